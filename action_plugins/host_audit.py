@@ -33,8 +33,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import node_l
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer as answers
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    codec,
     due_roles,
     expected,
     findings_file,
@@ -43,6 +43,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     intent,
     lldp_fleet,
     output_limit,
+    result_schema,
     suite,
     verdict,
 )
@@ -283,18 +284,18 @@ def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]
         said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
         return {"msg": printable(f"the node's python3 exited with {done.get('rc')}: {said[:300]}")}
     try:
-        results = answers.read(said)
+        results = codec.read(said)
         if not isinstance(results, list) or len(results) != len(steps):
-            raise answers.Invalid(f"it is not a list of {len(steps)} results")
+            raise codec.Invalid(f"it is not a list of {len(steps)} results")
         return {"results": [_checked(step["module"], one) for step, one in zip(steps, results, strict=True)]}
-    except answers.Invalid as error:
-        return {"msg": answers.SAID + str(error)}
+    except codec.Invalid as error:
+        return {"msg": result_schema.SAID + str(error)}
 
 
 def _checked(module: str, given: Any) -> dict[str, Any]:
     try:
-        return answers.check(module, given)
-    except answers.Invalid as error:
+        return result_schema.check(module, given)
+    except codec.Invalid as error:
         raise error.within(module) from None
 
 

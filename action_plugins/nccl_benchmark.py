@@ -1,26 +1,82 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge all benchmark runs of a host together. Documented in library/nccl_benchmark.py."""
+"""Judge the benchmark runs of a host, and report those of all hosts. Documented in library/nccl_benchmark.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, nccl_benchmark
+from ansible.utils.display import Display
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    benchmark_results,
+    busbw_plot,
+    codec,
+    due_roles,
+    nccl_benchmark,
+    result_schema,
+    results_compare,
+    results_folder,
+    screen,
+    suite,
+    terminal,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+
+display = Display()
+
+FORMAT = 1
+# Host names that can be file names.
+_PLAIN = r"(?!\.)[\w.:@+-]{1,100}"
 
 
 class ActionModule(ControlAction):
     SPEC: ClassVar[Spec] = {
-        "platform": {"type": "str", "required": True},
-        "runs": {"type": "list", "elements": "dict", "required": True},
-        "measured": {"type": "list", "elements": "dict", "required": True},
+        "phase": {"type": "str", "choices": ["judge", "report"], "required": True},
+        "measured": {"type": "list", "elements": "dict", "default": []},
+        "path": {"type": "path", "default": ""},
     }
 
     def act(self, variables: Values, given: Values) -> Values:
+        if given["phase"] == "report":
+            return self._report(variables, given["path"])
+        intent = variables["busbar_intent"]
         earlier = due_roles.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
-        return judged(given["platform"], given["runs"], given["measured"], earlier)
+        return judged(intent["profile_name"], intent["benchmark_runs"], given["measured"], earlier)
+
+    def _report(self, variables: Values, path: str) -> Values:
+        each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
+        results = {host: of_host for host, said in each if (of_host := reported(said))}
+        now = time.time()
+        rows = nccl_benchmark.rows(results, now)
+        if rows:
+            text, verbose = nccl_benchmark.render(rows, terminal.WIDTH), display.verbosity > 0
+            more = f"-v, or {path or 'nccl_benchmark_results_path'}"
+            display.display("\n" + screen.cut(text, terminal.WIDTH, more, verbose) + "\n")
+        nothing: Values = {"changed": False, "path": "", "plots": []}
+        if self._task.check_mode or not path or not rows:
+            return nothing
+        if nothing_new(Path(path), rows):
+            display.display(f"results: nothing was measured now, those of earlier runs stay in {path}")
+            return nothing
+        said = compared(Path(path), results)
+        if said:
+            display.display(said + "\n")
+        try:
+            folder = write(Path(path), results, now)
+            plots, problem = plot(folder, results)
+        except OSError as error:
+            msg = f"nccl_benchmark_results_path: {error_text(error)}"
+            return {**nothing, "failed": True, "msg": msg}
+        display.display(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
+        if problem:
+            display.display(problem)
+        return {"changed": False, "path": str(folder), "plots": [str(path) for path in plots]}
 
 
 def judged(
@@ -34,11 +90,11 @@ def judged(
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
     earlier: role -> its registered result.
     """
-    others = [finding for role in nccl_benchmark.EARLIER for finding in answer.findings_of(earlier.get(role))]
-    valid = [answer.given(one, "nccl_perf") for one in measured]
+    others = [finding for role in nccl_benchmark.EARLIER for finding in result_schema.findings_of(earlier.get(role))]
+    valid = [result_schema.given(one, "nccl_perf") for one in measured]
     failed = next((one for one in valid if one.get("failed") or "findings" not in one), None)
     if failed is not None:
-        return failed or {"failed": True, "msg": f"{answer.SAID}it is empty"}
+        return failed or {"failed": True, "msg": f"{result_schema.SAID}it is empty"}
     result = nccl_benchmark.judge(platform, runs, valid, others).result()
     for item in valid:
         result["passed"] += item["passed"]
@@ -77,3 +133,61 @@ def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]
             for row in found.get("rows") or []
         ],
     }
+
+
+def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield host and result of the role, or that of the audit: a role with nothing to do is not played."""
+    for host, of_host in due_roles.registered(hostvars, set(hosts)):
+        yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
+
+
+def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
+    """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
+    return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
+
+
+def reported(said: Any) -> dict[str, Any]:
+    """Return a host's registered result; {} where there is none or it is not valid."""
+    if not isinstance(said, dict) or not said.get("runs"):
+        return {}
+    found = result_schema.given(said)
+    runs = said["runs"] if found.get("findings") is not None else []
+    return {**found, "runs": runs} if runs and codec.is_valid(codec.many(result_schema.a_run), runs) else {}
+
+
+def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
+    """Write a new directory with a file for each host; then move the link ``latest`` to it."""
+    with results_folder.new(parent, now) as folder:
+        for host, of_host in results.items():
+            data = {
+                "format": FORMAT,
+                "host": host,
+                "simulated": any(run["simulated"] for run in of_host["runs"]),
+                "runs": of_host["runs"],
+                "findings": of_host["findings"],
+                "passed": of_host["passed"],
+            }
+            name = results_folder.file_name(host, _PLAIN)
+            results_folder.put(folder / f"{name}.json", json.dumps(data, indent=1, sort_keys=True))
+    return folder
+
+
+def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Compare the new figures with the last results of the same hosts; "" where either is missing."""
+    new = {
+        host: [run for run in of_host["runs"] if not run["stored"] and run["rows"]] for host, of_host in results.items()
+    }
+    try:
+        return results_compare.with_last(parent, benchmark_results.of_nodes(new, "this run"), terminal.COLUMNS)[0]
+    except ParseError as error:
+        return f"not compared with the last results: {error}"
+
+
+def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
+    """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
+    runs = {host: of_host["runs"] for host, of_host in results.items()}
+    try:
+        measured = benchmark_results.of_nodes(runs, "")
+    except ParseError as error:
+        return [], f"no plot: {error}"
+    return busbw_plot.plot_results(folder, measured, "NCCL bus bandwidth within a node, out of place")

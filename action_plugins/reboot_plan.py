@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, answer, due_roles, reboot, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
+    codec,
+    due_roles,
+    reboot,
+    result_schema,
+    suite,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 
@@ -33,8 +40,8 @@ class ActionModule(ControlAction):
         }
         found = given["busy"] or {}
         busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
-        busy = busy if answer.is_valid(answer.lines, busy) else None
-        drain = answer.given(given["drain"], "slurm_node") or None
+        busy = busy if codec.is_valid(result_schema.lines, busy) else None
+        drain = result_schema.given(given["drain"], "slurm_node") or None
         decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, drain)
         return _result(decision, variables)
 
@@ -52,4 +59,4 @@ def _result(decision: reboot.Decision, variables: Values) -> Values:
 def _results(variables: dict[str, Any], roles: Sequence[str]) -> list[Any]:
     """Return the roles' registered results, or those of the audit for roles with nothing to do."""
     found = due_roles.results(variables, roles, "", nightly=False)
-    return [answer.given(found.get(role)) for role in roles]
+    return [result_schema.given(found.get(role)) for role in roles]

@@ -21,12 +21,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
-    answer,
+    codec,
     due_roles,
     expected,
     findings_file,
     intent,
     reboot,
+    result_schema,
     results_folder,
     suite,
     terminal,
@@ -143,7 +144,7 @@ class _Found:
         """Return value and source of each passed check of a host, without the secrets of its variables."""
         found: dict[str, list[str]] = findings_file.unpacked(self.audited[host])
         for result in self.results[host].values():
-            found.update(answer.given(result).get("evidence", {}))
+            found.update(result_schema.given(result).get("evidence", {}))
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
     def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
@@ -269,7 +270,7 @@ def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
 def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return benchmark run -> figure and bar in GB/s and time of measurement, where there is a figure."""
     names = ("busbw", "bar", "finished", "simulated")
-    if not answer.is_valid(answer.many(answer.a_run), benchmark.get("runs") or []):
+    if not codec.is_valid(codec.many(result_schema.a_run), benchmark.get("runs") or []):
         return {}
     return {
         run["name"]: {name: run.get(name) for name in names}
@@ -281,7 +282,9 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the devices of a node that are wrong or have growing counters, with the ports of its rails."""
     devices, ports = role.get("devices") or [], role.get("ports") or []
-    if not (answer.is_valid(answer.health_devices, devices) and answer.is_valid(answer.health_ports, ports)):
+    if not (
+        codec.is_valid(result_schema.health_devices, devices) and codec.is_valid(result_schema.health_ports, ports)
+    ):
         return []
     found = {one["pci"]: {**one, "grown": {**one["grown"]}} for one in devices}
     for port in ports:

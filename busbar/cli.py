@@ -225,12 +225,12 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
     "drift": (
         "Report which nodes differ from the intent, and since when",
         "drift -i inventory --html drift.html",
-        _fill_from("drift.command", "add_drift"),
+        _fill_from("drift.options", "add_drift"),
     ),
     "report": (
         "Render a past drift run, or merge several runs",
         "report --html drift.html",
-        _fill_from("drift.command", "add_report"),
+        _fill_from("drift.options", "add_report"),
     ),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),
     "remediate": (

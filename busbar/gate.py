@@ -14,6 +14,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN, WORDS, worst
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     return worst(map(code, found.values()))
 
 
-def query(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | None = None) -> dict[str, Any]:
+def query(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | None = None) -> Plain:
     """Return host -> its state, None where the gate has not run yet, a text where it is unknown, with the reason.
 
     Raises InventoryError and signals.Interrupted.

@@ -9,7 +9,8 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     return int(report["exit_code"])
 
 
-def query(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int | None = None) -> dict[str, Any]:
+def query(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: int | None = None) -> Plain:
     """Return the report of plugin_utils/hang.py. Raises HangError, InventoryError, signals.Interrupted."""
     limit = ",".join(hosts)
     manifest = inventory.read(paths, limit)
@@ -89,5 +90,5 @@ def query(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: i
             raise HangError(
                 f"the report has more than {LIMIT >> 20} MiB: name fewer hosts; one reports on the whole job"
             )
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        report: Plain = json.loads(file.read_text(encoding="utf-8"))
         return report

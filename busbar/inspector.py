@@ -19,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector i
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .command_line import complain
 from .job_files import JobFilesError, open_regular, screen, walk
@@ -83,7 +84,7 @@ def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
     return screen(head, findings(judgement), facts, width, figures if everything else None)
 
 
-def to_dict(judgement: Judgement) -> dict[str, Any]:
+def to_dict(judgement: Judgement) -> Plain:
     """Return the judgement as plain data. Durations: microseconds. busbw: GB/s."""
     word, sentence = verdict(judgement)
     return {
@@ -98,5 +99,5 @@ def to_dict(judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _plain(row: Any) -> dict[str, Any]:
+def _plain(row: Any) -> Plain:
     return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in row._asdict().items()}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import parse_size
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_runtimes import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import commands
 
 from .job_variables import Job

@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .command_line import complain, number
 
@@ -220,14 +220,14 @@ def _taken_back(api: Api, name: str, wanted: argparse.Namespace) -> list[str]:
     raise KubernetesError(f"{name}: the taint is one too many, and could not be taken back: run it again")
 
 
-def _taints(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _taints(node: Plain) -> list[Plain]:
     found = node.get("spec", {}).get("taints") or []
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise KubernetesError("the API's response has invalid taints")
     return found
 
 
-def _tainted(node: Mapping[str, object]) -> bool:
+def _tainted(node: Plain) -> bool:
     return any(map(_ours, _taints(node)))
 
 
@@ -236,7 +236,7 @@ def _ours(taint: Mapping[str, object]) -> bool:
     return taint.get("key") == TAINT and taint.get("effect") == EFFECT
 
 
-def _taint_patch(node: Mapping[str, Any], want: bool) -> dict[str, Any]:
+def _taint_patch(node: Plain, want: bool) -> Plain:
     """Return the patch with the taints of others unchanged: the API replaces the list. Refused after a change."""
     taints = [one for one in _taints(node) if not _ours(one)]
     if want:
@@ -244,7 +244,7 @@ def _taint_patch(node: Mapping[str, Any], want: bool) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints or None}}
 
 
-def _condition(node: Mapping[str, Any], verdict: Verdict, message: str) -> dict[str, Any]:
+def _condition(node: Plain, verdict: Verdict, message: str) -> Plain:
     """Return the patch: a strategic merge joins conditions by type, so that no other is touched."""
     there = [one for one in node.get("status", {}).get("conditions") or [] if one.get("type") == CONDITION]
     since = there[0].get("lastTransitionTime") if there and there[0].get("status") == verdict.status else None
@@ -287,11 +287,11 @@ class Api:
             server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         return Api(server, None if server.startswith("http://") else token_file, ca_file)
 
-    def node(self, name: str) -> dict[str, Any]:
+    def node(self, name: str) -> Plain:
         return _node(self._request("GET", f"/api/v1/nodes/{name}"))
 
-    def nodes(self, selector: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    def nodes(self, selector: str) -> list[Plain]:
+        found: list[Plain] = []
         more = ""
         for _page in range(PAGES):
             query = {"limit": str(PAGE), **({"labelSelector": selector} if selector else {})}
@@ -303,11 +303,11 @@ class Api:
                 return found
         raise KubernetesError(f"the API's list of nodes did not end within {PAGES} pages")
 
-    def patch(self, path: str, patch: Mapping[str, object]) -> dict[str, Any]:
+    def patch(self, path: str, patch: Mapping[str, object]) -> Plain:
         """Patch by a strategic merge. Return the node after it. Raises Conflict, KubernetesError."""
         return _node(self._request("PATCH", path, patch))
 
-    def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Plain:
         headers = {"Accept": "application/json", "User-Agent": "busbar"}
         if body is not None:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
@@ -339,7 +339,7 @@ class Api:
         return data
 
 
-def _node(data: dict[str, Any]) -> dict[str, Any]:
+def _node(data: Plain) -> Plain:
     meta = data.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("resourceVersion"), str):
         raise KubernetesError("the API's response is not a Node")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar, lint_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint_names as nccl_names
@@ -67,7 +67,7 @@ def run(
                 text = job_variables.conf_text(name, text)
                 found = nccl_lint.lint(text, scanned, wanted, name)
                 # The advice is printed below, for the user of this command.
-                findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
+                findings += [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
             else:
                 job = job_variables.read(text, of_file)
                 findings += _job(job, text, name, scanned, wanted)
@@ -122,7 +122,7 @@ def _job(
         for line, rows in conf_files(script):
             conf = job_variables.conf_text("nccl.conf.in", "\n" * (first + line - 2) + rows)
             found = nccl_lint.lint(conf, libraries, version, name)
-            findings += [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
+            findings += [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
     return findings + job_containers.judge(job, text, name)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_fi
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .command_line import complain
 from .job_files import JobFilesError, open_regular, screen, walk
@@ -150,7 +151,7 @@ def _facts(judgement: Judgement, dumps: Dumps) -> str:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def to_dict(judgement: Judgement, dumps: Dumps) -> dict[str, Any]:
+def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
     """Return the judgement as plain data."""
     word, sentence = verdict(judgement)
     return {

@@ -79,7 +79,6 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
     text = "measured all_reduce busbw (ring, three nodes or more)"
     command.add_argument("--busbw", type=number(0.001, 1e5, "number of GB/s"), metavar="GBPS", help=text)
-    command.add_argument("-v", "--verbose", action="store_true", help="print all notes and formulas")
     command.set_defaults(run=run)
 
 
@@ -92,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = sizing.size(training, cluster, _compute(arguments, training, cluster))
     except (OSError, ParseError) as error:
         return complain("size", error)
-    print(sizing_report.render(title, found, min(terminal.COLUMNS, 120), arguments.verbose))
+    print(sizing_report.render(title, found, min(terminal.COLUMNS, 120)))
     return found.exit_code
 
 

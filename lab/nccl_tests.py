@@ -14,4 +14,4 @@ TOOLKIT = Path(__file__).resolve().parent / "toolkit"
 DATA = TOOLKIT.parent / "data"
 # What an inventory says for a node that has the toolkit.
 REPOSITORY = "file:///usr/src/busbar-lab/nccl-tests.git"
-COMMIT = "f5484ad69f1ebc8a998c7b4614d0786a1fa850fa"
+COMMIT = "a1e5aecef3b78261ba9f96b5b6c51151fb4529d8"

@@ -1,9 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A compute tray of an NVL72, and what only such a tray shows: Grace, 64 KiB pages, IMEX, a domain of NVLinks.
+"""What only a compute tray of an NVL72 shows: Grace, 64 KiB pages, IMEX, a domain of NVLinks.
 
-The Fabric Manager runs on the switch trays. From health.md 6 and published addresses of GB200 trays; no such machine
-was at hand.
+The Fabric Manager runs on the switch trays.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .machine import NVLINK_5, LabError, Machine, Netdev, Route
-from .machines import _CX7, _CX8, _gpu, _GpuModel, _mac, _machine, _port, _root_port
+from .machine import LabError, Machine
 
 UNIT = "nvidia-imex.service"
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
@@ -22,31 +20,6 @@ _DATA = "usr/share/busbar-lab/imex"
 _TOOL = f"#!/bin/sh\n# Simulated.\ndata=${{{{0%/*}}}}/../../{_DATA}\n{{program}}\n"
 _MAJOR = 234
 _NODES = 18
-_GB200 = _GpuModel("0x2941", "0x2046", "NVIDIA GB200", 189471, "97.00.B9.00.13", NVLINK_5)
-_GB300 = _GpuModel("0x31c2", "0x21f1", "NVIDIA GB300", 284208, "97.10.4A.00.05", NVLINK_5)
-
-
-def tray(hostname: str, platform: str = "gb200-nvl72") -> Machine:
-    """Two Grace with two GPUs and two NICs each; hostname: trays of one rack differ in the number at its end."""
-    model, card, gbps = {"gb200-nvl72": (_GB200, _CX7, 400), "gb300-nvl72": (_GB300, _CX8, 800)}[platform]
-    machine = _machine(hostname, platform)
-    for number, domain in enumerate(("0008", "0009", "0018", "0019")):
-        port = _root_port(machine, f"pci{domain}:00", "00.0", node=number // 2)
-        _gpu(machine, model, number, f"{domain}:01:00.0", port)
-    for rail, domain in enumerate(("0000", "0002", "0010", "0012")):
-        port = _root_port(machine, f"pci{domain}:00", "00.0", node=rail // 2)
-        _port(machine, card, f"mlx5_{rail}", rail, f"{domain}:03:00.0", port, gbps, rail)
-    machine.netdevs.append(Netdev("eth0", None, _mac(hostname, 9, 0, oui="3c:6d:66"), 1500, 100000))
-    machine.routes = [Route("eth0", "0.0.0.0/0", "10.0.0.254"), Route("eth0", "10.0.0.0/24")]
-    return machine
-
-
-def gb200(hostname: str = "tray01") -> Machine:
-    return tray(hostname)
-
-
-def gb300(hostname: str = "tray21") -> Machine:
-    return tray(hostname, "gb300-nvl72")
 
 
 def addresses() -> list[str]:

@@ -21,26 +21,35 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from . import boot, cluster_faults, containers, nvl72, oci, ofed, qos, repository, tree
+from . import boot, cluster_faults, containers, ofed, qos, repository, tree
 from .cluster_faults import ClusterFault
 from .containers import Lab, Say
 from .fault import Command, CommandFault, FileFault
 from .faults import FAULTS, GRUB_CFG, compatible, named, site
 from .machine import LabError, Machine, from_dict, to_dict
-from .machines import azure_nd_h100_v5, h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
+from .machines import (
+    azure_nd_h100_v5,
+    gb200,
+    gb300,
+    h200_vm,
+    hgx_b200,
+    hgx_h100,
+    hgx_h200_roce,
+    oci_bm_gpu_h100_8,
+)
 from .toolkit import firmware_tools
 from .toolkit.kernel_node import STACK
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
 PLATFORMS: dict[str, Callable[[str], Machine]] = {
     "azure-nd-h100-v5": azure_nd_h100_v5,
-    "gb200-nvl72": nvl72.gb200,
-    "gb300-nvl72": nvl72.gb300,
+    "gb200-nvl72": gb200,
+    "gb300-nvl72": gb300,
     "h200-vm": h200_vm,
     "hgx-b200": hgx_b200,
     "hgx-h100": hgx_h100,
     "hgx-h200": hgx_h200_roce,
-    "oci-bm-gpu-h100-8": oci.bm_gpu_h100_8,
+    "oci-bm-gpu-h100-8": oci_bm_gpu_h100_8,
 }
 
 BETWEEN: dict[str, ClusterFault] = {fault.name: fault for fault in cluster_faults.LOCALISED}

@@ -73,31 +73,25 @@ withheld:
   returned: success
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, guard
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from typing import Any, Dict, Mapping
+
+from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, guard, module
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+
+SPEC: module.Spec = {"devices": {"type": "list", "elements": "str", "default": []}, **module.ROOTS}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "devices": {"type": "list", "elements": "str", "default": []},
-            **ROOTS,
-        },
-        supports_check_mode=True,
-    )
-    host = Host(module.params["hardware_root"], module.params["system_root"])
-    try:
-        host.require_roots()
-        peer = guard.connection() if module.params["devices"] else ()
-    except (ReadError, ParseError) as error:
-        module.fail_json(msg=str(error))
-    found = busy.read(host, module.params["devices"], peer)
+    module.main(SPEC, work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    peer = guard.connection() if given["devices"] else ()
+    found = busy.read(host, given["devices"], peer)
     if found.problems:
-        module.fail_json(msg=str(found.problems[0]), reasons=list(found.reasons))
-    module.exit_json(**Plan().result(), reasons=list(found.reasons), unload_first=list(found.unload_first))
+        raise module.Failed(str(found.problems[0]), reasons=list(found.reasons))
+    return {**Plan().result(), "reasons": list(found.reasons), "unload_first": list(found.unload_first)}
 
 
 if __name__ == "__main__":

@@ -45,104 +45,15 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Commands that were run, or would be.
-  type: list
-  elements: str
-  returned: success
-notes:
-  description: What an administrator still has to do, such as rebuild the initramfs.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing here waits for a reboot.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Ids of the findings whose repair would unload a module.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Copies of other people's files that were replaced.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
-from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import effective_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, merge
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options, peermem
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-
-SPEC = {
-    "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
-    **module.PROFILE,
-    "profile": {"type": "dict", "required": False},
-    **module.DISRUPTION,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.module import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    failed: Optional[peermem.Failure] = None
-    plans: List[Plan] = []
-    wanted = given["profile"]
-    asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
-
-    def look() -> Plan:
-        have = gpudirect.read(host, given["mode"])
-        found = gpudirect.plan(have, given["mode"], failed)
-        names = [gpudirect.LOADER] if have.own.get(gpudirect.LIST) is not None else []
-        found = merge(found, effective_unit.overrides(host, gpudirect.PERSISTED, gpudirect.OWN, names))
-        if asked or host.read_system(nvidia_options.FILE) is not None:
-            found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
-        plans.append(found.limit(given["max_disruption"]))
-        return plans[-1]
-
-    def make(host: Host, plan: Plan) -> List[str]:
-        nonlocal failed
-        backups = apply.execute(host, replace(plan, commands=()))
-        failed = peermem.load(host) if plan.commands else None
-        return backups
-
-    result = apply.converge(host, check_mode, look, make)
-    planned = plans[0]
-    if planned.commands:
-        result["changed"] = bool(planned.changes) or failed is None
-        # What a module's loading mends is live.
-        left = [] if check_mode else [finding["id"] for finding in result["findings"]]
-        mended = [finding.id for finding in planned.findings if finding.check == gpudirect.PATH.id]
-        result["repaired"] += [id for id in mended if id not in left]
-    return dict(result, notes=[*result["notes"], *gpudirect.notes(planned)])
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -96,13 +96,12 @@ reboot_required: {type: list, elements: str, returned: success, description: Emp
 withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.module import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

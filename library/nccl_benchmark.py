@@ -5,66 +5,82 @@
 
 DOCUMENTATION = r"""
 module: nccl_benchmark
-short_description: (internal) Judge all benchmark runs of a host together
+short_description: (internal) Judge the benchmark runs of a host, and report those of all hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Internal module of busbar.fabric. Takes the result of M(busbar.fabric.nccl_perf) for each run that the intent
-    requires. A run without a bar is C(unknown). A slow or failed run names its cause if an earlier role found it on the
-    host.
+  - Internal module of busbar.fabric. V(judge) takes the result of M(busbar.fabric.nccl_perf) for each run that the
+    intent requires. A run without a bar is C(unknown). A slow or failed run names its cause if an earlier role found it
+    on the host.
+  - V(report) reads the registered result of every host of the play; for hosts that were audited in the same run, and
+    whose stored results are still valid, the result of M(busbar.fabric.fleet_audit). It prints a table, and writes a
+    directory with a JSON file for each host, C(busbw.svg) and C(busbw.png). The plots need matplotlib.
+  - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.
+attributes:
+  check_mode:
+    support: full
+    description: Judges and prints stored results; writes nothing.
 options:
-  platform:
-    description: The profile's name, for which there are bars.
+  phase:
+    description: V(judge) for each host, V(report) once for all of them.
     type: str
-    required: true
-  runs:
-    description: The configured runs, as M(busbar.fabric.intent) returns them.
-    type: list
-    elements: dict
+    choices: [judge, report]
     required: true
   measured:
-    description: What M(busbar.fabric.nccl_perf) returned for each, in the same order.
+    description: Of V(judge), what M(busbar.fabric.nccl_perf) returned for each run of the intent, in their order.
     type: list
     elements: dict
-    required: true
+    default: []
+  path:
+    description: Of V(report), the directory on the control node that takes one for each run. Empty for none.
+    type: path
+    default: ""
 extends_documentation_fragment:
-  - busbar.fabric.node.control
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""
 - name: Judge the runs of this host
   busbar.fabric.nccl_benchmark:
-    platform: "{{ busbar_intent.profile_name }}"
-    runs: "{{ busbar_intent.benchmark_runs }}"
+    phase: judge
     measured: "{{ measured.results }}"
   register: nccl_benchmark_result
 """
 
 RETURN = r"""
 findings:
-  description: What is not ok, as in C(docs/findings.md).
+  description: Of V(judge), what is not ok, as in C(docs/findings.md).
   type: list
   elements: dict
-  returned: always
+  returned: success
 passed:
-  description: Ids of the checks that are ok.
+  description: Of V(judge), ids of the checks that are ok.
   type: list
   elements: str
-  returned: always
+  returned: success
 runs:
   description:
-    - Each run with its bar, prediction, bus bandwidth by size in GB/s, time and command; C(stored) where an earlier run
-      is judged, C(due) why it was measured or is to be.
+    - Of V(judge), each run with its bar, prediction, bus bandwidth by size in GB/s, time and command; C(stored) where
+      an earlier run is judged, C(due) why it was measured or is to be.
   type: list
   elements: dict
-  returned: always
+  returned: success
 due:
-  description: Why runs of this host were measured, or with C(--check) would be; empty where all stored results stand.
+  description: Of V(judge), why runs of this host were measured, or would be; empty where all stored results stand.
   type: str
-  returned: always
+  returned: success
 notes:
-  description: What could not be compared with how the node was when it was measured.
+  description: Of V(judge), what could not be compared with how the node was when it was measured.
   type: list
   elements: str
-  returned: always
+  returned: success
+path:
+  description: Of V(report), the directory of this run, empty where nothing was written.
+  type: str
+  returned: success
+plots:
+  description: Of V(report), the plots in it.
+  type: list
+  elements: str
+  returned: success
 """

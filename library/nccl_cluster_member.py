@@ -88,7 +88,6 @@ import os
 import socket
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
@@ -114,7 +113,7 @@ BUILD = "run site.yml --tags nccl_tests for this host"
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -29,23 +29,18 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# What every module returns: see the notes.
 logs:
   description: Of each file its path, size, how much was read, the lines that were returned, and how many were left out.
   type: list
   elements: dict
   returned: success
-findings: {type: list, elements: dict, returned: success, description: Files that could not be read.}
-passed: {type: list, elements: str, returned: success, description: Empty.}
-commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-reboot_required: {type: list, elements: str, returned: success, description: Empty.}
-withheld: {type: list, elements: str, returned: success, description: Empty.}
 """
 
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Dict, List, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, attempt
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -55,7 +50,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
-SPEC = {
+SPEC: module.Spec = {
     "logs": {"type": "list", "elements": "str", "required": True},
     "most": {"type": "int", "default": 1024},
     **module.ROOTS,
@@ -63,7 +58,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -160,13 +160,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings: {type: list, elements: dict, returned: success, description: 'What is not ok, as in C(docs/findings.md).'}
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-commands:
-  description: The command that was run, or would be. Where the program knows it, C(-J) is added to it.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 measured:
   description:
     - What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
@@ -219,7 +213,6 @@ changed_since:
   type: list
   elements: str
   returned: success
-notes: {type: list, elements: str, returned: success, description: Values that could not be compared.}
 finished_at:
   description: When the run that is judged ended, in seconds since 1970; null where there is none.
   type: float
@@ -233,80 +226,14 @@ record:
   description: The run as one file, for O(stored_result); empty where nothing was run.
   type: str
   returned: success
-reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
-from typing import Any, Dict, Mapping
-
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.run import NOTHING, PerfRun
-
-SPEC: Dict[str, Dict[str, Any]] = {
-    "binary": {"type": "path", "required": True},
-    "collective": {"type": "str", "choices": ["", *perf_output.COLLECTIVES], "default": ""},
-    "min_bytes": {"type": "str", "default": "8"},
-    "max_bytes": {"type": "str", "default": "8G"},
-    "step_factor": {"type": "int", "default": 2},
-    "gpus": {"type": "int", "default": 1},
-    "ranks": {"type": "int", "required": True},
-    "hosts": {"type": "list", "elements": "str", "default": []},
-    "launcher": {"type": "list", "elements": "str", "default": []},
-    "launch": {"type": "dict"},
-    "repeats": {"type": "int", "default": 1},
-    "algorithm": {"type": "str", "default": ""},
-    "rails": {"type": "int"},
-    "way": {"type": "str", "choices": [*perf_transport.WAYS], "default": "network"},
-    "iterations": {"type": "int", "default": 20},
-    "warmup": {"type": "int", "default": 5},
-    "check": {"type": "bool", "default": True},
-    "timeout": {"type": "float", "default": 900},
-    "environment": {"type": "dict", "default": {}, "no_log": True},
-    "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
-    "bar_busbw": {"type": "float"},
-    "when": {"type": "str", "choices": [*WHEN], "default": "always"},
-    "stored_result": {"type": "path", "default": ""},
-    "max_age_days": {"type": "float", "default": 30},
-    "require_idle": {"type": "bool", "default": True},
-    "keep": {"type": "int", "default": 5},
-    **module.ROOTS,
-}
-# Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
-MASKED_LENGTH = 8
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.module import SPEC, work
 
 
 def main() -> None:
-    ansible = AnsibleModule(SPEC, supports_check_mode=True)
-    # Taken out, it cannot be returned; what of it may be a secret is masked also where the program quotes it.
-    environment = ansible.params.pop("environment")
-    ansible.no_log_values = set(filter(is_secret, ansible.no_log_values))
-    module.run(ansible, lambda host, given, check_mode: work(host, given, check_mode, environment))
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool, environment: Mapping[str, Any]) -> Dict[str, Any]:
-    asked = PerfRun(host, given, environment)
-    last = NOTHING
-    if check_mode or given["when"] != "always":
-        last = asked.last()
-    due = perf.due(last.plan, given["when"])
-    if check_mode or not due:
-        return {**last.result(), "due": due, **asked.result(last.plan, "")}
-    # The nightly check runs nothing, and is not sent what does.
-    from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import measure as nccl_measure
-
-    plan, found, directory = nccl_measure.measure(asked)
-    return {**NOTHING.result(), **found, "due": due, **asked.result(plan, directory)}
-
-
-def is_secret(value: str) -> bool:
-    """Return whether a value of the environment must be masked in every text; figures and paths must not be."""
-    return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# What every module returns: see the notes.
 views:
   description:
     - Response of RAS, first and now, for each job. Equal ranks are groups of value, number and names.
@@ -50,42 +51,14 @@ addresses:
   elements: str
   returned: success
 silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
-findings:
-  description: What this node's view of its jobs shows; see docs/findings.md, C(nccl_hang).
-  type: list
-  elements: dict
-  returned: success
-passed: {type: list, elements: str, returned: success, description: Ids of the findings that are ok.}
-commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-reboot_required: {type: list, elements: str, returned: success, description: Empty.}
-withheld: {type: list, elements: str, returned: success, description: Empty.}
 """
 
-from typing import Any, Dict, Mapping
-
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
-
-SPEC = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.module import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
-
-
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    reading = nccl_ras.read(host, min(max(given["interval"], 0.0), 3600.0))
-    return dict(
-        Plan(tuple(nccl_ras.judge(host, reading))).result(),
-        views=[ras_views.to_dict(view) for view in reading.views],
-        processes=[nccl_ras.process_dict(process) for process in reading.node.processes],
-        addresses=list(reading.addresses),
-        silent=[nccl_ras.silence_dict(silence) for silence in reading.silent],
-    )
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

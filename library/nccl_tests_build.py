@@ -91,17 +91,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-repaired:
-  description: Ids of the findings that this run repaired; in check mode, that a run would repair.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 build:
   description: The marker of the build that is there now, see C(module_utils/nccl_tests/marker.py); null for none.
   type: dict
@@ -125,14 +115,6 @@ share:
   type: dict
   returned: success
 packed: {type: bool, returned: success, description: Whether O(pack) has written it.}
-notes: {type: list, elements: str, returned: success, description: 'Why O(pack) has not written it, or empty.'}
-commands:
-  description: What was executed, in check mode what would be; empty where the build stays.
-  type: list
-  elements: str
-  returned: success
-reboot_required: {type: list, elements: str, returned: success, description: Empty; a build needs no reboot.}
-withheld: {type: list, elements: str, returned: success, description: Empty; a build disrupts nothing.}
 argv: {type: list, elements: str, returned: failure of a command, description: The command that failed.}
 log:
   description: File with all that the commands printed. That of a successful build is C(build.log) in its directory.
@@ -140,123 +122,12 @@ log:
   returned: failure of a command
 """
 
-from typing import Any, Dict, List, Mapping
-
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
-
-SPEC: Dict[str, Dict[str, Any]] = {
-    "path": {"type": "path", "default": "/opt/nccl-tests"},
-    "commit": {"type": "str", "required": True},
-    "repository": {"type": "str", "default": "https://github.com/NVIDIA/nccl-tests.git"},
-    "tarball": {"type": "path", "default": ""},
-    "sha256": {"type": "str", "default": ""},
-    "cuda_home": {"type": "path", "default": ""},
-    "libraries": {"type": "list", "elements": "path", "default": []},
-    "mpi": {"type": "str", "choices": ["auto", "required", "off"], "default": "auto"},
-    "mpi_home": {"type": "path", "default": ""},
-    "build_timeout": {"type": "int", "default": 1800},
-    "build": {"type": "bool", "default": True},
-    "pack": {"type": "bool", "default": False},
-    "prebuilt": {"type": "path"},
-    "prebuilt_from": {"type": "str"},
-    "prebuilt_sha256": {"type": "str"},
-    **module.ROOTS,
-}
-TOGETHER = [("prebuilt", "prebuilt_from", "prebuilt_sha256")]
-
-
-class Failed(Exception):
-    """The build did not come about. more: what is returned beside the message."""
-
-    def __init__(self, message: str, **more: Any) -> None:
-        super().__init__(message)
-        self.more = more
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.module import SPEC, TOGETHER, work
 
 
 def main() -> None:
-    ansible = AnsibleModule(SPEC, required_together=TOGETHER, supports_check_mode=True)
-    try:
-        module.run(ansible, work)
-    except Failed as error:
-        ansible.fail_json(msg=str(error), **error.more)
-
-
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    result: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False, "notes": []}
-    if not given["commit"]:
-        result.update(path=given["path"], origin="unchanged", current=True, repaired=[])
-        return {**Plan().result(), **result}
-    names = ("path", "commit", "repository", "tarball", "sha256", "cuda_home", "mpi", "mpi_home")
-    want = plan.Want(libraries=tuple(given["libraries"]), **{name: given[name] for name in names})
-    builder = build.Builder(host, want, given["build_timeout"])
-    prebuilt, source = given["prebuilt"], given["prebuilt_from"]
-    # What is there, and after a change what is there then.
-    haves: List[plan.Have] = []
-
-    def look() -> Plan:
-        copied = prebuilt is not None and not haves
-        haves.append(plan.read(host, want))
-        found = plan.plan(haves[-1], want, copied)
-        return found if given["build"] else Plan(found.findings)
-
-    def commands() -> List[str]:
-        made_from = plan.inputs(haves[0], want)
-        if prebuilt is not None or made_from is None:
-            return ["unpack the build of %s" % source]
-        return builder.commands(made_from)
-
-    def make(_host: Host, _planned: Plan) -> List[str]:
-        made_from = plan.inputs(haves[0], want)
-        try:
-            if prebuilt is not None:
-                builder.adopt(prebuilt, given["prebuilt_sha256"], haves[0])
-            elif made_from is not None:
-                builder.make(made_from, haves[0].runtime)
-        except build.CommandFailed as error:
-            message = "%s. %s ends with:\n%s" % (error, builder.failed_log, builder.log_tail())
-            argv = [redaction.scrub(word, ()) for word in error.argv]
-            raise Failed(
-                redaction.scrub(message, ()), argv=argv, log=builder.failed_log, commands=commands()
-            ) from error
-        except ReadError as error:
-            origin = "" if prebuilt is None else "build of %s: " % source
-            raise Failed("%s%s" % (origin, error), commands=commands()) from error
-        except OSError as error:
-            raise Failed("%s: %s" % (error.filename or want.path, error.strerror), commands=commands()) from error
-        return []
-
-    try:
-        result.update(apply.converge(host, check_mode, look, make, lambda finding: finding.check == plan.BUILD.id))
-    finally:
-        if prebuilt is not None and not check_mode:
-            build.remove(prebuilt)
-    # A replaced build has no backup.
-    del result["backup_files"]
-    have, changed = haves[-1], result["changed"]
-    current = plan.current(plan.plan(have, want))
-    if given["pack"] and have.marker is not None and current and not check_mode:
-        try:
-            builder.pack(have.marker)
-            result["packed"] = True
-        except (ReadError, OSError) as error:
-            why = error_text(error)
-            result["notes"] = ["nccl-tests could not be packed for similar hosts, each builds its own: %s" % why]
-    return {
-        **result,
-        "build": None if have.marker is None else marker.to_dict(have.marker),
-        "path": want.path,
-        "class_id": plan.class_id(have, want),
-        "origin": "unchanged" if not changed else "built" if prebuilt is None else "copied from %s" % source,
-        "current": current,
-        "share": None if given["build"] else plan.share(have, want),
-        "commands": commands() if changed else [],
-    }
+    module.main(SPEC, work, required_together=TOGETHER)
 
 
 if __name__ == "__main__":

@@ -94,48 +94,43 @@ withheld:
   returned: success
 """
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import ROOTS
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from typing import Any, Dict, Mapping
+
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module, node_lock
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+
+SPEC: module.Spec = {
+    "state": {"type": "str", "choices": ["held", "released"], "required": True},
+    "run": {"type": "dict", "default": {}},
+    "minutes": {"type": "int", "default": 240},
+    "over": {"type": "str", "default": ""},
+    "dead": {"type": "str", "default": ""},
+    **module.ROOTS,
+}
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["held", "released"], "required": True},
-            "run": {"type": "dict", "default": {}},
-            "minutes": {"type": "int", "default": 240},
-            "over": {"type": "str", "default": ""},
-            "dead": {"type": "str", "default": ""},
-            **ROOTS,
-        },
-        supports_check_mode=True,
-    )
-    given = module.params
-    host = Host(given["hardware_root"], given["system_root"])
-    try:
-        host.require_roots()
-        run = node_lock.from_dict(given["run"])
-        if given["state"] == "released":
-            if not module.check_mode:
-                node_lock.release(host, run)
-            module.exit_json(**Plan().result(), held=False, holder=None)
-        dry = bool(module.check_mode)
-        answer = node_lock.acquire(host, run, given["minutes"], given["over"], given["dead"], dry)
-    except (ReadError, ParseError) as error:
-        module.fail_json(msg=str(error))
+    module.main(SPEC, work)
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    run = node_lock.from_dict(given["run"])
+    if given["state"] == "released":
+        if not check_mode:
+            node_lock.release(host, run)
+        return {**Plan().result(), "held": False, "holder": None}
+    answer = node_lock.acquire(host, run, given["minutes"], given["over"], given["dead"], check_mode)
     notes = []
     if answer.holder is not None and answer.held:
         notes.append("took the node over from %s: %s" % (answer.holder, answer.why))
-    if module.check_mode:
+    if check_mode:
         # It writes nothing, and blocks no other run; but it may see a half-finished change.
         notes = [] if answer.holder is None else ["%s works on the node" % answer.holder]
         answer = node_lock.LockResult(True)
     holder = answer.holder.run if answer.holder is not None and not answer.held else None
     result = Plan((node_lock.judge(answer),), notes=tuple(notes)).result()
-    module.exit_json(**result, held=answer.held, holder=holder.to_dict() if holder else None)
+    return {**result, "held": answer.held, "holder": holder.to_dict() if holder else None}
 
 
 if __name__ == "__main__":

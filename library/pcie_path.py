@@ -70,13 +70,12 @@ withheld: {type: list, elements: str, returned: success, description: Empty; wri
 backup_files: {type: list, elements: str, returned: success, description: "Empty; the files are Busbar's own."}
 """
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.module import SPEC, work
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,6 @@ withheld: {type: list, elements: str, returned: success, description: Empty; not
 
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
@@ -77,7 +76,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
-SPEC = {
+SPEC: module.Spec = {
     "address_family": {"type": "str", "choices": list(ADDRESS_FAMILIES), "default": "ipv4"},
     "dscp": {"type": "int", "default": -1},
     **module.PROFILE,
@@ -86,7 +85,7 @@ SPEC = {
 
 
 def main() -> None:
-    module.run(AnsibleModule(SPEC, supports_check_mode=True), work)
+    module.main(SPEC, work)
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:

@@ -181,8 +181,7 @@ withheld: {type: list, elements: str, returned: success, description: Empty; not
 
 from typing import Any, Dict, Mapping
 
-from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.busbar.fabric.plugins.module_utils.change.module import PROFILE, ROOTS, seconds
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     Host,
     ParseError,
@@ -241,8 +240,8 @@ def addresses(host: Host, want: profile.Profile) -> rail_address.Addresses:
         return problem_of(error, " ".join(netdev_address.ADDRESSES))
 
 
-SPEC = {
-    **PROFILE,
+SPEC: module.Spec = {
+    **module.PROFILE,
     "profile": {"type": "dict", "required": False},
     "site": {"type": "dict", "default": {}},
     "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
@@ -254,18 +253,16 @@ SPEC = {
     "recognition": {"type": "bool", "default": False},
     "draft": {"type": "bool", "default": False},
     "known_profiles": {"type": "dict", "default": {}},
-    **ROOTS,
+    **module.ROOTS,
 }
 
 
 def main() -> None:
-    module = AnsibleModule(SPEC, supports_check_mode=True)
-    given = module.params
-    try:
-        host = Host(given["hardware_root"], given["system_root"], seconds(given))
-        host.require_roots()
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
+    module.main(SPEC, work)
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    host.timeout = module.seconds(given)
     machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
     plan = Plan()
     more: Dict[str, Any] = {}
@@ -278,7 +275,7 @@ def main() -> None:
             want = profile.from_options(given)
             partitions = partition.wanted(given["site"])
         except ParseError as error:
-            module.fail_json(msg="profile %s: %s" % (given["profile_name"], error))
+            raise ParseError("profile %s: %s" % (given["profile_name"], error)) from error
         cross_checks = []
         if "nvidia_smi_topo" in given["cross_checks"] and machine.gpus:
             cross_checks.append(smi_cross_check(host, machine))
@@ -311,8 +308,8 @@ def main() -> None:
         try:
             result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, given["known_profiles"], second)
         except ParseError as error:
-            module.fail_json(msg="known_profiles: %s" % error)
-    module.exit_json(topology=topology.to_dict(machine), **result)
+            raise ParseError("known_profiles: %s" % error) from error
+    return {"topology": topology.to_dict(machine), **result}
 
 
 if __name__ == "__main__":

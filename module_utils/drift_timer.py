@@ -390,7 +390,7 @@ def _judged(
 
 # -- the module --------------------------------------------------------------------------------------------------
 
-SPEC = {
+SPEC: module.Spec = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "schedule": {"type": "str", "default": "02:00"},
     "delay": {"type": "str", "default": "10m"},

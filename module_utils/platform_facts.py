@@ -13,16 +13,15 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .core.finding import printable
 from .core.host import Host, attempt
-from .limits import container_limits
+from .limits import container_runtimes
 from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
-from .machine.virtualization import CPUINFO, PRODUCT
+from .machine.virtualization import ARM, CPUINFO, PRODUCT, X86
 from .multirail.policy import KEYS
 from .multirail.read import CONF
-from .recognise import ARM, NEAR, X86
 from .roce_qos import attributes
 from .roce_qos import read as qos
 from .roce_qos.chain import Chain
@@ -38,14 +37,14 @@ Values = Dict[str, Any]
 
 
 def read(host: Host, machine: Topology) -> Values:
-    """Return the facts as plain data; plugin_utils/answer.py has their types."""
+    """Return the facts as plain data; plugin_utils/result_schema.py has their types."""
     devices = attempt(lambda: pci.read(host)[0], pci.DEVICES, []) or {}
     kinds = Counter((one.vendor, one.class_code >> 8) for one in devices.values())
     draft = _draft(machine) if machine.gpus else None
     texts = {name: attempt(lambda path=path: host.read(path), path, []) for name, path in _FILES.items()}
     of_host, architecture = machine.virtualization, ARM if "CPU implementer" in (texts["cpu"] or "") else X86
     nics = {nic: _nic(machine, nic.device, nic) for nic in machine.nics if _may_be_rail(machine, nic)}
-    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in NEAR]
+    near = [nic for nic, of_nic in nics.items() if of_nic["path"] in pci.NEAR]
     return {
         "bus": bool(devices),
         "root": os.geteuid() == 0,
@@ -61,8 +60,8 @@ def read(host: Host, machine: Topology) -> Values:
         "product": printable(texts["product"] or "")[:200],
         "draft": draft,
         "rails": _rails(host, machine, near or [*nics]),
-        "runtimes": container_limits.configured(host),
-        "resources": container_limits.resources(host),
+        "runtimes": container_runtimes.configured(host),
+        "resources": container_runtimes.resources(host),
     }
 
 
@@ -73,7 +72,7 @@ def _may_be_rail(machine: Topology, nic: Nic) -> bool:
     """Tell whether the NIC has RDMA, is up or near a GPU, and serves nothing else."""
     if nic.rdma is None or (nic.role == "vf" and not machine.virtualization.is_vm):
         return False
-    near = any(machine.paths.get((gpu.pci, nic.pci)) in NEAR for gpu in machine.gpus)
+    near = any(machine.paths.get((gpu.pci, nic.pci)) in pci.NEAR for gpu in machine.gpus)
     return nic.role in ("compute", "storage", "vf") or (nic.role == "down" and near)
 
 

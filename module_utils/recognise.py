@@ -13,11 +13,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from .machine.pci import NEAR
 from .machine.profile import Profile
-from .machine.virtualization import AZURE, OCI
+from .machine.virtualization import ARM, AZURE, OCI, X86
 
-X86, ARM = "x86_64", "aarch64"
-NEAR = ("PIX", "PXB")
 # PCI device id -> model: all that is known of a GPU whose driver is not loaded.
 MODELS = {
     0x20B0: "NVIDIA A100-SXM4-40GB",

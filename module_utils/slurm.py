@@ -175,7 +175,7 @@ def _judge(have: SlurmState, node: Node, state: str) -> Finding:
 
 # -- the module ------------------------------------------------------------------------------------------------------
 
-SPEC = {
+SPEC: module.Spec = {
     "scheduler": {"type": "str", "choices": ["none", "slurm"], "default": "slurm"},
     "node": {"type": "str", "required": True},
     "state": {"type": "str", "choices": ["drained", "resumed", "undone", "reported"], "default": "reported"},

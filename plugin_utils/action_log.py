@@ -19,7 +19,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import shortened
 
 NAME = "actions.jsonl"
@@ -34,21 +34,21 @@ LIMIT = 128 << 20
 # After these remediation has finished with a node.
 _CLOSED = ("resumed", "left_drained")
 
-_line = answer.text(answer.LINE, line=True)
-_name = answer.text(answer.LINE, empty=False, line=True)
-_figure = answer.maybe(answer.number(0, 1e6))
-_entry = answer.record(
-    at=answer.seconds,
+_line = codec.text(codec.LINE, line=True)
+_name = codec.text(codec.LINE, empty=False, line=True)
+_figure = codec.maybe(codec.number(0, 1e6))
+_entry = codec.record(
+    at=result_schema.seconds,
     run=_name,
     host=_name,
     boot_id=_line,
     check=_line,
     subject=_line,
     finding=_line,
-    action=answer.one_of(*ACTIONS),
-    outcome=answer.one_of(*OUTCOMES),
+    action=codec.one_of(*ACTIONS),
+    outcome=codec.one_of(*OUTCOMES),
     role=_line,
-    attempt=answer.whole(0, 1 << 20),
+    attempt=codec.whole(0, 1 << 20),
     before=_figure,
     after=_figure,
     why=_line,
@@ -159,7 +159,7 @@ def read(results: str | Path) -> Log:
             torn += 1
             continue
         try:
-            entries.append(from_dict(answer.read(line.decode())))
+            entries.append(from_dict(codec.read(line.decode())))
         except ValueError as error:
             raise ParseError(f"{path}, line {number}: {error}") from None
     return Log(tuple(entries), torn)

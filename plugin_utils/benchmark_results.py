@@ -16,7 +16,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record
 
 # Files of one directory: one for each host, or one record.
@@ -24,16 +24,16 @@ FILES = 20_000
 # Bytes of a node's file, with seven runs of some thirty sizes; of a directory.
 NODE, ALL = 4 << 20, 1 << 30
 
-_node = answer.record(
+_node = codec.record(
     others=True,
-    format=answer.whole(1, 1),
-    host=answer.text(answer.LINE, empty=False, line=True),
-    simulated=answer.flag,
-    runs=answer.many(answer.a_run, 1000),
-    findings=answer.of_findings,
-    passed=answer.ids,
+    format=codec.whole(1, 1),
+    host=codec.text(codec.LINE, empty=False, line=True),
+    simulated=codec.flag,
+    runs=codec.many(result_schema.a_run, 1000),
+    findings=result_schema.of_findings,
+    passed=result_schema.ids,
 )
-_version = answer.maybe(answer.line)
+_version = codec.maybe(result_schema.line)
 
 
 @dataclass(frozen=True)
@@ -102,28 +102,32 @@ def _of_job(job: Job, simulated: bool) -> Run:
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
-def of_node(host: str, runs: Iterable[Mapping[str, Any]], name: str) -> Results:
-    """Return results. runs: of a host, as the role's report writes them. Raises ParseError for an invalid version."""
+def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
+    """Return results. nodes: host -> its runs, as the role's report writes them. Raises ParseError for no version."""
     found, finished = [], []
-    for run in runs:
-        marks = {run["max_bytes"]: (run["bar"], run["prediction"])}
-        points = {
-            row["size"]: Point(
-                row["out_of_place"],
-                None,
-                row.get("spread"),
-                row.get("repeats", 1),
-                *marks.get(row["size"], (None, None)),
-            )
-            for row in run["rows"]
-        }
-        versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
-        if not all(answer.is_valid(_version, value) for value in versions.values()):
-            raise ParseError("nccl_library or nccl_tests is not a text")
-        known = {key: value for key, value in versions.items() if value}
-        found.append(Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"]))
-        finished += [run["finished"]] if run["finished"] is not None else []
+    for host, runs in nodes.items():
+        for run in runs:
+            found.append(_of_run(host, run))
+            finished += [run["finished"]] if run["finished"] is not None else []
     return _joined(name, max(finished, default=None), found)
+
+
+def _of_run(host: str, run: Mapping[str, Any]) -> Run:
+    points = {
+        row["size"]: Point(
+            row["out_of_place"],
+            None,
+            row.get("spread"),
+            row.get("repeats", 1),
+            *((run["bar"], run["prediction"]) if row["size"] == run["max_bytes"] else (None, None)),
+        )
+        for row in run["rows"]
+    }
+    versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
+    if not all(codec.is_valid(_version, value) for value in versions.values()):
+        raise ParseError("nccl_library or nccl_tests is not a text")
+    known = {key: value for key, value in versions.items() if value}
+    return Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"])
 
 
 def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
@@ -138,7 +142,7 @@ def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
         try:
             content = results_folder.content(file, min(room, cluster_record.LIMIT))
             room -= len(content)
-            data = answer.read(content.decode(), cluster_record.LIMIT)
+            data = codec.read(content.decode(), cluster_record.LIMIT)
             if isinstance(data, dict) and "jobs" in data:
                 records.append(cluster_record.from_dict(data))
                 continue
@@ -155,7 +159,7 @@ def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
 def load(path: str | Path) -> Results:
     """Return the figures of what ``read`` finds there. Raises as it does; ParseError, too, for a version of no text."""
     records, nodes = read(path)
-    parts = [of_node(host, data["runs"], str(path)) for host, data in nodes.items()]
+    parts = [of_nodes({host: data["runs"] for host, data in nodes.items()}, str(path))]
     parts += [of_record(record, str(path)) for record in records]
     last = max((part.finished for part in parts if part.finished is not None), default=None)
     return replace(_joined(str(path), last, (run for part in parts for run in part.runs)), records=tuple(records))

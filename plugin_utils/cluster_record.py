@@ -12,89 +12,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
 
 FORMAT = 1
 NAME = "cluster.json"
 # Bytes of the file: 512 pairs in seven collectives, of fourteen sizes each, are 12 MB.
 LIMIT = 64 << 20
 HOSTS, JOBS, IDS = 20_000, 100_000, 500_000
-
-_line = answer.line
-_name = answer.text(answer.LINE, empty=False, line=True)
-_figure = answer.maybe(answer.number(0, 1e12))
-_rate = answer.maybe(answer.number(0, 1e6))
-_size = answer.whole(0, answer.LARGEST)
-_count = answer.whole(0, 1 << 24)
-
-_row = answer.record(
-    size=_size,
-    time_us=_figure,
-    algbw=_rate,
-    busbw=_rate,
-    time_p99_us=_figure,
-    spread=_figure,
-    repeats=_count,
-)
-_job = answer.record(
-    optional=["min_bytes", "max_bytes", "versions"],
-    name=_name,
-    scope=_name,
-    hosts=answer.many(_name, HOSTS),
-    ranks=_count,
-    collective=_name,
-    algorithm=_line,
-    nvls=answer.flag,
-    what=_line,
-    bar=_rate,
-    bar_source=_line,
-    latency_bar_us=_figure,
-    prediction=_rate,
-    rule=_line,
-    min_bytes=_size,
-    max_bytes=_size,
-    rows=answer.many(_row, 1000),
-    busbw=_rate,
-    spread=_figure,
-    states=answer.many(answer.one_of(*STATES), 1000),
-    said=_line,
-    transport=answer.transport,
-    rails=answer.table(answer.table(answer.moved, limit=1000), limit=HOSTS),
-    versions=answer.table(_line, limit=20),
-)
-_record = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    simulated=answer.flag,
-    begun=answer.seconds,
-    finished=answer.seconds,
-    scope=_name,
-    launcher=answer.record(kind=_line, version=_line),
-    asked=answer.many(_name, HOSTS),
-    left_out=answer.many(answer.record(host=_name, reason=_line), HOSTS),
-    jobs=answer.many(_job, JOBS),
-    scaling=answer.many(
-        answer.record(
-            collective=_name,
-            algorithm=_line,
-            size=_size,
-            nodes=_count,
-            busbw=_rate,
-            prediction=_rate,
-            efficiency=answer.maybe(answer.number(0, 1e6)),
-        ),
-        JOBS,
-    ),
-    findings=answer.many(answer.a_finding, JOBS),
-    passed=answer.many(_name, IDS),
-)
-
 
 _RAIL = re.compile(r"rail \S+ \S+ (rail \d+) ")
 
@@ -222,8 +153,8 @@ class Record:
     left_out: tuple[LeftOut, ...] = ()
     jobs: tuple[Job, ...] = ()
     scaling: tuple[Scaling, ...] = ()
-    findings: tuple[Finding, ...] = ()
     passed: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -232,41 +163,46 @@ class Record:
         return tuple(host for host in self.asked if host in measured)
 
 
+_name = codec.text(codec.LINE, empty=False, line=True)
+_rate, _figure = codec.number(0, 1e6), codec.number(0, 1e12)
+_LIMITS = {
+    **dict.fromkeys(("name", "scope", "host", "hosts", "asked"), _name),
+    **dict.fromkeys(("busbw", "algbw", "bar", "prediction", "efficiency"), _rate),
+    **dict.fromkeys(("time_us", "time_p99_us", "latency_bar_us", "spread"), _figure),
+    **dict.fromkeys(("ranks", "nodes", "repeats"), codec.whole(0, 1 << 24)),
+    **dict.fromkeys(("begun", "finished"), result_schema.seconds),
+}
+_job = codec.of_class(
+    Job,
+    _LIMITS,
+    optional=("min_bytes", "max_bytes", "versions"),
+    rows=codec.many(codec.of_class(Row, _LIMITS), 1000),
+    states=codec.many(codec.one_of(*STATES), 1000),
+    transport=result_schema.transport,
+    rails=codec.table(codec.table(result_schema.moved, limit=1000), limit=HOSTS),
+    versions=codec.table(result_schema.line, limit=20),
+)
+_record = codec.of_class(
+    Record,
+    _LIMITS,
+    jobs=codec.many(_job, JOBS),
+    scaling=codec.many(codec.of_class(Scaling, _LIMITS), JOBS),
+    findings=codec.many(result_schema.a_finding, JOBS),
+    passed=codec.many(_name, IDS),
+)
+_file = codec.record(format=codec.whole(FORMAT, FORMAT), **_record.keys)
+
+
 def to_dict(record: Record) -> dict[str, Any]:
     """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    data = _plain(record)
-    return {"format": FORMAT, **data, "findings": [item.to_dict() for item in record.findings]}
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, str):
-        return shortened(value)
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Row | Job | LeftOut | Scaling | Launcher | Record):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value) if each.name != "findings"}
-    return value
+    return {"format": FORMAT, **plain(record)}
 
 
 def _build(data: Any) -> Record:
-    _record(data)
-    return Record(
-        **{name: data[name] for name in ("simulated", "begun", "finished", "scope")},
-        launcher=Launcher(**data["launcher"]),
-        asked=tuple(data["asked"]),
-        left_out=tuple(LeftOut(**item) for item in data["left_out"]),
-        jobs=tuple(_a_job(item) for item in data["jobs"]),
-        scaling=tuple(Scaling(**item) for item in data["scaling"]),
-        findings=tuple(finding.from_dict(item) for item in data["findings"]),
-        passed=tuple(data["passed"]),
-    )
-
-
-def _a_job(data: Mapping[str, Any]) -> Job:
-    lists = {name: tuple(data[name]) for name in ("hosts", "states")}
-    return Job(**{**data, **lists, "rows": tuple(Row(**row) for row in data["rows"])})
+    _file(data)
+    found = tuple(finding.from_dict(item) for item in data["findings"])
+    rest = {name: value for name, value in data.items() if name not in ("format", "findings")}
+    return replace(codec.build(Record, rest), findings=found)
 
 
 FILE = RecordFile("cluster", NAME, LIMIT, _build)

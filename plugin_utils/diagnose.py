@@ -20,7 +20,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge impor
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import facts_line, lines_of, report, verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # Lines of the first screen, and findings on it beside the verdict.
 HEIGHT, FINDINGS = 12, 3
@@ -37,7 +38,7 @@ _CONFIDENCE = {
 }
 
 
-def join(registered: Mapping[str, Any]) -> tuple[Result, list[Finding]]:
+def join(registered: Plain) -> tuple[Result, list[Finding]]:
     """Return the logs of all hosts as one, and findings on what is missing.
 
     registered: host -> what nccl_log_info returned, checked by the gate, or None.
@@ -45,7 +46,7 @@ def join(registered: Mapping[str, Any]) -> tuple[Result, list[Finding]]:
     reader = Reader()
     missing = []
     for host in sorted(registered):
-        result = answer.given(registered[host], "nccl_log_info")
+        result = result_schema.given(registered[host], "nccl_log_info")
         logs = result.get("logs") or []
         for finding in map(from_dict, result.get("findings") or []):
             have = finding.have or "not read"
@@ -141,7 +142,7 @@ def render(result: Result, width: int = 100, missing: Sequence[Finding] = ()) ->
     return "\n".join(map(printable, [*lines, "", lines_of(result)]))
 
 
-def _facts(job: Mapping[str, Any], width: int) -> list[str]:
+def _facts(job: Plain, width: int) -> list[str]:
     """Return the facts of a job as rows of a name and its values."""
     lines = [f"facts of {job['name']}:"]
     for name, value in job.items():

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge as health
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks as conf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
 Data = due_roles.AuditResult

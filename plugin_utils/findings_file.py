@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 # Readers refuse a file of another format.
 FORMAT = 1
@@ -78,7 +78,7 @@ def unpacked(text: str) -> dict[str, list[str]]:
 def compacted(data: dict[str, object]) -> dict[str, object]:
     """Pack the evidence of a host's entry as soon as JSON is read. Invalid data stays, and is refused later."""
     found = data.get("evidence")
-    if isinstance(found, dict) and answer.is_valid(answer.evidence, found):
+    if isinstance(found, dict) and codec.is_valid(result_schema.evidence, found):
         data["evidence"] = packed(found)
     return data
 

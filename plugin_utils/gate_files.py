@@ -69,7 +69,7 @@ def names() -> list[str]:
 
 
 def program(source_of: Callable[[str], str] = bundle.source_of) -> str:
-    """Of gate.PROGRAM. It says the same on every control node, whatever its zlib."""
+    """Return the text of gate.PROGRAM, the same on every control node."""
     return _HEAD + bundle.plain_script(bundle.closure(names(), source_of), _MAIN)
 
 

@@ -34,7 +34,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import RA
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, Seen
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import seen as seen_processes
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View, ranges
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, exit_code, nodeset, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    codec,
+    exit_code,
+    nodeset,
+    result_schema,
+    screen,
+    terminal,
+)
 
 MODULE = "nccl_ras_info"
 FORMAT = 1
@@ -50,7 +57,7 @@ _SHOWN = 8
 
 
 class _Reader:
-    """Build views of a node's result. Raises answer.Invalid for values of the right types that are impossible."""
+    """Build views of a node's result. Raises codec.Invalid for values of the right types that are impossible."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -84,7 +91,7 @@ class _Reader:
 
         def place(given: Sequence[int]) -> Place:
             if given[0] >= len(hosts):
-                raise answer.Invalid(f"communicator {data['name']} names host {given[0]} of {len(hosts)}")
+                raise codec.Invalid(f"communicator {data['name']} names host {given[0]} of {len(hosts)}")
             return Place(hosts[given[0]], *given[1:])
 
         def groups(given: Sequence[Sequence[Any]]) -> tuple[Group, ...]:
@@ -93,7 +100,7 @@ class _Reader:
         places = {one[0]: place(one[1:]) for one in data["places"]}
         missing = tuple(Missing(one[0], None if one[1] is None else place(one[1]), *one[2:]) for one in data["missing"])
         if any(rank >= size for rank in [*places, *(one.rank for one in missing)]):
-            raise answer.Invalid(f"communicator {data['name']} of {size} ranks has a rank beyond them")
+            raise codec.Invalid(f"communicator {data['name']} of {size} ranks has a rank beyond them")
         return Communicator(
             name=data["name"],
             size=size,
@@ -112,10 +119,10 @@ class _Reader:
             low, _dash, high = part.partition("-")
             first, last = int(low), int(high or low)
             if not first <= last < size:
-                raise answer.Invalid(f"ranks {part} in a communicator of {size}")
+                raise codec.Invalid(f"ranks {part} in a communicator of {size}")
             self.named += last - first + 1
             if self.named > MOST_NAMED:
-                raise answer.Invalid(f"names more than {MOST_NAMED} ranks")
+                raise codec.Invalid(f"names more than {MOST_NAMED} ranks")
             found += range(first, last + 1)
         return tuple(found)
 
@@ -129,10 +136,10 @@ def read_host(host: str, registered: object) -> tuple[dict[str, Any], list[View]
     if "views" not in registered:
         return {}, [], str(registered.get("msg") or "it has not responded")
     try:
-        found = answer.check(MODULE, registered)
+        found = result_schema.check(MODULE, registered)
         return found, [_Reader(host).view(one) for one in found["views"]], ""
-    except answer.Invalid as error:
-        return {}, [], answer.SAID + str(error)
+    except codec.Invalid as error:
+        return {}, [], result_schema.SAID + str(error)
 
 
 # -- the report --------------------------------------------------------------------------------------------------------

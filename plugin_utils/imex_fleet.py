@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import NODES, NODES_CONFIG
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 ROLE = "node_health"
 
@@ -33,8 +33,8 @@ def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
 def _valid_domain(registered: Any) -> dict[str, Any] | None:
     """Return the role's domain; None without a valid result, which the verdict reports, or a domain."""
     try:
-        found: dict[str, Any] | None = answer.check(ROLE, registered).get("imex") if registered else None
-    except answer.Invalid:
+        found: dict[str, Any] | None = result_schema.check(ROLE, registered).get("imex") if registered else None
+    except codec.Invalid:
         return None
     return found
 

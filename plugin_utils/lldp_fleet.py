@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite
 from .fabric import cabling_plan
@@ -77,8 +77,8 @@ def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Fi
 def _read_ends(host: str, registered: object) -> list[End]:
     """Return the ends of a host; [] without a valid result, which the verdict reports."""
     try:
-        said = answer.check(ROLE, registered).get("neighbours", []) if registered else []
-    except answer.Invalid:
+        said = result_schema.check(ROLE, registered).get("neighbours", []) if registered else []
+    except codec.Invalid:
         return []
     names = ("rail", "netdev", "device", "chassis", "name", "port", "description", "mac")
     return [End(host, **{name: one[name] for name in names}) for one in said]
@@ -133,7 +133,7 @@ def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End])
         leaves[end.host, end.rail] |= {end.switch}
     tested = []
     for host in sorted({end for end, _rail in leaves}):
-        proven = answer.given(results[host].get(suite.VERIFY))
+        proven = result_schema.given(results[host].get(suite.VERIFY))
         tested += lldp_uplinks.tests(host, proven.get("findings") or [], proven.get("passed") or [])
     for host, said in lldp_uplinks.evidence(tested, leaves).items():
         before = results[host][ROLE]

@@ -11,15 +11,15 @@ figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     CLUSTER,
     GPUS,
@@ -31,56 +31,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Way,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, shortened
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain, shortened
 
 FORMAT = 1
 NAME = "localise.json"
 # Bytes of the file: 1,024 nodes of eight GPUs are 2 MB.
 LIMIT = 64 << 20
 HOSTS, TESTS = 20_000, 200_000
-
-_line = answer.line
-_name = answer.text(answer.LINE, empty=False, line=True)
-_rate = answer.maybe(answer.number(0, 1e6))
-_rail = answer.whole(0, 99)
-_gpu = answer.whole(0, 999)
-_hosts = answer.many(_name, HOSTS)
-
-_node = answer.record(
-    host=_name,
-    leaf=_line,
-    rails=answer.many(_rail, 100),
-    alone=_rate,
-    alone_bar=_rate,
-    gpus=answer.many(_gpu, 1000),
-    unfit=answer.maybe(answer.record(reason=_line, fix=_line)),
-)
-_test = answer.record(
-    number=answer.whole(1, TESTS),
-    kind=answer.one_of(PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER),
-    hosts=_hosts,
-    rails=answer.many(_rail, 100),
-    about=answer.many(_line, HOSTS),
-    figure=_rate,
-    bar=_rate,
-    bar_source=_line,
-    outcome=answer.one_of(PASS, FAIL, SILENT),
-    said=_line,
-    ways=answer.many(answer.record(rail=_rail, source=_name, figure=_rate, both=answer.flag), 1000),
-    pairs=answer.many(answer.record(gpu=_gpu, other=_gpu, figure=_rate), 1000),
-    lost=answer.table(_line, _name, HOSTS),
-)
-_record = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    simulated=answer.flag,
-    begun=answer.seconds,
-    finished=answer.seconds,
-    launcher=_line,
-    nodes=answer.many(_node, HOSTS),
-    tests=answer.many(_test, TESTS),
-    findings=answer.many(answer.record(hosts=_hosts, finding=answer.a_finding), TESTS),
-    complete=answer.flag,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,87 +88,88 @@ class Record:
     simulated: bool
     begun: float
     finished: float
+    complete: bool = False
     launcher: str
     nodes: tuple[Node, ...]
     tests: tuple[MeasuredTest, ...] = ()
     findings: tuple[HostFinding, ...] = ()
-    complete: bool = False
 
     @property
     def rounds(self) -> int:
         return max((test.number for test in self.tests), default=0)
 
 
+_name = codec.text(codec.LINE, empty=False, line=True)
+_hosts = codec.many(_name, HOSTS)
+_LIMITS = {
+    **dict.fromkeys(("host", "hosts", "source"), _name),
+    **dict.fromkeys(("alone", "alone_bar", "figure", "bar"), codec.number(0, 1e6)),
+    **dict.fromkeys(("rail", "rails"), codec.whole(0, 99)),
+    **dict.fromkeys(("gpu", "other", "gpus"), codec.whole(0, 999)),
+    **dict.fromkeys(("begun", "finished"), result_schema.seconds),
+    "kind": codec.one_of(PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER),
+    "outcome": codec.one_of(PASS, FAIL, SILENT),
+    "number": codec.whole(1, TESTS),
+}
+_pair = codec.record(gpu=_LIMITS["gpu"], other=_LIMITS["gpu"], figure=codec.maybe(_LIMITS["figure"]))
+_unfit = codec.record(reason=result_schema.line, fix=result_schema.line)
+_node = codec.of_class(Node, _LIMITS, unfit=codec.maybe(_unfit))
+_test = codec.of_class(
+    MeasuredTest, _LIMITS, pairs=codec.many(_pair, 1000), lost=codec.table(result_schema.line, _name, HOSTS)
+)
+_finding = codec.record(hosts=_hosts, finding=result_schema.a_finding)
+_record = codec.of_class(
+    Record,
+    _LIMITS,
+    nodes=codec.many(_node, HOSTS),
+    tests=codec.many(_test, TESTS),
+    findings=codec.many(_finding, TESTS),
+)
+_file = codec.record(format=codec.whole(FORMAT, FORMAT), **_record.keys)
+
+
 def to_dict(record: Record) -> dict[str, Any]:
     """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    return {
-        "format": FORMAT,
-        **{name: getattr(record, name) for name in ("simulated", "begun", "finished", "complete")},
-        "launcher": shortened(record.launcher),
-        "nodes": [_of_node(node) for node in record.nodes],
-        "tests": [_of_test(test) for test in record.tests],
-        "findings": [{"hosts": list(one.hosts), "finding": one.finding.to_dict()} for one in record.findings],
-    }
+    nodes = [{**plain(node), "unfit": _unfit_of(node)} for node in record.nodes]
+    tests = [{**plain(replace(test, pairs={})), "pairs": _pairs_of(test)} for test in record.tests]
+    return {"format": FORMAT, **plain(replace(record, nodes=(), tests=())), "nodes": nodes, "tests": tests}
 
 
-def _of_node(node: Node) -> dict[str, Any]:
-    unfit = None if node.unfit is None else {"reason": shortened(node.unfit[0]), "fix": shortened(node.unfit[1])}
-    figures = {"alone": node.alone, "alone_bar": node.alone_bar}
-    return {
-        "host": node.host,
-        "leaf": node.leaf,
-        "rails": list(node.rails),
-        "gpus": list(node.gpus),
-        **figures,
-        "unfit": unfit,
-    }
+def _unfit_of(node: Node) -> dict[str, str] | None:
+    return node.unfit and {"reason": shortened(node.unfit[0]), "fix": shortened(node.unfit[1])}
 
 
-def _of_test(test: MeasuredTest) -> dict[str, Any]:
-    plain = {name: getattr(test, name) for name in ("number", "kind", "figure", "bar", "outcome")}
-    return {
-        **plain,
-        **{name: list(getattr(test, name)) for name in ("hosts", "rails", "about")},
-        "bar_source": shortened(test.bar_source),
-        "said": shortened(test.said),
-        "ways": [asdict(way) for way in test.ways],
-        "pairs": [{"gpu": gpu, "other": other, "figure": figure} for (gpu, other), figure in test.pairs.items()],
-        "lost": {host: shortened(why) for host, why in test.lost.items()},
-    }
+def _pairs_of(test: MeasuredTest) -> list[dict[str, Any]]:
+    return [{"gpu": gpu, "other": other, "figure": figure} for (gpu, other), figure in test.pairs.items()]
 
 
 def _build(data: Any) -> Record:
-    _record(data)
-    record = Record(
-        **{name: data[name] for name in ("simulated", "begun", "finished", "launcher", "complete")},
-        nodes=tuple(_a_node(one) for one in data["nodes"]),
-        tests=tuple(_a_test(one) for one in data["tests"]),
-        findings=tuple(found_of(one) for one in data["findings"]),
-    )
+    _file(data)
+    nodes = [
+        codec.build(Node, {**one, "unfit": one["unfit"] and (one["unfit"]["reason"], one["unfit"]["fix"])})
+        for one in data["nodes"]
+    ]
+    tests = [
+        replace(codec.build(MeasuredTest, {**one, "pairs": {}}), pairs=_built_pairs(one["pairs"]))
+        for one in data["tests"]
+    ]
+    found = [found_of(one) for one in data["findings"]]
+    rest = {name: value for name, value in data.items() if name not in ("format", "nodes", "tests", "findings")}
+    record = Record(**rest, nodes=tuple(nodes), tests=tuple(tests), findings=tuple(found))
     known = {node.host for node in record.nodes}
     if len(known) < len(record.nodes):
         raise ParseError("nodes: a host is there twice")
-    for test in record.tests:
-        named = {*test.hosts, *test.lost, *(way.source for way in test.ways)}
+    for part, named in (
+        ("tests", {name for test in tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))}),
+        ("findings", {host for one in found for host in one.hosts}),
+    ):
         if not named <= known:
-            raise ParseError("tests: %s is not one of the nodes" % min(named - known))
-    for one in record.findings:
-        if not known.issuperset(one.hosts):
-            raise ParseError("findings: %s is not one of the nodes" % min(set(one.hosts) - known))
+            raise ParseError(f"{part}: {min(named - known)} is not one of the nodes")
     return record
 
 
-def _a_node(data: Mapping[str, Any]) -> Node:
-    unfit = data["unfit"] and (data["unfit"]["reason"], data["unfit"]["fix"])
-    figures = (data["alone"], data["alone_bar"])
-    return Node(data["host"], data["leaf"], tuple(data["rails"]), *figures, tuple(data["gpus"]), unfit)
-
-
-def _a_test(data: Mapping[str, Any]) -> MeasuredTest:
-    lists = {name: tuple(data[name]) for name in ("hosts", "rails", "about")}
-    ways = tuple(Way(**way) for way in data["ways"])
-    pairs = {(one["gpu"], one["other"]): one["figure"] for one in data["pairs"]}
-    return MeasuredTest(**{**data, **lists, "ways": ways, "pairs": pairs})
+def _built_pairs(data: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], float | None]:
+    return {(one["gpu"], one["other"]): one["figure"] for one in data}
 
 
 FILE = RecordFile("localise", NAME, LIMIT, _build)

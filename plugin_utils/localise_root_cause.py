@@ -13,9 +13,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.number import w
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     cluster_judge,
     localise_judge,
+    result_schema,
     slowdown_causes,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
@@ -39,11 +39,11 @@ def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]])
     roots = {host: root for host, of_host in found.items() if (root := root_of(of_host)) is not None}
     whose: dict[str, list[str]] = {}
     for host in roots:
-        for item in answer.findings_of(judged.get(host)):
+        for item in result_schema.findings_of(judged.get(host)):
             whose.setdefault(item["id"], []).append(host)
     results: dict[str, dict[str, Any]] = {}
     for host, result in judged.items():
-        told = [from_dict(dict(item)) for item in answer.findings_of(result)]
+        told = [from_dict(dict(item)) for item in result_schema.findings_of(result)]
         changed = [_followed(one, host, roots, whose.get(one.id, ())) for one in told]
         results[host] = {**result, "findings": Plan(tuple(changed)).result()["findings"]} if told else dict(result)
     return results

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, results_folder, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 _AGE = "busbar_baseline_max_age_days"
 # Days after which a result no longer describes the cluster, unless the inventory sets another number.
@@ -43,7 +43,7 @@ class Manifest:
 
 def read(path: Path) -> Manifest:
     """Return what ``Manifest.write`` wrote."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: Plain = json.loads(path.read_text(encoding="utf-8"))
     found |= {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
     return Manifest(**found)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     benchmark_results,
     cluster_record,
+    codec,
+    result_schema,
     results_folder,
 )
 
@@ -29,21 +30,21 @@ HOSTS, NIGHTS = 20_000, 60
 # Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
 
-_name = answer.text(answer.LINE, empty=False, line=True)
-_figure = answer.number(0, 1e9)
-_ledger = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    nights=answer.table(_figure, limit=NIGHTS + 1),
-    hosts=answer.table(
-        answer.record(
-            finished=answer.table(answer.seconds, limit=10),
-            tried=answer.maybe(answer.seconds),
-            minutes=answer.table(_figure, limit=10),
+_name = codec.text(codec.LINE, empty=False, line=True)
+_figure = codec.number(0, 1e9)
+_ledger = codec.record(
+    format=codec.whole(FORMAT, FORMAT),
+    nights=codec.table(_figure, limit=NIGHTS + 1),
+    hosts=codec.table(
+        codec.record(
+            finished=codec.table(result_schema.seconds, limit=10),
+            tried=codec.maybe(result_schema.seconds),
+            minutes=codec.table(_figure, limit=10),
         ),
         limit=HOSTS,
     ),
-    granted=answer.maybe(answer.record(night=_name, cost=_figure, hosts=answer.many(_name, HOSTS))),
-    read=answer.table(answer.line, limit=10),
+    granted=codec.maybe(codec.record(night=_name, cost=_figure, hosts=codec.many(_name, HOSTS))),
+    read=codec.table(result_schema.line, limit=10),
 )
 
 
@@ -133,7 +134,7 @@ def load(results: Path) -> Ledger:
     """Return the ledger. Raises OSError; ParseError with the file's name: the budget must not be forgotten."""
     path = path_of(results)
     try:
-        data = answer.read(results_folder.content(path, LIMIT).decode(), LIMIT)
+        data = codec.read(results_folder.content(path, LIMIT).decode(), LIMIT)
         _ledger(data)
     except FileNotFoundError:
         return Ledger()

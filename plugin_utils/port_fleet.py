@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
 
 ROLE = "node_health"
@@ -177,8 +177,8 @@ def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
 def _ports_of(host: str, registered: Any) -> Iterator[Port]:
     """Yield the ports of a host; none without a valid result, which the verdict reports."""
     try:
-        said = answer.check(ROLE, registered).get("ports", []) if registered else []
-    except answer.Invalid:
+        said = result_schema.check(ROLE, registered).get("ports", []) if registered else []
+    except codec.Invalid:
         return
     for one in said:
         if one["seconds"] is not None and one["seconds"] >= SHORTEST and one["speed"]:
@@ -195,7 +195,7 @@ def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> Finding:
 
 def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapping[str, int]) -> None:
     """Link a port's finding to that of ib_fabric on its cable, which has both ends."""
-    told = [one for one in answer.findings_of(of_host.get(suite.FABRIC)) if one["check"] in _OF_A_CABLE.values()]
+    told = [one for one in result_schema.findings_of(of_host.get(suite.FABRIC)) if one["check"] in _OF_A_CABLE.values()]
     if not told:
         return
     changed = []

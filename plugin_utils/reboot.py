@@ -15,7 +15,7 @@ from typing import Any, cast
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, judged
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, due_roles, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, result_schema, suite
 
 _WHY = "a change that needs a reboot has no effect before it"
 RETURNED = Check(
@@ -144,7 +144,7 @@ def decide(
 
 def _lost(decision: Mapping[str, object]) -> bool:
     """Return whether a node did not come back as it should: its result is then not a decision."""
-    found = answer.given(decision)
+    found = result_schema.given(decision)
     return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
 
 

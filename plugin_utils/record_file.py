@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, results_folder
 
 Record = TypeVar("Record")
 
@@ -51,7 +51,7 @@ class RecordFile(Generic[Record]):
     def parse(self, content: bytes) -> Record:
         """Return the record in a file's content. Raises ParseError."""
         try:
-            return self.from_dict(answer.read(content.decode(), self.limit))
+            return self.from_dict(codec.read(content.decode(), self.limit))
         except ValueError as error:
             raise ParseError(str(error)) from None
 
@@ -79,4 +79,19 @@ class RecordFile(Generic[Record]):
 
 def shortened(text: str) -> str:
     """Return the text no longer than a record takes it, and without commands to a terminal."""
-    return printable(text[: answer.LINE])[: answer.LINE]
+    return printable(text[: codec.LINE])[: codec.LINE]
+
+
+def plain(value: object) -> Any:
+    """Return dataclasses, mappings and sequences as JSON has them, with texts as a record takes them."""
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, Finding):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    return value

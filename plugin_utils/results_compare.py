@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, scre
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 FORMAT = 1
 WORSE, BETTER, WITHIN, UNJUDGED, NOT = "worse", "better", "within noise", "not judged", "not comparable"
@@ -169,7 +170,7 @@ def exit_code(found: Sequence[Difference]) -> int:
     return FINDINGS if WORSE in verdicts else UNKNOWN if {NOT, UNJUDGED} & verdicts or not found else GOOD
 
 
-def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> dict[str, Any]:
+def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> Plain:
     """Return plain data. Keys: docs/compare.md."""
     counts = Counter(one.verdict for one in found)
     return {

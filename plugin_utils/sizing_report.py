@@ -11,23 +11,20 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Traffic, gigabytes
 
 
-def render(title: str, sized: Sized, width: int, verbose: bool = False) -> str:
-    """Return traffic, figures with their formulas, notes and the verdict; no line is longer than ``width``."""
+def render(title: str, sized: Sized, width: int) -> str:
+    """Return the verdict, traffic, figures with their formulas, and notes; no line is longer than ``width``."""
     width = max(width, 40)
     rows = [(figure.name, value_text(figure), printable(figure.formula)) for figure in sized.figures]
     heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
     cells = [_cells(one, sized) for one in sized.traffic]
     notes = [f"bottleneck: {sized.bottleneck}"] if sized.bottleneck else []
     notes += [f"note: {note}" for note in sized.notes]
-    if verbose:
-        lines = [*screen.wrapped(title, width), "", *([*terminal.table(heads, cells, width), ""] if cells else [])]
-        lines += [*terminal.aligned(rows, width), ""] if rows else []
-        return "\n".join([*lines, *(line for text in (*notes, verdict(sized)) for line in screen.wrapped(text, width))])
-    lines = terminal.table(heads, [(of, ()) for of, _notes in cells], width) if cells else []
-    lines += [screen.wrapped(line, width, 0, 1)[0] for line in (terminal.aligned(rows, 1 << 20) if rows else [])]
-    blocks = [[line] for line in (*lines, *(screen.wrapped(note, width, 0, 1)[0] for note in notes))]
-    head = [*screen.wrapped(title, width), *screen.wrapped(verdict(sized), width)]
-    return "\n".join(screen.page(head, blocks, (), width, "-v has each formula", "line", cut=bool(cells)))
+    lines = [line for text in (title, verdict(sized)) for line in screen.wrapped(text, width)]
+    lines += ["", *terminal.table(heads, cells, width)] if cells else []
+    lines += ["", *terminal.aligned(rows, width)] if rows else []
+    return "\n".join(
+        [*lines, *([""] if notes else []), *(line for text in notes for line in screen.wrapped(text, width))]
+    )
 
 
 def _cells(one: Traffic, sized: Sized) -> terminal.Line:

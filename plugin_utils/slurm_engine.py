@@ -22,7 +22,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
 
 JOB = "busbar-drift"
@@ -116,7 +116,7 @@ def busy(said: str) -> Given:
 
 
 def not_asked(said: str, fix: str) -> Given:
-    return {"failed": True, "not_run": True, "msg": f"{answer.NOT_QUERIED}{said}", "fix": fix}
+    return {"failed": True, "not_run": True, "msg": f"{result_schema.NOT_QUERIED}{said}", "fix": fix}
 
 
 def by_partition(names: Collection[str], nodes: Mapping[str, Node], preferred: str | None) -> dict[str, list[str]]:
@@ -139,7 +139,7 @@ def root_jobs_refused(config: str) -> bool:
 # -- script ------------------------------------------------------------------------------------------------------------
 
 MAIN = f"""
-import glob, hashlib, os, signal
+import glob, hashlib, os, signal, zlib
 from {bundle.PACKAGE} import audit
 # Ends the audit where the caller is gone: all that Slurm has of the step ends with it.
 signal.alarm(%d)
@@ -278,7 +278,7 @@ class NodeOutputs:
         if task.over:
             return
         if task.read > self._limit:
-            self._refuse(task, f"{answer.SAID}more than {self._limit} bytes")
+            self._refuse(task, f"{result_schema.SAID}more than {self._limit} bytes")
         elif not task.node:
             self._greet(label, task, text)
         elif task.size < 0:
@@ -288,7 +288,7 @@ class NodeOutputs:
             elif text.strip():
                 task.words = text[:300]
         elif task.done:
-            self._refuse(task, f"{answer.SAID}something follows its end")
+            self._refuse(task, f"{result_schema.SAID}something follows its end")
         else:
             task.parts.append(text)
             task.held += len(text)
@@ -298,7 +298,7 @@ class NodeOutputs:
             elif self._held > self._whole:
                 most = max(self._tasks.values(), key=lambda one: one.held)
                 self._refuse(
-                    most, f"{answer.SAID}all results are more than {self._whole} bytes, and this is the largest"
+                    most, f"{result_schema.SAID}all results are more than {self._whole} bytes, and this is the largest"
                 )
 
     def _greet(self, label: int, task: _Task, text: bytes) -> None:
@@ -307,7 +307,9 @@ class NodeOutputs:
         if not said:
             task.words = text[:300]
         elif name in self._nodes:
-            self._refuse(self._tasks[self._nodes[name]], f"{answer.SAID}two tasks of the step respond by its name")
+            self._refuse(
+                self._tasks[self._nodes[name]], f"{result_schema.SAID}two tasks of the step respond by its name"
+            )
             task.over = True
         elif name in self._asked:
             task.node = name
@@ -318,16 +320,16 @@ class NodeOutputs:
         self._held -= task.held
         task.parts, task.done = [], True
         if task.held != task.size or hashlib.sha256(data).hexdigest().encode() != task.digest:
-            self._refuse(task, f"{answer.SAID}it does not have the announced length, or was changed on its way")
+            self._refuse(task, f"{result_schema.SAID}it does not have the announced length, or was changed on its way")
             return
         unpacking = zlib.decompressobj()
         try:
             text = unpacking.decompress(base64.b64decode(data, validate=True), self._limit)
         except (ValueError, zlib.error):
-            self._refuse(task, f"{answer.SAID}it cannot be unpacked")
+            self._refuse(task, f"{result_schema.SAID}it cannot be unpacked")
             return
         if unpacking.unconsumed_tail or not unpacking.eof:
-            self._refuse(task, f"{answer.SAID}more than {self._limit} bytes once unpacked, or cut off")
+            self._refuse(task, f"{result_schema.SAID}more than {self._limit} bytes once unpacked, or cut off")
             return
         yield task.node, text
 
@@ -414,7 +416,7 @@ def silent(node: str, answers: NodeOutputs, words: SrunMessages, limit: float, l
     if late:
         return {"failed": True, "timedout": True, "msg": f"did not respond within {limit:g} s and was left behind"}
     cut = answers.cut(node)
-    said = f"{answer.SAID}it is cut off, {cut}; " if cut else "ended without a result: "
+    said = f"{result_schema.SAID}it is cut off, {cut}; " if cut else "ended without a result: "
     how = words.ended.get(node) or words.last or "the step ended"
     last = answers.words(node)
     more = f": {last}" if last else ""

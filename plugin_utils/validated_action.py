@@ -16,7 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, output_limit
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, output_limit, result_schema
 
 display = Display()
 # Verbosity (-vvv) from which tracebacks of modules are printed, as Ansible has read them.
@@ -45,16 +45,16 @@ def validate(
     try:
         with output_limit.limit_output(output_limit.OF_MODULE.get(module, output_limit.LIMIT)):
             given = ask()
-        kept = answer.check(module, given, background)
+        kept = result_schema.check(module, given, background)
         if kept.get("failed") and not kept.get("msg"):
             kept["msg"] = f"the module itself failed: {_error(given)}; run it again for this host with -vvv"
         if display.verbosity >= DEBUG:
             kept.update(redaction.scrub_all({key: given[key] for key in ("invocation", "exception") if key in given}))
     except output_limit.TooMuchError as error:
         return {"failed": True, "msg": str(error)}
-    except (answer.Invalid, RecursionError) as error:
-        what = str(error) if isinstance(error, answer.Invalid) else "it is nested too deeply"
-        return {"failed": True, "msg": answer.SAID + what}
+    except (codec.Invalid, RecursionError) as error:
+        what = str(error) if isinstance(error, codec.Invalid) else "it is nested too deeply"
+        return {"failed": True, "msg": result_schema.SAID + what}
     # Discovered by the control node, and not by the module.
     found = getattr(action, "_discovered_interpreter_key", None)
     if found:

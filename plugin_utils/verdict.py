@@ -24,11 +24,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     expected,
     finding_groups,
     nodeset,
     repair,
+    result_schema,
     screen,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
@@ -171,7 +171,7 @@ def _judged(
     findings: list[Finding] = []
     passed: list[str] = []
     checked, lost = [], []
-    valid = {role: answer.given(results.get(role)) for role in ("node_lock", *due)}
+    valid = {role: result_schema.given(results.get(role)) for role in ("node_lock", *due)}
     # The lock is not a role: it has a result where a run took it or another one had it.
     for role in [*(["node_lock"] if "node_lock" in results else []), *due]:
         if role in (off or {}) and (not valid[role] or valid[role].get("skipped")):
@@ -215,8 +215,8 @@ def _role_result(
     if result.get("failed"):
         said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
         have = _one_line("; ".join(said))
-        said_whole = have if have.startswith((answer.SAID, answer.NOT_QUERIED)) else f"failed: {have}"
-        # Not from a node's result: plugin_utils/answer.py drops unknown keys.
+        said_whole = have if have.startswith((result_schema.SAID, result_schema.NOT_QUERIED)) else f"failed: {have}"
+        # Not from a node's result: plugin_utils/result_schema.py drops unknown keys.
         return [_no_result(role, role, said_whole, fix=result.get("fix") or start_way_out(have) or AGAIN)], []
     return [from_dict(item) for item in result["findings"]], result["passed"]
 

@@ -14,11 +14,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     due_roles,
     host_variables,
     intent,
     rail_pairs,
+    result_schema,
     slowdown_causes,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, query
@@ -303,7 +303,7 @@ class Proof:
 
 
 def _is_invalid(result: Result) -> bool:
-    return str(result.get("msg")).startswith(answer.SAID)
+    return str(result.get("msg")).startswith(result_schema.SAID)
 
 
 def _invalid(result: Result) -> Finding:
@@ -324,7 +324,7 @@ def _earlier(host: str, variables: Variables) -> list[Finding]:
     names = [name for name in intent.REGISTERED if name not in _OWN]
     results = {f"{role}_result": result for role, result in audited.items()}
     results |= {name: variables[name] for name in names if name in variables}
-    found = [from_dict(dict(item)) for name in names for item in answer.findings_of(results.get(name))]
+    found = [from_dict(dict(item)) for name in names for item in result_schema.findings_of(results.get(name))]
     return [one for one in found if one.because is None]
 
 

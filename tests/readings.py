@@ -8,7 +8,8 @@ the machine and the tool's version; what was made by hand or by the lab begins w
     python -m tests.readings FILE.txt...     writes each NAME.json anew: read it before you commit it
 
 ``tests/unit/readings/FUNCTION.json`` is a table of short inputs: a row has the arguments and what the function returns,
-or ``{"error": PATTERN}`` for a ParseError. FUNCTION is named as PARSER is.
+or ``{"error": PATTERN}`` for a ParseError. FUNCTION is named as PARSER is; a method or property has its object as first
+argument. An argument ``{"new": CLASS, ...}`` is an object of that class.
 """
 
 from __future__ import annotations
@@ -65,11 +66,23 @@ def read(output: Path) -> Any:
 
 def agrees(name: str, arguments: list[Any], expected: Any) -> bool:
     """Return whether a row of a table is right; an error has to match its pattern."""
+    call = function(name)
+    if isinstance(call, property):
+        call = call.fget
     try:
-        found = plain(function(name)(*arguments))
+        found = plain(call(*map(_made, arguments)))
     except function("core.host.ParseError") as error:  # type: ignore[misc]
         return isinstance(expected, dict) and re.search(expected.get("error", "$^"), str(error)) is not None
     return bool(found == expected)
+
+
+def _made(value: Any) -> Any:
+    """Return the object that an argument describes."""
+    if isinstance(value, list):
+        return [_made(item) for item in value]
+    if isinstance(value, dict) and isinstance(value.get("new"), str):
+        return function(value["new"])(**{key: _made(item) for key, item in value.items() if key != "new"})
+    return value
 
 
 def expected(output: Path) -> Any:

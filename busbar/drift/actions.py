@@ -13,9 +13,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, limited, moment
-from .run import Plain
 
 # Days before the run's end whose actions are shown; nodes still out of service are shown regardless of age.
 WINDOW = 30

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, cluster_table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
 from .related_results import RelatedResults
-from .run import Plain
 
 
 def latest(beside: RelatedResults) -> Plain:

@@ -12,38 +12,27 @@ import contextlib
 import datetime
 import functools
 import getpass
-import json
-import re
-import shlex
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import __version__, private_tempdir
-from ..command_line import MORE, PACKAGES, add_ansible, complain, not_installed
+from ..command_line import PACKAGES, complain, not_installed
 from . import (
-    actions,
     ageing,
-    cluster,
     compare,
-    fabric,
     findings_part,
-    html,
     inventory,
-    junit,
-    localise_section,
     lock,
     merge,
     notify,
     output,
-    prometheus,
-    related_results,
     report,
     runner,
     signals,
@@ -51,148 +40,29 @@ from . import (
     waivers,
 )
 from .findings_part import PartError
+from .formats import FORMATS, RELATED, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
-from .run import HostResult, Plain, Run
+from .run import HostResult, Run
 from .waivers import WaiverError
 
-RESULTS = Path("busbar-results")
 HISTORY = RESULTS / "drift.sqlite"
 # Flapping is judged over the last runs; one more is the base of comparison.
 LEAST_DAYS = compare.NIGHTS + 1
 _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, PartError, signals.Interrupted)
-_FORMATS = {
-    "json": "everything as JSON",
-    "junit": "JUnit XML for CI",
-    "prometheus": "metrics for node_exporter's textfile collector",
-    "markdown": "Markdown for a chat",
-    "html": "one HTML page",
-}
-# Sections of a report from other runs' records.
-_RELATED = ("cluster", "localised", "fabric", "actions")
 # Seconds from the first query of a merged run to its last result.
 WITHIN = 12 * 3600
 # Options of report that need --merge.
 _OF_MERGE = ("limit", "within", "fail_on", "keep_days", "notify", "webhook", "notify_always")
 
 
-def add_drift(command: argparse.ArgumentParser) -> None:
-    text = "inventory, as for ansible-playbook"
-    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
-    command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
-    more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is replaced by the day of the run.")
-    _add_verdict(command, more)
-    text = "hosts queried in parallel (default: ansible.cfg)"
-    more.add_argument("--forks", type=_positive, metavar="N", help=text)
-    text = "ssh, or one Slurm step (default: busbar_engine)"
-    more.add_argument("--engine", choices=("ssh", "slurm"), help=text)
-    text = "with slurm: include nodes with jobs, if Slurm permits"
-    more.add_argument("--engine-overlap", action="store_true", help=text)
-    text = "timeout of one host in seconds (%(default)s)"
-    more.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
-    text = "timeout of the run in seconds (%(default)s)"
-    more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
-    command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
-    _outputs(command, more)
-    add_ansible(command)
-    command.set_defaults(run=drift)
-
-
-def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsContainer) -> None:
-    """Add the options of the exit code and the notification. more: takes the rare ones."""
-    text = f"lowest severity that counts ({SEVERITIES[-1]})"
-    command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
-    text = "delete older runs, and older files named by {date}"
-    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
-    text = "command to run, without a shell, when the result changes"
-    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
-    text = "file with the https address to notify"
-    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
-    text = "notify of every run that is not in sync"
-    more.add_argument("--notify-always", action="store_true", help=text)
-
-
-def add_report(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run", dest="number", type=_positive, metavar="N", help="run (default: last complete one)")
-    command.add_argument("--list", action="store_true", help="list the runs of the history")
-    text = "print the nodes of groups A,B, for --limit @FILE"
-    command.add_argument("--nodes", metavar="GROUP", help=text)
-    text = "FILE: - is standard output; {date} is the day of the run. --limit to --notify-always need --merge."
-    more = command.add_argument_group(MORE, text)
-    _outputs(command, more)
-    text = "inventory: its secrets are removed from the report"
-    command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)
-    text = "merge findings files of runs over disjoint hosts"
-    command.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
-    more.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
-    text = f"time limit over all runs in seconds ({WITHIN})"
-    more.add_argument("--within", type=_positive, metavar="S", help=text)
-    _add_verdict(more, more)
-    add_ansible(command)
-    command.set_defaults(run=show)
-
-
-def _outputs(command: argparse.ArgumentParser, more: argparse._ActionsContainer) -> None:
-    command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
-    command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
-    text = "compare with the last run up to YYYY-MM-DD"
-    command.add_argument("--since", type=_moment, metavar="DAY", help=text)
-    more.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
-    text = f"benchmark results (default: {RESULTS})"
-    more.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
-    for name, content in _FORMATS.items():
-        text = f"write {content}{' (-: standard output)' if name == 'json' else ''}"
-        command.add_argument(f"--{name}", metavar="FILE", help=text)
-
-
-def _positive(text: str) -> int:
-    number = whole(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of 1 or more")
-    return number
-
-
-def _days(text: str) -> int:
-    if _positive(text) < LEAST_DAYS:
-        raise argparse.ArgumentTypeError(f"{text} is less than {LEAST_DAYS}, the days that a run is compared with")
-    return int(text)
-
-
-def _mode(text: str) -> int:
-    if not re.fullmatch("0?[0-7]{3}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a file mode such as 640")
-    return int(text, 8)
-
-
-def _argv(text: str) -> list[str]:
-    try:
-        argv = shlex.split(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from error
-    if not argv:
-        raise argparse.ArgumentTypeError("is empty")
-    return argv
-
-
-def _moment(text: str) -> str:
-    """Return a day, which means its end, or a moment; in UTC, as runs are dated."""
-    try:
-        day = len(text) == len("YYYY-MM-DD")
-        moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a day like 2026-11-21, nor a time like 2026-11-21T02:00"
-        ) from error
-    return _stamp(moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC))
-
-
-def _stamp(moment: datetime.datetime) -> str:
+def stamp(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _now() -> str:
-    return _stamp(datetime.datetime.now(datetime.UTC))
+    return stamp(datetime.datetime.now(datetime.UTC))
 
 
 def drift(arguments: argparse.Namespace) -> int:
@@ -233,23 +103,11 @@ def _whole(
 def _locked(arguments: argparse.Namespace) -> int:
     sources = inventory.sources(arguments.inventory)
     inventory.require_protected(arguments.inventory)
-    for name in (*_FORMATS, "findings"):
+    for name in (*FORMATS, "findings"):
         if getattr(arguments, name):
             output.require_folder(getattr(arguments, name))
-    begun = Run(
-        id=0,
-        started=_now(),
-        ended=None,
-        state="running",
-        inventory="\n".join(sources),
-        limit=arguments.limit,
-        version=__version__,
-        user=getpass.getuser(),
-        commit=_commit(arguments.inventory[0].resolve()),
-        simulated=False,
-        fail_on=arguments.fail_on or SEVERITIES[-1],
-    )
-
+    commit = _commit(arguments.inventory[0].resolve())
+    begun = _begun(arguments, sources, commit, _now())
     expected = Expected()
     collect = functools.partial(_collect, arguments, expected)
     try:
@@ -263,6 +121,31 @@ def _locked(arguments: argparse.Namespace) -> int:
         with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
             _night("drift", arguments, begun, expected, collect, nights, again)
         raise
+
+
+def _begun(
+    arguments: argparse.Namespace,
+    sources: Sequence[str],
+    commit: str | None,
+    started: str,
+    ended: str | None = None,
+    version: str = __version__,
+    simulated: bool = False,
+) -> Run:
+    """Return a run that has no number yet, and no result."""
+    return Run(
+        id=0,
+        started=started,
+        ended=ended,
+        state="running",
+        inventory="\n".join(sources),
+        limit=arguments.limit,
+        version=version,
+        user=getpass.getuser(),
+        commit=commit,
+        simulated=simulated,
+        fail_on=arguments.fail_on or SEVERITIES[-1],
+    )
 
 
 def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
@@ -324,7 +207,7 @@ def _night(
     said = text.brief(data, again)
     try:
         more = {"findings": lambda: findings_part.render(nights.run(number), manifest, hosts)}
-        _emit(arguments, data, nights, manifest, again, more)
+        emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         code = complain(command, error)
         said += "a report could not be written; its log has the reason\n"
@@ -382,7 +265,7 @@ def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None
         return
     nights.prune(newest)
     kept = min(moment for number, moment in moments if number > newest)
-    for name in (*_FORMATS, "findings"):
+    for name in (*FORMATS, "findings"):
         if getattr(arguments, name, None):
             output.prune(getattr(arguments, name), kept.date())
 
@@ -405,7 +288,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
         nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     except sqlite3.Error:
         # Print the result, though no later command can show it.
-        print(text.rendered({**dict.fromkeys(_RELATED), **data}, again), end="", flush=True)
+        print(text.rendered({**dict.fromkeys(RELATED), **data}, again), end="", flush=True)
         raise
     return data
 
@@ -476,7 +359,7 @@ def show(arguments: argparse.Namespace) -> int:
                 return 0
             data = built(nights.run(arguments.number), arguments.since, nights)
             if arguments.nodes is None:
-                _emit(arguments, data, nights, manifest, _report_of(nights, data["run"]["id"]))
+                emit(arguments, data, nights, manifest, _report_of(nights, data["run"]["id"]))
                 return 0
             _print_nodes(data, arguments.nodes)
             return 0
@@ -502,18 +385,8 @@ def _merged(arguments: argparse.Namespace) -> int:
     manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
     paths = [str(path.resolve()) for path in arguments.inventory or ()]
     merged = merge.join(findings_part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
-    begun = Run(
-        id=0,
-        started=merged.started,
-        ended=merged.ended,
-        state="running",
-        inventory="\n".join(merged.inventory),
-        limit=arguments.limit,
-        version=merged.version,
-        user=getpass.getuser(),
-        commit=merged.commit,
-        simulated=merged.simulated,
-        fail_on=arguments.fail_on or SEVERITIES[-1],
+    begun = _begun(
+        arguments, merged.inventory, merged.commit, merged.started, merged.ended, merged.version, merged.simulated
     )
     manifest = manifest or Manifest(tuple(merged.hosts), (), merged.simulated)
     if arguments.history:
@@ -549,66 +422,6 @@ def _line(run: Run, summary: Plain) -> str:
         said = f"exit {summary['exit_code']}, {counts}"
     limit = f" limit {run.limit}" if run.limit else ""
     return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
-
-
-def _emit(
-    arguments: argparse.Namespace,
-    data: Plain,
-    nights: History,
-    manifest: Manifest | None,
-    again: Sequence[str],
-    more: Mapping[str, Callable[[], str]] | None = None,
-) -> None:
-    """Write every output; the verdict goes to standard output where nothing else goes there.
-
-    manifest: of the inventory, None where none is named. again: shows the run. more: outputs of a run.
-    """
-    day = datetime.date.fromisoformat(data["run"]["started"][:10])
-    known = manifest or Manifest((), (), False)
-    results = arguments.results or Path(known.results or RESULTS)
-    found = related_results.RelatedResults(results, data["run"]["ended"], known.secrets, known.max_age_days)
-    data = {
-        **data,
-        "cluster": cluster.latest(found),
-        "localised": localise_section.latest(found),
-        "fabric": fabric.latest(found),
-        "actions": actions.latest(found),
-    }
-    makers: dict[str, Callable[[], str]] = {
-        "json": lambda: json.dumps(_with_evidence(data), indent=1, sort_keys=True) + "\n",
-        "junit": lambda: junit.render(data),
-        "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
-        "markdown": lambda: text.markdown(data, again),
-        "html": lambda: html.render(data),
-        **(more or {}),
-    }
-    targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
-    failed = _write(arguments, targets, makers)
-    if "-" not in targets.values():
-        print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
-    if failed:
-        # The verdict comes first.
-        raise failed
-
-
-def _write(
-    arguments: argparse.Namespace, targets: Mapping[str, str], makers: Mapping[str, Callable[[], str]]
-) -> OSError | None:
-    failed = None
-    for name, target in targets.items():
-        try:
-            # node_exporter is another user, and its file holds no value of a node.
-            output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
-        except OSError as error:
-            failed = error
-    return failed
-
-
-def _with_evidence(data: Plain) -> dict[str, object]:
-    hosts = {
-        name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
-    }
-    return {**data, "hosts": hosts}
 
 
 def _commit(path: Path) -> str | None:

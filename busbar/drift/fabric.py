@@ -14,12 +14,13 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import End, Fabric, Plane
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.planes import End, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .related_results import ABSENT, RelatedResults, limited, moment
-from .run import Plain
 
 # Of the page: planes, drawn ones, lines of leaves and of bad links.
 PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .run import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from .heat_map import shorten
 
 # Pixels: the least and the most width of a switch's column, of all of them; a switch; a row; a character; an HCA.
 LEAST, MOST, WIDTH = 32, 110, 1280
@@ -26,7 +28,7 @@ def drawn(picture: Plain, title: str) -> Plain:
     widest = max(map(len, rows), default=1)
     step = min(max(WIDTH // max(widest, 1), LEAST), MOST)
     width = step * widest + 2 * PAD
-    names = [[_label(switch["name"]) for switch in row] for row in rows]
+    names = [[shorten(switch["name"], LABEL) for switch in row] for row in rows]
     longest = [max(map(len, row), default=0) for row in names]
     # Above the first row its names stand upright, between the rows there is room for cables and names.
     tops = [round(longest[0] * CHAR) + 2 * PAD] if rows else [PAD]
@@ -103,8 +105,3 @@ def _bundle(one: Plain, places: Sequence[Sequence[int]], tops: Sequence[int]) ->
     counted = "%d cable%s" % (one["count"], "s" * (one["count"] != 1))
     more = f", {one['lost']} lost" if one["lost"] else ""
     return {"d": d, "kind": kind, "said": "; ".join([counted + more, *one["said"]])}
-
-
-def _label(name: str) -> str:
-    half = (LABEL - 3) // 2
-    return name if len(name) <= LABEL else f"{name[:half]}...{name[-half:]}"

@@ -15,9 +15,10 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .inventory import Manifest
-from .run import HostResult, Plain, Run
+from .run import HostResult, Run
 from .runner import clean, typed
 
 # Bytes of all parts: 10,000 hosts that differ in everything have about 1 GB, as many healthy ones 130 MB.

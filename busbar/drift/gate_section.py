@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .run import HostResult, Plain
+from .run import HostResult
 
 KEPT_OUT, HELD, VERDICT = gate.KEPT_OUT.id, gate.HELD.id, gate.VERDICT.id
 # Lines of each kind; characters of names and of a text.

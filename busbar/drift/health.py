@@ -11,8 +11,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
 from .related_results import limited
-from .run import HostResult, Plain
+from .run import HostResult
 
 _DAY = 86400.0
 # Rows of each table, devices that a counter names, counters that a device names, nights that make a device bad.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .run import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # Pixels: a cell of four digits, a character of a label, and the margin.
 WIDTH, HEIGHT, CHAR, PAD = 36, 20, 6.7, 6
@@ -26,9 +26,9 @@ TOLD = 20
 def drawn(grid: Plain) -> Plain:
     """Return the drawing. grid: one of ``maps`` of the report."""
     of_part = grid["kind"] in ("rails", "gpus")
-    rows = [_label(name, WAY if of_part else LABEL) for name in grid["rows"]]
+    rows = [shorten(name, WAY if of_part else LABEL) for name in grid["rows"]]
     # The title names what is numbered.
-    columns = [name.rpartition(" ")[2] if of_part else _label(name, LABEL) for name in grid["columns"]]
+    columns = [name.rpartition(" ")[2] if of_part else shorten(name, LABEL) for name in grid["columns"]]
     flat = all(len(label) * CHAR <= WIDTH - PAD for label in columns)
     left = round(max(map(len, rows), default=0) * CHAR) + 2 * PAD
     top = 18 if flat else round(max(map(len, columns), default=0) * CHAR) + 2 * PAD
@@ -72,7 +72,8 @@ def drawn(grid: Plain) -> Plain:
     }
 
 
-def _label(name: str, room: int) -> str:
+def shorten(name: str, room: int) -> str:
+    """Return the name, or both its ends."""
     half = (room - 3) // 2
     return name if len(name) <= room else f"{name[:half]}...{name[-half:]}"
 

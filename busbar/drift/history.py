@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import hashlib
 import json
 import os
-import shlex
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -24,12 +21,16 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import private_tempdir
 from . import lock, waivers
-from .compare import NIGHTS, ORIGINS, EarlierRun, Mark
-from .run import CLASSES, ENDS, HostResult, Plain, Run
+from .compare import NIGHTS, EarlierRun, Mark
+from .history_file import HistoryError as HistoryError
+from .history_file import connect_reader, readable_errors, sound_rows
+from .history_file import is_disk_full as is_disk_full
+from .history_rows import read_busbw, read_health, read_mark, read_moment, read_summary, require, require_one
+from .run import CLASSES, ENDS, HostResult, Run
 
 # "BsBr" identifies the file: another program's database is not taken for a history.
 APPLICATION = 0x42734272
@@ -59,19 +60,8 @@ SCHEMA = (
 )
 # In the order of Run's own fields.
 _RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
-
-
 KILLED = "killed before its end"
-
-
-class HistoryError(RuntimeError):
-    """The file cannot be used; the message has its name and the reason."""
-
-
-# Errors of SQLite about the content of the file, and not its access.
-_BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH)
 _STATES = ("running", "done", "failed", "interrupted", "pruned")
-_SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
 
 
 class History:
@@ -97,7 +87,7 @@ class History:
             raise HistoryError(f"history {error_text(error)}") from error
         except sqlite3.Error as error:
             raise HistoryError(f"history {path} cannot be opened: {error}") from error
-        with contextlib.closing(connection), _readable_errors(path):
+        with contextlib.closing(connection), readable_errors(path):
             history = cls(path, connection)
             history._prepare()
             # Readers do not wait for the writer, and a kill loses at most what was not yet whole.
@@ -115,8 +105,8 @@ class History:
         except OSError as error:
             raise HistoryError(f"history {error_text(error)}") from error
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_readable_errors(path))
-            history = cls(path, _reader(path, stack))
+            stack.enter_context(readable_errors(path))
+            history = cls(path, connect_reader(path, stack))
             if history._value("PRAGMA user_version") < len(SCHEMA):
                 # Of an older Busbar: a copy is upgraded.
                 copy = stack.enter_context(contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)))
@@ -193,21 +183,11 @@ class History:
         """Complete the run. marks: host -> id of the finding -> mark, those carried over included."""
         with self._transaction():
             for host, result in hosts.items():
-                self._db.execute(
-                    "INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        run,
-                        host,
-                        result.end,
-                        classes[host],
-                        result.intent,
-                        self._json_row(sorted(result.passed)),
-                        self._json_row(result.busbw),
-                        self._json_row(result.notes) if result.notes else None,
-                        self._json_row(result.health) if result.health else None,
-                        self._evidence(result.evidence) if result.evidence else None,
-                    ),
-                )
+                rows: list[int | None] = [self._json_row(data) for data in (sorted(result.passed), result.busbw)]
+                rows += [self._json_row(data) if data else None for data in (result.notes, result.health)]
+                evidence = self._evidence(result.evidence) if result.evidence else None
+                values = (run, host, result.end, classes[host], result.intent, *rows, evidence)
+                self._db.execute("INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
                 self._findings(run, result, marks.get(host, {}))
             self._db.execute(
                 "UPDATE run SET state = 'done', ended = ?, summary = ?, waivers = ? WHERE id = ?",
@@ -239,8 +219,8 @@ class History:
     def moments(self) -> list[tuple[int, datetime.datetime]]:
         """Return number and start of every run, the newest first."""
         rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC").fetchall()
-        with _sound(self.path):
-            return [(_is(number, int), _moment(started)) for number, started in rows]
+        with sound_rows(self.path):
+            return [(require(number, int), read_moment(started)) for number, started in rows]
 
     def prune(self, newest: int) -> None:
         """Delete hosts' results in runs up to a number; the last run of an inventory stays.
@@ -278,8 +258,8 @@ class History:
     def runs(self) -> list[tuple[Run, Plain]]:
         """Return every run with its summary, the newest first."""
         rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
-        with _sound(self.path):
-            return [(self._run(row[:-1]), _summary(row[-1], row[3] == "done")) for row in rows]
+        with sound_rows(self.path):
+            return [(self._run(row[:-1]), read_summary(row[-1], row[3] == "done")) for row in rows]
 
     def run(self, number: int | None, inventory: str | None = None) -> Run:
         """Return the run of that number, else the last one of the inventory, or of any."""
@@ -291,7 +271,7 @@ class History:
         if not rows:
             asked = "is empty" if number is None else f"has no run {number}"
             raise HistoryError(f"history {self.path} {asked}; busbar report --list names the runs")
-        with _sound(self.path):
+        with sound_rows(self.path):
             run = self._run(rows[0])
         if run.state != "done":
             raise HistoryError(f"run {run.id} is {run.state}: {run.message or 'it has no result yet'}")
@@ -306,9 +286,9 @@ class History:
             " ON j.id = f.body WHERE f.run = ? ORDER BY f.host, f.place",
             (run,),
         )
-        with _sound(self.path):
+        with sound_rows(self.path):
             for host, name, first, origin, carried, body in rows:
-                marks.setdefault(_is(host, str), {})[_is(name, str)] = _mark(first, origin, carried)
+                marks.setdefault(require(host, str), {})[require(name, str)] = read_mark(first, origin, carried)
                 if not carried:
                     findings.setdefault(host, []).append(from_dict(json.loads(body)))
             passed = _Passed(self._db)
@@ -319,15 +299,15 @@ class History:
                 (run,),
             )
             hosts = {
-                _is(host, str): HostResult(
+                require(host, str): HostResult(
                     host,
-                    _among(end, ENDS),
+                    require_one(end, ENDS),
                     tuple(findings.get(host, ())),
                     passed[number],
-                    intent if intent is None else _is(intent, str),
-                    _busbw(busbw),
-                    tuple(_is(note, str) for note in json.loads(notes or "[]")),
-                    _health(health),
+                    intent if intent is None else require(intent, str),
+                    read_busbw(busbw),
+                    tuple(require(note, str) for note in json.loads(notes or "[]")),
+                    read_health(health),
                     self._read_evidence(evidence),
                 )
                 for host, end, intent, number, busbw, notes, health, evidence in rows
@@ -338,8 +318,8 @@ class History:
         """Read what ``_evidence`` stored; None of a run of an older Busbar."""
         found: dict[str, list[str]] = {}
         for number in json.loads(rows or "[]"):
-            found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", _is(number, int))))
-        answer.evidence(found)
+            found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", require(number, int))))
+        result_schema.evidence(found)
         return findings_file.packed(found) if found else ""
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:
@@ -359,12 +339,14 @@ class History:
             found = self._db.execute(
                 "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?", (number,)
             )
-            with _sound(self.path):
+            with sound_rows(self.path):
                 for host, name, first, origin, carried in found:
-                    marks.setdefault((number, _is(host, str)), {})[_is(name, str)] = _mark(first, origin, carried)
+                    marks.setdefault((number, require(host, str)), {})[require(name, str)] = read_mark(
+                        first, origin, carried
+                    )
         passed = _Passed(self._db)
         nights: dict[str, list[EarlierRun]] = {}
-        with _sound(self.path):
+        with sound_rows(self.path):
             for number, host, intent, ids in rows:
                 nights.setdefault(host, []).append(
                     EarlierRun(number, intent, passed[ids], marks.get((number, host), {}))
@@ -385,12 +367,12 @@ class History:
                 " LEFT JOIN json d ON d.id = h.health WHERE h.run = ?",
                 (row[0],),
             )
-            with _sound(self.path):
+            with sound_rows(self.path):
                 hosts = {
-                    host: (_among(name, CLASSES), _busbw(busbw), _health(health))
+                    host: (require_one(name, CLASSES), read_busbw(busbw), read_health(health))
                     for host, name, busbw, health in of_run
                 }
-                found.append((self._run(row[:-1]), _summary(row[-1]), hosts))
+                found.append((self._run(row[:-1]), read_summary(row[-1]), hosts))
         return found
 
     def of_device(self, run: Run, host: str, identity: str) -> list[tuple[str, Finding]]:
@@ -401,8 +383,8 @@ class History:
             " ORDER BY r.id, f.place",
             (run.inventory, run.id, host),
         )
-        with _sound(self.path):
-            said = [(_is(started, str), from_dict(json.loads(body))) for started, body in rows]
+        with sound_rows(self.path):
+            said = [(require(started, str), from_dict(json.loads(body))) for started, body in rows]
         return [(started, finding) for started, finding in said if finding.identity == identity]
 
     def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[Plain, ...]]]:
@@ -412,8 +394,8 @@ class History:
             " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND h.host = ? ORDER BY r.id DESC LIMIT ?",
             (run.inventory, run.id, host, count),
         ).fetchall()
-        with _sound(self.path):
-            return [(_is(started, str), _health(text)) for started, text in reversed(rows)]
+        with sound_rows(self.path):
+            return [(require(started, str), read_health(text)) for started, text in reversed(rows)]
 
     def before(self, moment: str, run: Run) -> int | None:
         """Return the number of the last run before this one that began at or before a moment."""
@@ -428,27 +410,27 @@ class History:
             " ('not_run', 'unreachable', 'timed_out', 'incomplete'))"
         )
         ended: str | None = self._value(query, run, run)
-        with _sound(self.path):
-            return ended if ended is None else (_moment(ended), ended)[1]
+        with sound_rows(self.path):
+            return ended if ended is None else (read_moment(ended), ended)[1]
 
     def started(self) -> dict[int, str]:
-        with _sound(self.path):
+        with sound_rows(self.path):
             rows = self._db.execute("SELECT id, started FROM run")
-            return {number: (_moment(started), started)[1] for number, started in rows}
+            return {number: (read_moment(started), started)[1] for number, started in rows}
 
     def _run(self, row: Sequence[Any]) -> Run:
         values = dict(zip((field.name for field in fields(Run)), row, strict=True))
         waived = tuple(json.loads(values["waivers"]))
         waivers.parse(waived)
-        _moment(values["started"])
+        read_moment(values["started"])
         if values["ended"] is not None or values["state"] == "done":
-            _moment(values["ended"])
+            read_moment(values["ended"])
         for name in ("inventory", "version", "user", "message"):
-            _is(values[name], str)
+            require(values[name], str)
         for name in ("limit", "commit"):
-            _is(values[name], str, type(None))
-        _among(values["state"], _STATES)
-        _among(values["fail_on"], SEVERITIES)
+            require(values[name], str, type(None))
+        require_one(values["state"], _STATES)
+        require_one(values["fail_on"], SEVERITIES)
         run = Run(**{**values, "simulated": bool(values["simulated"]), "waivers": waived})
         if run.state == "running" and not self.live:
             return replace(run, state="interrupted", message=KILLED)
@@ -464,122 +446,5 @@ class _Passed(dict[int, frozenset[str]]):
 
     def __missing__(self, number: int) -> frozenset[str]:
         row = self._db.execute("SELECT text FROM json WHERE id = ?", (number,)).fetchone()
-        self[number] = frozenset(_is(item, str) for item in _is(json.loads(row[0]), list))
+        self[number] = frozenset(require(item, str) for item in require(json.loads(row[0]), list))
         return self[number]
-
-
-# -- damaged files -----------------------------------------------------------------------------------------------------
-
-
-def _reader(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
-    """Return a read-only connection. SQLite wants to make two files beside a history, which may not be allowed."""
-    address = path.absolute().as_uri() + "?mode=ro"
-    wal = path.with_name(path.name + "-wal")
-    try:
-        return _connected(address, stack)
-    except sqlite3.OperationalError:
-        if not wal.exists():
-            # There is no writer, so nothing is missing in the file.
-            return _connected(address + "&immutable=1", stack)
-    folder = stack.enter_context(private_tempdir.directory())
-    try:
-        for file in (path, wal):
-            shutil.copyfile(file, folder / file.name)
-    except OSError as error:
-        raise HistoryError(f"history {error_text(error)}") from error
-    return _connected((folder / path.name).as_uri(), stack)
-
-
-def _connected(address: str, stack: contextlib.ExitStack) -> sqlite3.Connection:
-    connection = sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
-    stack.enter_context(contextlib.closing(connection))
-    # SQLite opens it at the first query.
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return connection
-
-
-@contextlib.contextmanager
-def _readable_errors(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite into a HistoryError with a way out."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        raise HistoryError(f"history {path}: {error}" + (f"; {_way_out(path)}" if code in _BROKEN else "")) from error
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, HistoryError) and is_disk_full(error.__cause__)
-
-
-@contextlib.contextmanager
-def _sound(path: Path) -> Iterator[None]:
-    """Turn errors of rows into a HistoryError: another program may have written in them."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise HistoryError(f"history {path} is damaged ({said}); {_way_out(path)}") from error
-
-
-def _way_out(path: Path) -> str:
-    return (
-        f"take a copy of it from a backup, or begin a new one: mv {shlex.quote(str(path))}"
-        f" {shlex.quote(str(path) + '.broken')}"
-    )
-
-
-def _is(value: object, *kinds: type) -> Any:
-    if not isinstance(value, kinds):
-        raise TypeError(f"{value!r:.80} is no {kinds[0].__name__}")
-    return value
-
-
-def _among(value: object, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ValueError(f"{value!r:.80} is not one of {', '.join(known)}")
-    return str(value)
-
-
-def _moment(value: object) -> datetime.datetime:
-    return datetime.datetime.strptime(_is(value, str), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
-
-
-def _mark(first: Any, origin: Any, carried: Any) -> Mark:
-    return Mark(_is(first, int), _among(origin, ORIGINS), bool(carried))
-
-
-def _busbw(text: str) -> dict[str, Plain]:
-    found: dict[str, Plain] = _is(json.loads(text), dict)
-    for values in found.values():
-        _is(values["busbw"], int, float)
-        _is(values["bar"], int, float, type(None))
-    return found
-
-
-def _health(text: str | None) -> tuple[Plain, ...]:
-    found = _is(json.loads(text or "[]"), list)
-    for device in found:
-        for name in ("pci", "name"):
-            _is(device[name], str)
-        _is(device["seconds"], int, float, type(None))
-        for count in _is(device["grown"], dict).values():
-            _is(count, int)
-    return tuple(found)
-
-
-def _summary(text: str, whole: bool = True) -> Plain:
-    """Return a run's summary. whole: of a complete run; a failed one has none."""
-    found: Plain = _is(json.loads(text), dict)
-    for name, kind in (_SUMMARY if whole else {}).items():
-        _is(found[name], kind)
-    if whole:
-        for name in CLASSES:
-            _is(found["hosts"][name], int)
-        for values in _is(found.get("busbw", {}), dict).values():
-            _low, _middle, _high = (_is(value, int, float) for value in values)
-    return found

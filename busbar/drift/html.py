@@ -17,10 +17,11 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import actions, fabric_picture, heat_map
 from .report import OPEN
-from .run import CLASSES, Plain
+from .run import CLASSES
 
 TEMPLATES = Path(__file__).parent / "templates"
 # More columns do not fit; the other checks share one.

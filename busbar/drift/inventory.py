@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.findings_file import GROUP
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import Manifest as Manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import build
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from ..ansible_process import environment, passed, reaped
-from .run import Plain
 
 
 class InventoryError(ValueError):

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
 from .report import OPEN
-from .run import Plain
 
 
 def render(report: Plain) -> str:

@@ -30,9 +30,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .related_results import RelatedResults, limited, moment
-from .run import Plain
 
 # Rows and columns of a map of hosts, of leaves, and of one node's rails or GPUs; number of nodes with a map.
 ITEMS, LEAVES_DRAWN, OF_NODE, NODES = 32, 16, 16, 6

@@ -8,7 +8,7 @@ import datetime
 from collections import Counter
 from collections.abc import Mapping
 
-from .run import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 _HELP = {
     "busbar_drift_last_run_timestamp_seconds": "End of the last run; alert when it is older than a day.",

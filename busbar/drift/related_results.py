@@ -19,10 +19,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
-
-from .run import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 DAY = 86400.0
 NO_ACTIONS = "no repair was started from here; busbar remediate writes it"
@@ -42,7 +41,7 @@ class RelatedResults:
     hidden: tuple[str, ...] = ()
     max_age_days: float = MAX_AGE_DAYS
 
-    def text(self, text: str, room: int = answer.LINE) -> str:
+    def text(self, text: str, room: int = codec.LINE) -> str:
         """Return the text without secrets and terminal control characters, cut to ``room`` characters."""
         clean = printable(redaction.scrub(text, self.hidden))
         return clean if len(clean) <= room else clean[: room - 3] + "..."

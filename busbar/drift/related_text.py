@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .actions import span
-from .run import Plain
 
 # Lines of each kind, and characters of names; the HTML and JSON reports have all, and the maps.
 LINES, NAMES = 12, 60

@@ -15,10 +15,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import gate_section, health, waivers
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Plain, Run
+from .run import CLASSES, HostResult, Run
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -29,6 +30,9 @@ SUBJECTS = 8
 SCORE = 3.5
 SHARE = 0.98
 
+# Fields of a group that its findings have alike, and of the run.
+_OF_FINDING = ("check", "aspect", "state", "severity", "want", "source", "why", "fix", "disruption")
+_OF_RUN = ("id", "started", "ended", "limit", "version", "user", "commit", "fail_on")
 # Class, busbw and devices of a host.
 Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
 Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]
@@ -222,11 +226,7 @@ def _group(group: Group, night: ReportInput) -> Plain:
     waiver = group.waiver
     return {
         "fingerprint": group.fingerprint,
-        "check": finding.check,
-        "aspect": finding.aspect,
-        "state": finding.state,
-        "severity": finding.severity,
-        "want": finding.want,
+        **{name: getattr(finding, name) for name in _OF_FINDING},
         "have": group.have,
         "subjects": subjects[:SUBJECTS],
         "more_subjects": len(subjects) - len(subjects[:SUBJECTS]),
@@ -245,10 +245,6 @@ def _group(group: Group, night: ReportInput) -> Plain:
         ),
         "first": {"run": first, "started": night.started.get(first, night.run.started)},
         "follows": group.follows,
-        "source": finding.source,
-        "why": finding.why,
-        "fix": finding.fix,
-        "disruption": finding.disruption,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
         "repairs": bool((found := fix_command.parse(finding.fix)) and found.mends),
         "alike": group.shared_hint,
@@ -346,15 +342,8 @@ def _run(night: ReportInput) -> Plain:
     run = night.run
     previous = night.trail[-1][0] if night.trail else None
     return {
-        "id": run.id,
-        "started": run.started,
-        "ended": run.ended,
+        **{name: getattr(run, name) for name in _OF_RUN},
         "inventory": run.inventory.split("\n"),
-        "limit": run.limit,
-        "version": run.version,
-        "user": run.user,
-        "commit": run.commit,
-        "fail_on": run.fail_on,
         "previous": previous and {"id": previous.id, "started": previous.started},
         "since": {"id": night.since, "started": night.started[night.since]} if night.since else None,
     }

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-# What JSON has: sections of a report, and what nodes and files report. Keys: docs/report.md.
-Plain = dict[str, Any]
 # How a host's part of a run ended. Only the last two have results of the host's checks.
 ENDS = ("not_run", "unreachable", "timed_out", "incomplete", "complete")
 JUDGED = ("incomplete", "complete")

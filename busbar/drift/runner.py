@@ -17,22 +17,24 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
-    answer,
+    codec,
     due_roles,
     findings_file,
     partial_results,
+    result_schema,
     suite,
     terminal,
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 
 from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
 from .progress import Progress
-from .run import ENDS, HostResult, Plain
+from .run import ENDS, HostResult
 
 PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.
@@ -273,8 +275,8 @@ def _devices(items: object) -> tuple[Plain, ...]:
     """Return the devices, checked by the schema of a node's result. Raises ValueError."""
     devices = typed(items, list, "health")
     try:
-        answer.told_devices(devices)
-    except answer.Invalid as error:
+        result_schema.told_devices(devices)
+    except codec.Invalid as error:
         raise error.within("health") from None
     return tuple(devices)
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repair, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import related_text
-from .run import Plain
 
 # Characters of node names, and columns of a chat.
 NODES, COLUMNS = 300, 100

@@ -1,29 +1,30 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""dkms of a simulated node, and Debian's common.postinst, which packages call.
+"""dkms 3 of a simulated node, and Debian's common.postinst, which packages call.
 
-It keeps its state in the files that the real one keeps it in and ends as that does: as 3.x, or as 2.8 where
-/var/lib/dkms/dkms_dbversion is, a file that only 2.x has. For a module's sources stands a line of a file `modules`
-beside dkms.conf: NAME VERSION DEPENDS IMPORTS EXPORTS, the last two symbols with a CRC, "-" for none.
+It keeps its state in the files that the real one keeps it in and fails as that does; of what it prints there is only
+its status. For a module's sources stands a line of a file `modules` beside dkms.conf: NAME VERSION DEPENDS IMPORTS
+EXPORTS, the last two symbols with a CRC, "-" for none.
 """
 
 from __future__ import annotations
 
+import getopt
 import os
-import re
 import shutil
 from pathlib import Path
 
 from .kernel_node import ARCH, Node, Stop, crc, make_ko, number, split, write
 
 TREE = "/var/lib/dkms"
+_DEPENDS = "BUILD_DEPENDS[0]"
 
 
 def dkms_conf(name: str, version: str, modules: str, depends: str = "") -> str:
-    """dkms.conf of a source directory. ``modules``: text of the file beside it."""
+    """Return dkms.conf of a source directory. ``modules``: text of the file beside it."""
     lines = [f'PACKAGE_NAME="{name}"', f'PACKAGE_VERSION="{version}"', 'AUTOINSTALL="yes"']
     if depends:
-        lines.append(f'BUILD_DEPENDS[0]="{depends}"')
+        lines.append(f'{_DEPENDS}="{depends}"')
     for index, line in enumerate(modules.splitlines()):
         lines.append(f'BUILT_MODULE_NAME[{index}]="{line.split()[0]}"')
         lines.append(f'DEST_MODULE_LOCATION[{index}]="/updates/dkms"')
@@ -34,339 +35,237 @@ def _die(code: int, *said: str) -> Stop:
     return Stop(code, "Error! " + said[0], *said[1:])
 
 
-class Dkms:
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.force = False
+class Module:
+    """One name and version that dkms knows, or is to know."""
+
+    def __init__(self, node: Node, name: str, version: str, force: bool = False) -> None:
+        self.node, self.name, self.version, self.force = node, name, version, force
+        self.folder = node.path(f"{TREE}/{name}/{version}")
 
     @property
-    def old(self) -> bool:
-        return self.node.path(f"{TREE}/dkms_dbversion").exists()
+    def added(self) -> bool:
+        return (self.folder / "source").is_symlink()
 
-    def _folder(self, name: str, version: str, kernel: str = "") -> Path:
-        return self.node.path(f"{TREE}/{name}/{version}" + (f"/{kernel}/{ARCH}" if kernel else ""))
-
-    def _modules(self, name: str, version: str) -> list[list[str]]:
-        """Lines of the sources' file: NAME VERSION DEPENDS IMPORTS EXPORTS."""
-        text = (self._folder(name, version) / "source/modules").read_text()
-        return [line.split() for line in text.splitlines()]
-
-    def _conf(self, name: str, version: str) -> dict[str, str]:
-        text = (self._folder(name, version) / "source/dkms.conf").read_text()
-        return dict(re.findall(r'^([\w\[\]]+)="(.*)"$', text, re.MULTILINE))
-
-    def added(self, name: str, version: str) -> bool:
-        return (self._folder(name, version) / "source").is_symlink()
-
-    def built(self, name: str, version: str, kernel: str) -> bool:
-        folder = self._folder(name, version, kernel) / "module"
-        if not folder.is_dir():
-            return False
-        return all((folder / f"{line[0]}.ko").is_file() for line in self._modules(name, version))
-
-    def _active(self, name: str, kernel: str) -> Path:
-        return self.node.path(f"{TREE}/{name}/kernel-{kernel}-{ARCH}")
-
-    def installed(self, name: str, version: str, kernel: str) -> bool:
-        link = self._active(name, kernel)
-        active = link.is_symlink() and os.readlink(link) == f"{version}/{kernel}/{ARCH}"
-        return active and self.built(name, version, kernel)
-
-    def packages(self) -> list[tuple[str, str]]:
-        """(name, version) of all that was added."""
-        base = self.node.path(TREE)
-        found = [path for path in base.glob("*/*") if (path / "source").is_symlink()] if base.is_dir() else []
-        return sorted((path.parent.name, path.name) for path in found)
-
-    def kernels(self, name: str, version: str) -> list[str]:
+    @property
+    def kernels(self) -> list[str]:
         """Those that it is built for."""
-        folder = self._folder(name, version)
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        return sorted((kernel for kernel in names if self.built(name, version, kernel)), key=number)
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        return sorted(filter(self.built, names), key=number)
 
-    def status(self, name: str, version: str, kernel: str) -> list[str]:
-        lines = []
-        for found in self.packages():
-            if (name or found[0], version or found[1]) != found:
-                continue
-            title = (", " if self.old else "/").join(found)
-            kernels = [k for k in self.kernels(*found) if kernel in ("", k)]
-            for k in kernels:
-                state = "installed" if self.installed(*found, k) else "built"
-                lines.append(f"{title}, {k}, {ARCH}: {state}{self._warning(*found, k) if state == 'installed' else ''}")
-            if not kernels:
-                lines.append(f"{title}: added")
-        return lines
+    @property
+    def needed(self) -> str:
+        """Name of the module that it is built with."""
+        text = (self.folder / "source/dkms.conf").read_text()
+        return next((line.split('"')[1] for line in text.splitlines() if line.startswith(_DEPENDS)), "")
 
-    def _warning(self, name: str, version: str, kernel: str) -> str:
-        warning = ""
-        for line in self._modules(name, version):
-            here = self._folder(name, version, kernel) / "module" / f"{line[0]}.ko"
-            there = self.node.path(f"/lib/modules/{kernel}/updates/dkms/{line[0]}.ko")
-            if not there.is_file() or there.read_bytes() != here.read_bytes():
-                warning += " (WARNING! Diff between built and installed module!)"
-        return warning
+    def _lines(self) -> list[list[str]]:
+        """Lines of the sources' file: NAME VERSION DEPENDS IMPORTS EXPORTS."""
+        return [line.split() for line in (self.folder / "source/modules").read_text().splitlines()]
 
-    def add(self, name: str, version: str) -> None:
-        source = f"/usr/src/{name}-{version}"
-        if self.added(name, version):
-            raise _die(
-                3,
-                f"DKMS tree already contains: {name}-{version}",
-                "You cannot add the same module/version combo more than once.",
-            )
+    def _of(self, kernel: str) -> Path:
+        return self.folder / kernel / ARCH
+
+    def _active(self, kernel: str) -> Path:
+        return self.folder.parent / f"kernel-{kernel}-{ARCH}"
+
+    def built(self, kernel: str) -> bool:
+        folder = self._of(kernel) / "module"
+        return folder.is_dir() and all((folder / f"{line[0]}.ko").is_file() for line in self._lines())
+
+    def installed(self, kernel: str) -> bool:
+        link = self._active(kernel)
+        active = link.is_symlink() and os.readlink(link) == f"{self.version}/{kernel}/{ARCH}"
+        return active and self.built(kernel)
+
+    def status(self, wanted: str) -> list[str]:
+        """Lines of `dkms status`; wanted: a kernel, "" for all."""
+        lines, title = [], f"{self.name}/{self.version}"
+        for kernel in [kernel for kernel in self.kernels if wanted in ("", kernel)]:
+            state = "built"
+            if self.installed(kernel):
+                state = "installed"
+                for line in self._lines():
+                    here = self._of(kernel) / "module" / f"{line[0]}.ko"
+                    there = self.node.path(f"/lib/modules/{kernel}/updates/dkms/{line[0]}.ko")
+                    if not there.is_file() or there.read_bytes() != here.read_bytes():
+                        state += " (WARNING! Diff between built and installed module!)"
+            lines.append(f"{title}, {kernel}, {ARCH}: {state}")
+        return lines or [f"{title}: added"]
+
+    def add(self) -> None:
+        source = f"/usr/src/{self.name}-{self.version}"
+        if self.added:
+            again = "You cannot add the same module/version combo more than once."
+            raise _die(3, f"DKMS tree already contains: {self.name}-{self.version}", again)
         if not self.node.path(source).is_dir():
             raise _die(2, "Could not find module source directory.", f"Directory: {source} does not exist.")
-        print(f"Creating symlink {TREE}/{name}/{version}/source -> {source}")
-        self.node.link(f"{TREE}/{name}/{version}/source", source)
+        self.node.link(f"{TREE}/{self.name}/{self.version}/source", source)
 
-    def need_added(self, name: str, version: str) -> None:
-        if not self.added(name, version):
-            raise _die(3, f"The module/version combo: {name}-{version} is not located in the DKMS tree.")
-
-    def build(self, name: str, version: str, kernel: str) -> None:
-        if self.built(name, version, kernel):
+    def build(self, kernel: str) -> None:
+        if self.built(kernel):
             if not self.force:
-                print(f"Module {name}/{version} already built for kernel {kernel} ({ARCH}), skip.", end=" ")
-                print("You may override by specifying --force.")
                 return
-            self._unbuild(name, version, kernel)
-        if not self.added(name, version):
-            self.add(name, version)
-        self._headers(kernel)
-        needed = self._conf(name, version).get("BUILD_DEPENDS[0]", "")
-        if needed and not any(self.installed(*found, kernel) for found in self.packages() if found[0] == needed):
-            raise _die(
-                13,
-                f"Aborting build of module {name}/{version} for kernel {kernel} ({ARCH}) "
-                f"due to missing BUILD_DEPENDS: {needed}.",
-                "You may override by specifying --force.",
+            self._remove_build(kernel)
+        if not self.added:
+            self.add()
+        where = f"{self.name}/{self.version} for kernel {kernel} ({ARCH})"
+        place = f"/lib/modules/{kernel}/build"
+        if not self.node.path(f"{place}/include").exists():
+            missing = (
+                f"Your kernel headers for kernel {kernel} cannot be found at {place} or /lib/modules/{kernel}/source."
             )
-        build, log = self._folder(name, version) / "build", f"{TREE}/{name}/{version}/build/make.log"
-        shutil.rmtree(build, ignore_errors=True)
-        title = f"DKMS make.log for {name}-{version} for kernel {kernel} ({ARCH})"
-        print("\nBuilding module:\nCleaning build area...")
+            package = f"Please install the linux-headers-{kernel} package or use the --kernelsourcedir option"
+            raise _die(21, missing, f"{package} to tell DKMS where it's located.")
+        if self.needed and not any(m.installed(kernel) for m in modules(self.node) if m.name == self.needed):
+            missing = f"Aborting build of module {where} due to missing BUILD_DEPENDS: {self.needed}."
+            raise _die(13, missing, "You may override by specifying --force.")
+        title = f"DKMS make.log for {self.name}-{self.version} for kernel {kernel} ({ARCH})"
+        shutil.rmtree(self.folder / "build", ignore_errors=True)
         headers = f"/usr/src/linux-headers-{kernel}"
         if not self.node.path(f"{headers}/Makefile").is_file():
-            print(f"make -j2 KERNELRELEASE={kernel}...(bad exit status: 2)")
-            write(build / "make.log", f"{title}\nmake[1]: *** {headers}: No rule to make target 'modules'.  Stop.\n")
-            raise _die(
-                10,
-                f"Bad return status for module build on kernel: {kernel} ({ARCH})",
-                f"Consult {log} for more information.",
+            failed = f"{title}\nmake[1]: *** {headers}: No rule to make target 'modules'.  Stop.\n"
+            write(self.folder / "build/make.log", failed)
+            log = f"Consult {TREE}/{self.name}/{self.version}/build/make.log for more information."
+            raise _die(10, f"Bad return status for module build on kernel: {kernel} ({ARCH})", log)
+        self._compile(kernel)
+        write(self._of(kernel) / "log/make.log", f"{title}\n")
+
+    def _compile(self, kernel: str) -> None:
+        """Of what OFED's headers declare, and into them."""
+        headers = self.node.path(f"/usr/src/ofa_kernel/{ARCH}/{kernel}/Module.symvers")
+        lines = [line.split("\t") for line in headers.read_text().splitlines()] if headers.is_file() else []
+        declared = {line[1]: (line[0], line[2].rpartition("/")[2]) for line in lines}
+        for name, version, depends, imports, exports in self._lines():
+            # A symbol that no header declares is left out: that is how nvidia_peermem comes to be of no use.
+            found = {symbol: declared[symbol] for symbol in split(imports) if symbol in declared}
+            source, needs = (
+                f"{self.name}-{self.version}",
+                [*split(depends), *(module for _crc, module in found.values())],
             )
-        print(f"make -j2 KERNELRELEASE={kernel}...")
-        folder = self._folder(name, version, kernel)
-        symvers = self._symvers(kernel)
-        for line in self._modules(name, version):
-            self._compile(folder / "module", f"{name}-{version}", kernel, line, symvers)
-        write(folder / "log/make.log", f"{title}\n")
-        print("Cleaning build area...")
+            ko = make_ko(name, kernel, version, source, needs)
+            ko.crcs = {symbol: code for symbol, (code, _module) in found.items()}
+            ko.exports = split(exports)
+            write(self._of(kernel) / "module" / f"{name}.ko", ko.text())
+            if ko.exports:
+                module = f"drivers/infiniband/core/{name}"
+                text = [f"{crc(ko.fields['srcversion'], s)}\t{s}\t{module}\tEXPORT_SYMBOL\t\n" for s in ko.exports]
+                write(headers, "".join(text))
 
-    def _headers(self, kernel: str) -> None:
-        if self.node.path(f"/lib/modules/{kernel}/build/include").exists():
-            return
-        place = f"/lib/modules/{kernel}/build or /lib/modules/{kernel}/source."
-        missing = f"Your kernel headers for kernel {kernel} cannot be found at"
-        if self.old:
-            raise Stop(1, "", f"Error! {missing}", place)
-        raise _die(
-            21,
-            f"{missing} {place}",
-            f"Please install the linux-headers-{kernel} package or use the --kernelsourcedir option "
-            "to tell DKMS where it's located.",
-        )
-
-    def _symvers(self, kernel: str) -> dict[str, tuple[str, str]]:
-        """Symbol -> its CRC and the module that exports it, of OFED's headers for this kernel."""
-        path = self.node.path(f"/usr/src/ofa_kernel/{ARCH}/{kernel}/Module.symvers")
-        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.is_file() else []
-        return {line[1]: (line[0], line[2].rpartition("/")[2]) for line in lines}
-
-    def _compile(
-        self, folder: Path, source: str, kernel: str, line: list[str], symvers: dict[str, tuple[str, str]]
-    ) -> None:
-        name, version, depends, imports, exports = line
-        # A symbol that no header declares is left out: that is how nvidia_peermem comes to be of no use.
-        found = {symbol: symvers[symbol] for symbol in split(imports) if symbol in symvers}
-        ko = make_ko(name, kernel, version, source, [*split(depends), *(module for _crc, module in found.values())])
-        ko.crcs = {symbol: number for symbol, (number, _module) in found.items()}
-        ko.exports = split(exports)
-        write(folder / f"{name}.ko", ko.text())
-        if ko.exports:
-            module = f"drivers/infiniband/core/{name}"
-            text = [f"{crc(ko.fields['srcversion'], s)}\t{s}\t{module}\tEXPORT_SYMBOL\t\n" for s in ko.exports]
-            write(self.node.path(f"/usr/src/ofa_kernel/{ARCH}/{kernel}/Module.symvers"), "".join(text))
-
-    def _unbuild(self, name: str, version: str, kernel: str) -> None:
+    def _remove_build(self, kernel: str) -> None:
         # rpm installs the new version before it removes the old one: what lies there then is the new one's.
-        others = (other for found, other in self.packages() if found == name and other != version)
-        mine = not any(self.installed(name, other, kernel) for other in others)
-        if mine and any(line[4] != "-" for line in self._modules(name, version)):
+        others = (m for m in modules(self.node) if m.name == self.name and m.version != self.version)
+        if not any(m.installed(kernel) for m in others) and any(line[4] != "-" for line in self._lines()):
             headers = self.node.path("/usr/src/ofa_kernel")
             shutil.rmtree(headers / ARCH / kernel, ignore_errors=True)
             if not any((headers / ARCH).iterdir()):
                 shutil.rmtree(headers)
-        shutil.rmtree(self._folder(name, version, kernel).parent)
+        shutil.rmtree(self._of(kernel).parent)
 
-    def install(self, name: str, version: str, kernel: str) -> None:
-        if self.installed(name, version, kernel):
+    def install(self, kernel: str) -> None:
+        if self.installed(kernel):
             if not self.force:
-                print(f"Module {name}/{version} already installed on kernel {kernel} ({ARCH}), skip.", end=" ")
-                print("You may override by specifying --force.")
                 return
-            self.uninstall(name, version, kernel)
+            self.uninstall(kernel)
         # As dkms has it: what is built already is not built again here, not even with --force.
-        if not self.built(name, version, kernel):
-            self.build(name, version, kernel)
+        if not self.built(kernel):
+            self.build(kernel)
         if not self.node.path(f"/lib/modules/{kernel}").is_dir():
-            raise _die(
-                6,
-                f"The directory /lib/modules/{kernel} doesn't exist.",
-                "You cannot install a module onto a non-existant kernel.",
-            )
-        for line in self._modules(name, version):
-            print(f"\n{line[0]}.ko:\n - Installation\n   - Installing to /lib/modules/{kernel}/updates/dkms/")
-            text = (self._folder(name, version, kernel) / "module" / f"{line[0]}.ko").read_text()
+            nowhere = "You cannot install a module onto a non-existant kernel."
+            raise _die(6, f"The directory /lib/modules/{kernel} doesn't exist.", nowhere)
+        for line in self._lines():
+            text = (self._of(kernel) / "module" / f"{line[0]}.ko").read_text()
             write(self.node.path(f"/lib/modules/{kernel}/updates/dkms/{line[0]}.ko"), text)
-        self._active(name, kernel).unlink(missing_ok=True)
-        self._active(name, kernel).symlink_to(f"{version}/{kernel}/{ARCH}")
-        print("depmod...")
+        self._active(kernel).unlink(missing_ok=True)
+        self._active(kernel).symlink_to(f"{self.version}/{kernel}/{ARCH}")
         self.node.depmod(kernel)
 
-    def uninstall(self, name: str, version: str, kernel: str) -> None:
-        if not self.installed(name, version, kernel):
-            print(f"Module {name} {version} is not installed for kernel {kernel} ({ARCH}). Skipping...")
+    def uninstall(self, kernel: str) -> None:
+        if not self.installed(kernel):
             return
-        print(f"Module {name}-{version} for kernel {kernel} ({ARCH}).")
-        print("Before uninstall, this module version was ACTIVE on this kernel.")
         folder = self.node.path(f"/lib/modules/{kernel}/updates/dkms")
-        for line in self._modules(name, version):
-            print(f"\n{line[0]}.ko:\n - Uninstallation\n   - Deleting from: /lib/modules/{kernel}/updates/dkms/")
+        for line in self._lines():
             (folder / f"{line[0]}.ko").unlink(missing_ok=True)
         for empty in (folder, folder.parent):
             if empty.is_dir() and not any(empty.iterdir()):
                 empty.rmdir()
-        self._active(name, kernel).unlink()
-        print("depmod...")
+        self._active(kernel).unlink()
         self.node.depmod(kernel)
 
-    def unbuild(self, name: str, version: str, kernel: str) -> None:
-        self.uninstall(name, version, kernel)
-        if self.built(name, version, kernel):
-            self._unbuild(name, version, kernel)
-
-    def remove(self, name: str, version: str, kernels: list[str]) -> None:
+    def remove(self, kernels: list[str]) -> None:
+        """Remove what is built for these kernels, and all of it where nothing is left."""
         for kernel in kernels:
-            self.unbuild(name, version, kernel)
-        if not self.kernels(name, version):
-            print(f"Deleting module {name}-{version} completely from the DKMS tree.")
-            folder = self._folder(name, version)
-            shutil.rmtree(folder)
-            if not any(folder.parent.iterdir()):
-                folder.parent.rmdir()
-
-    def autoinstall(self, kernel: str) -> None:
-        """The newest version of everything, what others are built with first."""
-        newest: dict[str, str] = {}
-        for name, version in self.packages():
-            newest[name] = max(version, newest.get(name, version), key=number)
-        failed = []
-        for name in sorted(newest, key=lambda name: ("BUILD_DEPENDS[0]" in self._conf(name, newest[name]), name)):
-            if self.installed(name, newest[name], kernel):
-                continue
-            try:
-                self.install(name, newest[name], kernel)
-            except Stop as stop:
-                stop.say()
-                failed.append(name)
-        if failed:
-            raise _die(
-                11,
-                "One or more modules failed to install during autoinstall.",
-                "Refer to previous errors for more information.",
-            )
+            self.uninstall(kernel)
+            if self.built(kernel):
+                self._remove_build(kernel)
+        if not self.kernels:
+            shutil.rmtree(self.folder)
+            if not any(self.folder.parent.iterdir()):
+                self.folder.parent.rmdir()
 
 
-_VALUES = {"-m": "m", "--module": "m", "-v": "v", "-k": "k", "--kernelver": "k", "-a": "a", "--arch": "a", "-j": "j"}
-_FLAGS = ("--force", "--all", "-q", "--quiet", "--verbose", "--no-depmod", "--no-initrd", "--no-clean-kernel")
-_ACTIONS = ("add", "build", "install", "uninstall", "unbuild", "remove", "autoinstall", "status")
+def modules(node: Node) -> list[Module]:
+    """Return all that was added."""
+    found = sorted((path.parent.parent.name, path.parent.name) for path in node.path(TREE).glob("*/*/source"))
+    return [Module(node, *names) for names in found]
+
+
+def autoinstall(node: Node, kernel: str) -> None:
+    """Install the newest version of everything, what others are built with first."""
+    newest: dict[str, Module] = {}
+    for module in modules(node):
+        newest[module.name] = max(module, newest.get(module.name, module), key=lambda one: number(one.version))
+    failed = False
+    for module in sorted(newest.values(), key=lambda one: (one.needed, one.name)):
+        try:
+            module.install(kernel)
+        except Stop as stop:
+            stop.say()
+            failed = True
+    if failed:
+        more = "Refer to previous errors for more information."
+        raise _die(11, "One or more modules failed to install during autoinstall.", more)
 
 
 def dkms(node: Node, argv: list[str]) -> None:
-    values, action, words = dict.fromkeys("mvkaj", ""), "", list(argv)
-    tool = Dkms(node)
-    everything = False
-    while words:
-        word, _, value = words.pop(0).partition("=")
-        if word in _VALUES:
-            values[_VALUES[word]] = value or (words.pop(0) if words else "")
-        elif word in _FLAGS:
-            tool.force |= word == "--force"
-            everything |= word == "--all"
-        elif word.startswith("-"):
-            raise _die(2, f"Unknown option: {word}", "Usage: dkms [action] [options]")
-        elif not action:
-            action = word
-        else:
-            values["m"] = word
-    if "/" in values["m"]:
-        values["m"], _, values["v"] = values["m"].partition("/")
-    name, version, kernel = values["m"], values["v"], values["k"].partition("/")[0]
-    if kernel and everything:
-        raise _die(2, " You cannot specify a kernel version and also specify", "--all on the command line.")
-    if action not in _ACTIONS:
-        raise _die(2, f'Unknown action specified: "{action}"')
+    """Raises getopt.GetoptError and Stop."""
+    given, words = getopt.gnu_getopt(argv, "m:v:k:a:j:q", ["force", "all", "quiet", "no-depmod", "no-initrd"])
+    values = dict(given)
+    action, combo = words[0], words[1] if words[1:] else values.get("-m", "")
+    name, _, version = combo.partition("/")
+    version, kernel = version or values.get("-v", ""), values.get("-k", "").partition("/")[0]
     if action == "status":
-        print("\n".join(tool.status(name, version, kernel)), end="\n" if tool.status(name, version, kernel) else "")
+        found = [m for m in modules(node) if (name or m.name, version or m.version) == (m.name, m.version)]
+        print("".join(f"{line}\n" for module in found for line in module.status(kernel)), end="")
         return
     if action == "autoinstall":
-        tool.autoinstall(kernel or node.kernel())
+        autoinstall(node, kernel or node.kernel())
         return
-    if not name or not version:
-        raise _die(
-            1,
-            "Arguments <module> and <module-version> are not specified.",
-            f"Usage: {action} <module>/<module-version> or",
-            f"       {action} -m <module>/<module-version> or",
-            f"       {action} -m <module> -v <module-version>",
-        )
-    if everything and action in ("add", "build", "install"):
-        raise _die(5, f"The action {action} does not support the --all parameter.")
+    module = Module(node, name, version, "--force" in values)
+    if action in ("uninstall", "remove") and not module.added:
+        raise _die(3, f"The module/version combo: {name}-{version} is not located in the DKMS tree.")
+    kernels = module.kernels if "--all" in values else [kernel or node.kernel()]
     if action == "add":
-        tool.add(name, version)
-        return
-    if action in ("uninstall", "unbuild", "remove"):
-        tool.need_added(name, version)
-    kernels = tool.kernels(name, version) if everything else [kernel or node.kernel()]
-    if action == "remove":
-        tool.remove(name, version, kernels)
-        return
-    for kernel in kernels:
-        getattr(tool, action)(name, version, kernel)
+        module.add()
+    elif action == "remove":
+        module.remove(kernels)
+    else:
+        for each in kernels:
+            {"build": module.build, "install": module.install, "uninstall": module.uninstall}[action](each)
 
 
 def common_postinst(node: Node, argv: list[str]) -> None:
-    """For the running kernel and the newest; missing headers are said, and are no failure."""
-    name, version = argv[:2]
-    tool = Dkms(node)
-    if tool.added(name, version):
-        print(f"Removing old {name}-{version} DKMS files...")
-        tool.remove(name, version, tool.kernels(name, version))
-    print(f"Loading new {name}-{version} DKMS files...")
-    tool.add(name, version)
-    running, installed = node.running(), node.kernels()
-    if running in installed:
-        kernels = [running] if running == installed[-1] else [str(running), installed[-1]]
-    else:
-        print(f"It is likely that {running or 'the running kernel'} belongs to a chroot's host")
-        kernels = installed
-    print(f"Building for {' '.join(kernels)}")
+    """Build for the running kernel and the newest; missing headers are said, and are no failure."""
+    module = Module(node, *argv[:2])
+    if module.added:
+        module.remove(module.kernels)
+    module.add()
+    running, kernels = node.running(), node.kernels()
+    if running in kernels:
+        kernels = list(dict.fromkeys([str(running), kernels[-1]]))
     for kernel in kernels:
-        if not node.path(f"/lib/modules/{kernel}/build/include").exists():
+        if node.path(f"/lib/modules/{kernel}/build/include").exists():
+            module.build(kernel)
+            module.install(kernel)
+        else:
             print(f"Module build for kernel {kernel} was skipped since the")
             print("kernel headers for this kernel do not seem to be installed.")
-            continue
-        print(f"Building initial module for {kernel}")
-        tool.build(name, version, kernel)
-        tool.install(name, version, kernel)

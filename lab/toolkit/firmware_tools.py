@@ -14,6 +14,7 @@ levels by which the card was reset, the oldest first.
 
 from __future__ import annotations
 
+import getopt
 import json
 import os
 import sys
@@ -114,46 +115,48 @@ def _card(state: dict[str, Any], address: str) -> dict[str, Any] | None:
 # -- mstconfig -------------------------------------------------------------------------------------------------------
 
 
+_NO_ARGUMENT = {"-d": "-E- missing device name", "-j": "-E- missing .json output file"}
+_SHORT = {"--dev": "-d", "--json_format": "-j", "--enable_verbosity": "-e", "--yes": "-y"}
+
+
+def _invalid(word: str) -> Stop:
+    return Stop(3, f"-E- invalid argument: {word}", "    NAME:", "        mstconfig")
+
+
 def mstconfig(root: str, arguments: list[str]) -> int:
-    state = load(root)
-    options: dict[str, str] = {}
-    words = list(arguments)
+    state, options, words = load(root), {}, list(arguments)
+    old = state["release"] == "old"
+    if words[:1] in (["-v"], ["--version"]):
+        print(f"mstconfig, mstflint {'4.21.0' if old else '4.31.0'}, Git SHA Hash: N/A")
+        return 0
     while words and words[0].startswith("-"):
-        option = words.pop(0)
-        if option in ("-v", "--version"):
-            print("mstconfig, mstflint %s, Git SHA Hash: N/A" % ("4.21.0" if state["release"] == "old" else "4.31.0"))
-            return 0
-        if option in ("-d", "--dev", "-j", "--json_format"):
-            if option in ("-j", "--json_format") and state["release"] == "old":
-                raise Stop(3, f"-E- invalid argument: {option}", "    NAME:", "        mstconfig")
-            if not words:
-                raise Stop(
-                    3, "-E- missing device name" if option in ("-d", "--dev") else "-E- missing .json output file"
-                )
-            options["-" + option.lstrip("-")[0]] = words.pop(0)
-        elif option in ("-e", "--enable_verbosity", "-y", "--yes"):
-            options["-" + option.lstrip("-")[0]] = ""
-        else:
-            raise Stop(3, f"-E- invalid argument: {option}", "    NAME:", "        mstconfig")
+        word = words.pop(0)
+        option = _SHORT.get(word, word)
+        if option not in ("-d", "-e", "-y", *(() if old else ("-j",))):
+            raise _invalid(word)
+        if option in _NO_ARGUMENT and not words:
+            raise Stop(3, _NO_ARGUMENT[option])
+        options[option] = words.pop(0) if option in _NO_ARGUMENT else ""
     if not words:
         raise Stop(3, "-E- No command found. For more information please read the help message:")
-    command = COMMANDS.get(words[0], words[0])
-    if command not in ("query", "set"):
-        raise Stop(3, f"-E- invalid argument: {words[0]}", "    NAME:", "        mstconfig")
-    if "-j" in options and command != "query":
-        raise Stop(3, "-E- Json format is only supported for query command.")
-    if command == "set":
-        if not words[1:]:
+    command, *words = words
+    command_ = COMMANDS.get(command, command)
+    if command_ not in ("query", "set"):
+        raise _invalid(command)
+    if command_ == "set":
+        if not words:
             raise Stop(3, "-E- missing configuration arguments. For more information please run mstconfig -h|--help.")
-        for word in words[1:]:
+        for word in words:
             if word.count("=") != 1:
                 raise Stop(3, f"-E- Invalid Configuration argument {word}", "    NAME:", "        mstconfig")
     card = _card(state, options.get("-d", ""))
     if card is None:
         raise Stop(3, "-E- Failed to open the device" if "-d" in options else "-E- Failed to get devices.")
-    if command == "query":
-        return _query(state["release"], card, options, words[1:])
-    return _set(root, state, card, options, words[1:])
+    return (
+        _query(state["release"], card, options, words)
+        if command_ == "query"
+        else _set(root, state, card, options, words)
+    )
 
 
 def _shown(card: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
@@ -165,17 +168,11 @@ def _shown(card: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _query(release: str, card: dict[str, Any], options: dict[str, str], names: list[str]) -> int:
-    verbose = "-e" in options
     told = "-e" in options and not card.get("next_only")
-    if "-j" in options:
-        try:
-            with open(options["-j"], "w", encoding="utf-8") as stream:
-                stream.write("{}\n")
-        except OSError as error:
-            raise Stop(3, f'Failed to open "{options["-j"]}". Reason: {error.strerror}') from error
     settings = _shown(card, names)
+    columns = ("default", "current", "next") if told else ("next",)
     if "-j" in options:
-        entries = {name: _entry(one, told) for name, one in settings.items()}
+        entries = {name: _entry(setting, columns) for name, setting in settings.items()}
         device = {
             "description": "simulated",
             "device": options["-d"],
@@ -183,21 +180,19 @@ def _query(release: str, card: dict[str, Any], options: dict[str, str], names: l
             "name": "N/A",
             "tlv_configuration": entries,
         }
-        with open(options["-j"], "w", encoding="utf-8") as stream:
-            json.dump({"Device #1": device}, stream, indent=4)
+        _put(options["-j"], json.dumps({"Device #1": device}, indent=4))
         print(f"Query output saved to {options['-j']} successfully")
         return 0
     width = 20 if release == "new" else 16
     print("\nDevice #1:\n----------\n")
     for label, text in (("Device type:", card["type"]), ("Name:", "N/A"), ("Device:", options["-d"])):
         print(f"{label:<{width}}{text:<{width}}")
-    columns = ["default", "current", "next"] if told else ["next"]
     _table(release, settings, columns)
-    if told and any(len({one["default"], one["current"], one["next"]}) > 1 for one in settings.values()):
+    if told and any(len({setting[column] for column in columns}) > 1 for setting in settings.values()):
         print("The '*' shows parameters with next value different from default/current value.")
-    if any(one.get("read_only") for one in settings.values()):
+    if any(setting.get("read_only") for setting in settings.values()):
         print("\nThe 'RO' shows parameters which are for read only and cannot be changed")
-    if verbose and not told:
+    if "-e" in options and not told:
         print("Device Firmware does not support reading default and current configurations")
     return 0
 
@@ -205,7 +200,7 @@ def _query(release: str, card: dict[str, Any], options: dict[str, str], names: l
 _HEADERS = {"default": "Default", "current": "Current", "next": "Next Boot"}
 
 
-def _table(release: str, settings: dict[str, dict[str, Any]], columns: list[str]) -> None:
+def _table(release: str, settings: dict[str, dict[str, Any]], columns: tuple[str, ...]) -> None:
     if release == "new":
         width, form = 33, "{mark}{only}     {name:<48}"
         print(f"\n{'Configurations:':<56}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
@@ -229,12 +224,12 @@ def _text(setting: dict[str, Any], value: int | str | None) -> str:
     return f"{word}({value})" if word is not None else str(value)
 
 
-def _entry(setting: dict[str, Any], told: bool) -> dict[str, Any]:
+def _entry(setting: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {"read_only": bool(setting.get("read_only"))}
-    for column in ("default", "current", "next") if told else ("next",):
+    for column in columns:
         text = _text(setting, setting[column])
         found[f"{column}_value"] = int(text) if text.isdigit() else text
-    if told:
+    if "current" in columns:
         found["modified"] = setting["next"] not in (setting["default"], setting["current"])
     return found
 
@@ -254,7 +249,7 @@ def _set(root: str, state: dict[str, Any], card: dict[str, Any], options: dict[s
             raise Stop(3, f"-E- Failed to parse {name}={text}") from error
         if one.get("words") and str(values[name]) not in one["words"]:
             raise Stop(3, f"-E- Failed to parse {name}={text}")
-    _table(state["release"], settings, ["next"])
+    _table(state["release"], settings, ("next",))
     if "-y" not in options:
         print("\n Apply new Configuration? (y/n) [n] : n")
         raise Stop(2, "-E- Aborted by user.")
@@ -279,37 +274,25 @@ _USAGE = (
 
 
 def mstfwreset(root: str, arguments: list[str]) -> int:
+    try:
+        options, words = getopt.gnu_getopt(arguments, "d:l:y", ["device=", "level=", "yes"])
+        given = {name.lstrip("-")[0]: value for name, value in options}
+        address, level, command = given["d"], given.get("l"), words[0]
+        if (level or "0") not in map(str, LEVELS) or command not in ("q", "query", "r", "reset"):
+            raise KeyError(level)
+    except (getopt.GetoptError, LookupError) as error:
+        raise Stop(2, *_USAGE, f"mstfwreset: error: {error}") from error
     state = load(root)
-    address, level, yes, command = "", None, False, ""
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if word in ("-d", "--device", "-l", "--level"):
-            if not words:
-                raise Stop(2, *_USAGE, f"mstfwreset: error: argument {word}: expected one argument")
-            value = words.pop(0)
-            if word in ("-d", "--device"):
-                address = value
-            elif value not in ("0", "3", "4"):
-                raise Stop(2, *_USAGE, f"mstfwreset: error: argument --level/-l: invalid choice: {value}")
-            else:
-                level = int(value)
-        elif word in ("-y", "--yes"):
-            yes = True
-        elif word in ("q", "query", "r", "reset") and not command:
-            command = word[0]
-        else:
-            raise Stop(2, *_USAGE, f"mstfwreset: error: unrecognized arguments: {word}")
-    if not address or not command:
-        raise Stop(2, *_USAGE, "mstfwreset: error: the following arguments are required: --device/-d")
     if state.get("virtual"):
         raise Stop(1, "-E- The tool is not supported on virtual machines.")
-    if state.get("secure_boot") and command == "r" and level != 4:
+    if state.get("secure_boot") and command[0] == "r" and level != "4":
         raise Stop(1, "-E- The tool supports only reset-level 4 on UEFI Secure Boot.")
     card = _card(state, address)
     if card is None:
         raise Stop(1, f"-E- Failed to Identify Device: {address}, No such file or directory", ".")
-    return _levels(card) if command == "q" else _reset(root, state, card, address, level, yes)
+    if command[0] == "q":
+        return _levels(card)
+    return _reset(root, state, card, address, int(level) if level else None, "y" in given)
 
 
 def _levels(card: dict[str, Any]) -> int:
@@ -356,18 +339,16 @@ def _reset(root: str, state: dict[str, Any], card: dict[str, Any], address: str,
 
 
 def mstflint(root: str, arguments: list[str]) -> int:
-    state = load(root)
     if arguments in (["-v"], ["--version"]):
         print("mstflint, mstflint 4.31.0, Git SHA Hash: N/A")
         return 0
-    if len(arguments) != 3 or arguments[0] not in ("-d", "--device") or arguments[2] not in ("q", "query"):
-        raise Stop(1, f"-E- the lab has no mstflint {' '.join(arguments)}")
-    card = _card(state, arguments[1])
+    address = arguments[1]
+    card = _card(load(root), address)
     if card is None:
-        raise Stop(1, f"-E- Cannot open Device: {arguments[1]}. No such file or directory. MFE_CR_ERROR")
-    print(f"{'Image type:':<23}FS4\n{'FW Version:':<23}{card['flash']}")
-    if card["running"] != card["flash"]:
-        print(f"{'FW Version(Running):':<23}{card['running']}")
-    print(f"{'FW Release Date:':<23}10.11.2024\n{'Description:':<23}UID                GuidsNumber")
-    print(f"{'PSID:':<23}{card['psid']}\n{'Security Attributes:':<23}secure-fw")
+        raise Stop(1, f"-E- Cannot open Device: {address}. No such file or directory. MFE_CR_ERROR")
+    fields = {"Image type": "FS4", "FW Version": card["flash"]}
+    fields |= {"FW Version(Running)": card["running"]} if card["running"] != card["flash"] else {}
+    fields |= {"FW Release Date": "10.11.2024", "Description": "UID                GuidsNumber"}
+    for name, value in {**fields, "PSID": card["psid"], "Security Attributes": "secure-fw"}.items():
+        print(f"{name + ':':<23}{value}")
     return 0

@@ -8,13 +8,14 @@ dkms (dkms.py). busbar-lab-kernel is the lab's own: kernels come and go, and the
 
 from __future__ import annotations
 
+import getopt
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable
 
-from .dkms import TREE, Dkms, common_postinst, dkms, dkms_conf
+from .dkms import TREE, common_postinst, dkms, dkms_conf, modules
 from .kernel_node import ARCH, PEER_SYMBOL, STACK, Ko, Node, Stop, crc, make_ko, split, write
 
 # Where each tool is installed, below the system root.
@@ -50,60 +51,44 @@ nvidia-peermem {{0}} nvidia {PEER_SYMBOL} -
 
 # -- kmod ------------------------------------------------------------------------------------------------------------
 
+_FIELDS = ("filename", "version", "srcversion", "depends", "name", "vermagic")
+
 
 def depmod(node: Node, argv: list[str]) -> None:
     words = [word for word in argv if not word.startswith("-") and "/" not in word]
     node.depmod(words[0] if words else node.kernel())
 
 
-_FIELDS = ("filename", "version", "srcversion", "depends", "name", "vermagic")
-
-
 def modinfo(node: Node, argv: list[str]) -> None:
-    kernel, field, names, words = node.kernel(), "", [], list(argv)
-    while words:
-        word, _, value = words.pop(0).partition("=")
-        if word in ("-k", "--set-version"):
-            kernel = value or words.pop(0)
-        elif word in ("-F", "--field"):
-            field = value or words.pop(0)
-        elif word in ("-n", "--filename"):
-            field = "filename"
-        else:
-            names.append(word)
+    given, names = getopt.gnu_getopt(argv, "k:F:n", ["field=", "filename"])
+    options = dict(given)
+    field = "filename" if options.keys() & {"-n", "--filename"} else options.get("-F", options.get("--field", ""))
     for name in names:
         told = node.override(name, "modinfo")
-        path = name if "/" in name else node.resolve(kernel, name)
+        path = name if "/" in name else node.resolve(options.get("-k") or node.kernel(), name)
         if told == "" or path is None or not node.path(path).is_file():
             raise Stop(1, f"modinfo: ERROR: Module {name} not found.")
         fields = {"filename": path, **node.ko(path).fields}
         if told:
             fields |= dict(line.split(": ", 1) for line in told.splitlines())
-        if field:
-            print(fields[field].strip() if field in fields else "", end="\n" if field in fields else "")
-            continue
-        for key in _FIELDS:
-            if key in fields:
-                print(f"{key + ':':<16}{fields[key].strip()}")
+        for key in [key for key in _FIELDS if key in fields and field in ("", key)]:
+            print(("" if field else f"{key + ':':<16}") + fields[key].strip())
 
 
 def modprobe(node: Node, argv: list[str]) -> None:
-    options = [word for word in argv if word.startswith("-")]
+    options = {word for word in argv if word.startswith("-")}
     names = [word for word in argv if not word.startswith("-")]
     if "--dump-modversions" in options:
-        path = names[0]
-        if not node.path(path).is_file():
-            raise Stop(1, f"modprobe: FATAL: Module {path} not found.")
-        for symbol, number in node.ko(path).crcs.items():
-            print(f"{number}\t{symbol}")
+        if not node.path(names[0]).is_file():
+            raise Stop(1, f"modprobe: FATAL: Module {names[0]} not found.")
+        print("".join(f"{number}\t{symbol}\n" for symbol, number in node.ko(names[0]).crcs.items()), end="")
         return
-    names = names if {"-a", "--all", "-r", "--remove"} & set(options) else names[:1]
-    for name in names:
+    for name in names if {"-a", "-r"} & options else names[:1]:
         try:
-            node.unload(name) if {"-r", "--remove"} & set(options) else node.load(name)
+            node.unload(name) if "-r" in options else node.load(name)
         except Stop as stop:
             # -q is silent about what is not there, and about nothing else.
-            silent = {"-q", "--quiet"} & set(options) and "not found" in "".join(stop.said)
+            silent = "-q" in options and "not found" in "".join(stop.said)
             raise Stop(stop.code, *(() if silent else stop.said)) from None
 
 
@@ -112,7 +97,6 @@ def modprobe(node: Node, argv: list[str]) -> None:
 
 def lab_kernel(node: Node, argv: list[str]) -> None:
     """install KERNEL [no-headers|broken-headers], remove KERNEL, nvidia VERSION, stale-nvidia, loads KERNEL, foreign"""
-    action, *words = argv or [""]
     actions: dict[str, Callable[..., None]] = {
         "install": _install_kernel,
         "remove": _remove_kernel,
@@ -121,16 +105,12 @@ def lab_kernel(node: Node, argv: list[str]) -> None:
         "loads": _loads,
         "foreign": _foreign,
     }
-    if action not in actions:
-        raise Stop(2, f"busbar-lab-kernel: {lab_kernel.__doc__}")
-    actions[action](node, *words)
+    actions[argv[0]](node, *argv[1:])
 
 
 def _install_kernel(node: Node, kernel: str, headers: str = "headers") -> None:
     """As the packages of an image and of its headers would unpack them, without what they run afterwards."""
     base = node.path(f"/lib/modules/{kernel}")
-    if base.exists():
-        raise Stop(1, f"busbar-lab-kernel: {kernel} is installed already")
     for name, (folder, depends) in INBOX.items():
         write(base / folder / f"{name}.ko", make_ko(name, kernel, "-", f"linux-{kernel}", split(depends)).text())
     node.depmod(kernel)
@@ -150,27 +130,26 @@ def _remove_kernel(node: Node, kernel: str) -> None:
         shutil.rmtree(node.path(path + kernel), ignore_errors=True)
     for name in ("vmlinuz", "config"):
         node.path(f"/boot/{name}-{kernel}").unlink(missing_ok=True)
-    for found in Dkms(node).packages():
-        folder = node.path(f"{TREE}/{found[0]}/{found[1]}")
-        shutil.rmtree(folder / kernel, ignore_errors=True)
-        (folder.parent / f"kernel-{kernel}-{ARCH}").unlink(missing_ok=True)
-        log = folder / "build/make.log"
+    for module in modules(node):
+        shutil.rmtree(module.folder / kernel, ignore_errors=True)
+        (module.folder.parent / f"kernel-{kernel}-{ARCH}").unlink(missing_ok=True)
+        log = module.folder / "build/make.log"
         if log.is_file() and kernel in log.read_text():
             shutil.rmtree(log.parent)
 
 
 def _install_nvidia(node: Node, version: str) -> None:
     """The driver's modules, against OFED's headers where they are by now."""
-    source, modules = node.path(f"/usr/src/nvidia-{version}"), _NVIDIA.format(version)
-    write(source / "modules", modules)
-    write(source / "dkms.conf", dkms_conf("nvidia", version, modules))
+    source, text = node.path(f"/usr/src/nvidia-{version}"), _NVIDIA.format(version)
+    write(source / "modules", text)
+    write(source / "dkms.conf", dkms_conf("nvidia", version, text))
     common_postinst(node, ["nvidia", version])
 
 
 def _stale_nvidia(node: Node) -> None:
     """nvidia_peermem is as it was built against another OFED: only its CRC tells."""
     kernel = node.kernel()
-    built = [f"{TREE}/{n}/{v}/{kernel}/{ARCH}/module" for n, v in Dkms(node).packages() if n == "nvidia"]
+    built = [f"{TREE}/{m.name}/{m.version}/{kernel}/{ARCH}/module" for m in modules(node) if m.name == "nvidia"]
     for folder in (*built, f"/lib/modules/{kernel}/updates/dkms"):
         path = node.path(f"{folder}/nvidia-peermem.ko")
         ko = Ko(path.read_text() if path.is_file() else "")
@@ -219,12 +198,11 @@ TOOLS: dict[str, Callable[[Node, list[str]], None]] = {
 
 def main(called: str, root: str, argv: list[str]) -> int:
     """called: path of the program, below ``root``, the system root of the node ("" where that is "/")."""
-    name = os.path.basename(called)
-    if called != root + PLACES.get(name, ""):
-        print(f"{called}: is installed as {', '.join(PLACES.values())}, and works only there", file=sys.stderr)
-        return 2
     try:
-        TOOLS[name](Node(root), argv)
+        TOOLS[os.path.basename(called)](Node(root), argv)
+    except getopt.GetoptError as error:
+        print(f"{called}: {error.msg}", file=sys.stderr)
+        return 2
     except Stop as stop:
         stop.say()
         return stop.code

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, noted
+from ..core.kubelet import KUBELET
 from . import guard
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
 CGROUPS = "/sys/fs/cgroup"
-KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 PODS = "/var/lib/kubelet/pods"
 _HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
 # A name may hold commas. nvidia-smi may not report name or memory of a process in another container.

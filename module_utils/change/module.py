@@ -7,10 +7,10 @@ doc_fragments/node.py documents the options.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping, NoReturn
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
 
 from ..core.finding import DISRUPTIONS
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import Host, ParseError, ReadError, Session
 
 Spec = Dict[str, Dict[str, Any]]
 ROOTS: Spec = {
@@ -26,6 +26,8 @@ DISRUPTION: Spec = {"max_disruption": {"type": "str", "choices": list(DISRUPTION
 BACKUP: Spec = {"backup": {"type": "bool", "default": True}}
 # Seconds that a tool may be granted.
 LONGEST_TIMEOUT = 3600
+# Values shorter than this are no secrets, and masking every "1" or "INFO" would blot out the figures.
+MASKED_LENGTH = 8
 # (machine, checked options, check mode) -> result of the module.
 Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
 
@@ -38,19 +40,53 @@ def seconds(given: Mapping[str, object]) -> float:
     return float(found)
 
 
-def run(module: Any, work: Work) -> NoReturn:
-    """End the module with the result of ``work``, or with the text of the ParseError or ReadError that it raises.
+class Failed(Exception):
+    """The work failed. more: what is returned beside the message."""
 
-    module: an AnsibleModule, or its stand-in in an audit.
-    """
-    given = module.params
-    host = Host(given.get("hardware_root", "/"), given.get("system_root", "/"))
-    try:
-        host.require_roots()
-        result = work(host, given, bool(module.check_mode))
-    except (ParseError, ReadError) as error:
-        module.fail_json(msg=str(error))
-    except BlockingIOError:
-        module.fail_json(msg="an earlier run of this module still works here; run it again when that run has ended")
+    def __init__(self, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.more = more
+
+
+def main(spec: Spec, work: Work, **more: Any) -> NoReturn:
+    """Run a module for Ansible. more: further arguments of AnsibleModule."""
+    # The audit works without it: importing it takes longer than reading the whole machine.
+    from ansible.module_utils.basic import AnsibleModule
+
+    module = AnsibleModule(spec, supports_check_mode=True, **more)
+    given = dict(module.params)
+    for name, option in spec.items():
+        if option.get("no_log"):
+            # Taken out, it cannot be returned.
+            del module.params[name]
+    # What of it may be a secret is masked also where a tool quotes it.
+    module.no_log_values = set(filter(is_secret, module.no_log_values))
+    result = execute(work, given, bool(module.check_mode))
+    if result.get("failed"):
+        module.fail_json(**result)
     module.exit_json(**result)
     raise AssertionError("exit_json returned")
+
+
+def is_secret(value: str) -> bool:
+    """Return whether a value of an option with no_log must be masked in every text; figures and paths must not be."""
+    return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
+
+
+def execute(
+    work: Work, given: Mapping[str, Any], check_mode: bool, session: Optional[Session] = None
+) -> Dict[str, Any]:
+    """Return the result of the work, or its failure. session: of the audit that it belongs to."""
+    host = Host(given.get("hardware_root", "/"), given.get("system_root", "/"))
+    if session is not None:
+        host.session = session
+    try:
+        host.require_roots()
+        return work(host, given, check_mode)
+    except Failed as error:
+        return {"failed": True, "msg": str(error), **error.more}
+    except (ParseError, ReadError) as error:
+        return {"failed": True, "msg": str(error)}
+    except BlockingIOError:
+        said = "an earlier run of this module still works here; run it again when that run has ended"
+        return {"failed": True, "msg": said}

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import ast
 import base64
+import bz2
 import gc
 import importlib.util
 import json
-import zlib
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
 
 from .host import ReadError
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
 
-# First line of a stripped source: on a node, which has no others, none is stripped again.
-_BARE = "# bare\n"
 # Head of a packed script, head of a plain one, and the rest of both.
 _PACKED = """\
-import base64, json, zlib
+import base64, bz2, json
 def unpacked(text):
-    return zlib.decompress(base64.b64decode(text)).decode()
+    return bz2.decompress(base64.b64decode(text)).decode()
 SOURCES = dict(source.split("\\n", 1) for source in unpacked(%r).split("\\0"))
 """
 _PLAIN = """\
@@ -71,21 +69,49 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
             if name in sources:
                 continue
             source = source_of(name)
-            if source.startswith(_BARE):
-                # A stripped source has one import per line: parsing all of them would cost 15 ms on a node.
-                tree = ast.parse("\n".join(line for line in source.split("\n") if line.startswith("from .")))
-            else:
-                from .strip_source import strip_source
-
-                tree = ast.parse(source)
-                source = _BARE + strip_source(source, tree)
-            sources[name] = source
+            tree = ast.parse(source)
+            sources[name] = strip_source(source, tree)
             for node in _imports(tree):
                 waiting += _module_utils_imports(node, name, source_of)
     finally:
         if collected:
             gc.enable()
     return sources
+
+
+def strip_source(source: str, tree: ast.Module) -> str:
+    """Return the code without docstrings, documentation, blank lines and lines of comments. tree: the source, parsed.
+
+    A fixed point, whatever Python's version: what a node stores can be compared.
+    """
+    quoted: Set[int] = set()
+    texts: Set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and len(_rows(node)) > 1:
+            quoted.update(_rows(node))
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            found = [one for one in body if _is_text(one)]
+            # A block needs a statement.
+            for one in found[len(found) == len(body) :]:
+                texts.update(_rows(one))
+    lines = enumerate(source.split("\n"), 1)
+    code = (
+        line
+        for row, line in lines
+        if row not in texts and (row in quoted or (line.strip() and not line.lstrip().startswith("#")))
+    )
+    return "\n".join([*code, ""])
+
+
+def _rows(node: ast.AST) -> range:
+    return range(getattr(node, "lineno", 1), (getattr(node, "end_lineno", None) or 0) + 1)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id in ("DOCUMENTATION", "EXAMPLES", "RETURN")
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def source_of(name: str) -> str:
@@ -138,17 +164,15 @@ def script(sources: Dict[str, str], main: str) -> str:
 
     It imports from PACKAGE, and has json, and the function unpacked for the output of ``pack``.
     """
-    # Folder by folder: zlib finds repetition only within 32 KB.
-    names = sorted(sources, key=lambda name: (-name.count("."), name))
-    return _PACKED % pack("\0".join("%s\n%s" % (name, sources[name]) for name in names)) + _LOADER + main
+    return _PACKED % pack("\0".join("%s\n%s" % item for item in sorted(sources.items()))) + _LOADER + main
 
 
 def pack(text: str) -> str:
     """Compress to a third of the bytes, all of them ASCII."""
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return base64.b64encode(bz2.compress(text.encode())).decode()
 
 
 def plain_script(sources: Dict[str, str], main: str) -> str:
-    """Return the same script as readable text that does not depend on zlib's version: for a file that stays."""
+    """Return the same script as readable text that does not depend on a library's version: for a file that stays."""
     lines = {name: text.split("\n") for name, text in sources.items()}
     return _PLAIN % json.dumps(lines, sort_keys=True, indent=1, ensure_ascii=False) + _LOADER + main

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import math
 import os
 import select
 import signal
@@ -18,7 +20,7 @@ import stat
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
 
 from . import orphans, redaction, trusted
 
@@ -29,6 +31,7 @@ _USUAL = 8192
 _CHUNK = 1 << 20
 _NULL_DEVICE = os.makedev(1, 3)
 T = TypeVar("T")
+Reader = TypeVar("Reader", bound=Callable[..., Any])
 TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -89,12 +92,36 @@ class Output:
         return self.stdout
 
 
+class Session:
+    """What the modules of one audit share: reads, tools that hang, and the time for tools.
+
+    patience: seconds for each call of a tool.   end: of time.monotonic, for all calls.
+    """
+
+    def __init__(self, patience: float = math.inf, end: float = math.inf) -> None:
+        self.reads: Dict[Tuple[Any, ...], Any] = {}
+        self.hung: Dict[str, float] = {}
+        self._patience = patience
+        self._end = end
+
+    def limit(self, argv: Sequence[str], seconds: float) -> float:
+        """Return the seconds for a call of a tool. Raises ToolHung where it hung before: it would for each device."""
+        seconds = max(0.1, min(seconds, self._patience, self._end - 0.2 - time.monotonic()))
+        before = self.hung.get(argv[0], 0.0)
+        if seconds <= before:
+            raise ToolHung(" ".join(argv), "was not queried: %s did not respond within %g s" % (argv[0], before))
+        return seconds
+
+
 class Host:
     """Files and tools of one machine.
 
     hardware_root, system_root: directories that stand for "/".
     timeout: seconds granted to each tool.
+    session: of the audit, where this is one.
     """
+
+    session: Optional[Session] = None
 
     def __init__(self, hardware_root: str = "/", system_root: str = "/", timeout: float = 20.0) -> None:
         self.hardware_root = hardware_root
@@ -271,8 +298,11 @@ class Host:
         The output is read until the tool closes it; a tool that hangs is killed and *abandoned*: a process in
         uninterruptible sleep (nvidia-smi on a dead GPU) does not die, and waiting for it would hang us too.
         """
-        argv = [self.tool(argv[0])] + list(argv[1:])
+        tool = argv[0]
         seconds = self.timeout if timeout is None else timeout
+        if self.session is not None:
+            seconds = self.session.limit(argv, seconds)
+        argv = [self.tool(tool)] + list(argv[1:])
         most = OUTPUT_LIMIT if limit is None else limit
         name = " ".join([os.path.basename(argv[0])] + argv[1:])
         environment = {"PATH": search_path(), "LC_ALL": "C", "HOME": "/"}
@@ -306,9 +336,28 @@ class Host:
         if any(len(data) > most for data in chunks):
             raise ReadError(name, "printed more than %d MiB" % (most >> 20))
         if rc is None:
+            if self.session is not None:
+                self.session.hung[tool] = seconds
             raise ToolHung(name, "did not respond within %g s and was abandoned" % seconds)
         stdout, stderr = (_decode(data, name) for data in chunks)
         return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
+
+
+def read_once(read: Reader) -> Reader:
+    """Make a reader share what it reads: the modules of an audit read the same of the node, which does not change."""
+
+    @functools.wraps(read)
+    def shared(host: Host, *arguments: Any, **named: Any) -> Any:
+        if host.session is None:
+            return read(host, *arguments, **named)
+        roots = (host.hardware_root, host.system_root, host.timeout)
+        key = (read.__module__, roots, arguments, tuple(sorted(named.items())))
+        known = host.session.reads
+        if key not in known:
+            known[key] = read(host, *arguments, **named)
+        return known[key]
+
+    return cast(Reader, shared)
 
 
 def untrusted(source: str, doubt: str) -> Untrusted:

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import FrozenSet, List, Optional, Sequence, Set
 
 from ..core.finding import Finding
+from ..machine.virtualization import ARM, X86
 from ..nccl_conf import known_bad
-from ..nccl_conf.known_bad import ARM, CRASH, HANG, X86
+from ..nccl_conf.known_bad import CRASH, HANG
 from .checks import RELEASE
 from .event import Group
 from .state import Job

@@ -20,7 +20,7 @@ from . import apply, plan, wanted
 from .read import NicsState, SettingsWanted, cards, read
 
 PATIENCE = 120.0
-SPEC = {
+SPEC: module.Spec = {
     "settings": {"type": "dict", "default": {}},
     "recommended": {"type": "bool", "default": False},
     "devices": {"type": "list", "elements": "str", "default": []},

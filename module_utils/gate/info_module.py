@@ -11,7 +11,7 @@ from ..core.host import Host, ReadError
 from ..core.plan import Plan
 from . import plan as gate
 
-SPEC = {"run": {"type": "bool", "default": False}, **module.ROOTS}
+SPEC: module.Spec = {"run": {"type": "bool", "default": False}, **module.ROOTS}
 
 
 def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:

@@ -15,7 +15,7 @@ from ..core.host import Host
 from ..core.plan import Plan, merge
 from . import plan as gate
 
-SPEC = {
+SPEC: module.Spec = {
     "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
     "fail": {"type": "str", "choices": ["open", "closed"], "default": "open"},
     "budget": {"type": "float", "default": 10},

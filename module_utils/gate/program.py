@@ -28,7 +28,7 @@ from ..core import finding as findings
 from ..core import locks, orphans
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, Output, ParseError, ReadError
+from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange
 from . import plan as gate
 from . import slurm as gate_slurm
@@ -162,7 +162,7 @@ def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optiona
         audit.send_result(stream, work())
 
     child = audit.Child(inside, 1, seconds)
-    done = child.answers()[0][0]
+    done: Dict[str, Any] = json.loads(child.lines()[0][0])
     for pid in orphans.below(os.getpid()):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -180,10 +180,7 @@ def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spen
     steps = [step for step in intent.steps if step.get("quick") or stage in ("health", "command")]
     left = (end - time.monotonic()) * _SHARE
     asked = [{"module": step["module"], "arguments": step["arguments"]} for step in steps]
-    whole = Host.run
-    Host.run = _capped(whole, time.monotonic() + left, left * _TOOL)  # type: ignore[method-assign]
-    results = audit.run(asked, left * _MODULE, left)
-    Host.run = whole  # type: ignore[method-assign]
+    results = audit.run(asked, left * _MODULE, left, left * _TOOL)
     verdict, found = judge(asked, results, intent.ignore)
     return _done(host, intent, stage, verdict, found, begun, end, spent)
 
@@ -258,16 +255,6 @@ def judge(
     decides = [one for one in findings.worst_first(critical) if one.state in first]
     rest = [one for one in findings.worst_first(found) if one not in decides]
     return verdict, decides + rest
-
-
-def _capped(ask: Callable[..., Output], last: float, most: float) -> Callable[..., Output]:
-    """Limit a tool's time, so that the next ones get a turn."""
-
-    def run(host: Host, argv: Sequence[str], timeout: Optional[float] = None, **more: Any) -> Output:
-        limit = host.timeout if timeout is None else timeout
-        return ask(host, argv, max(0.1, min(limit, most, last - 0.2 - time.monotonic())), **more)
-
-    return run
 
 
 def _act(

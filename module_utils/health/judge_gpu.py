@@ -170,6 +170,10 @@ def explained(found: Sequence[Finding]) -> List[Finding]:
     ]
 
 
+def _source(elements: str) -> str:
+    return "%s, %s" % (" ".join(smi.COMMAND), elements)
+
+
 def _answers(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
     source, want = " ".join(smi.COMMAND), "a value of every element"
     # judge.py judges the fabric's state, where the profile has an NVLink fabric.
@@ -215,7 +219,7 @@ def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         said = "Drain and Reset" if gpu.flags.get("drain_and_reset") else said
         if said is None and "reset_required" in gpu.flags:
             said = "None"
-    word, source = (said or "none").lower(), "%s, %s" % (" ".join(smi.COMMAND), element)
+    word, source = (said or "none").lower(), _source(element)
     if word == "none":
         return assess(RECOVERY, gpu, name, "None", said, source, cause)
     if word in _RECOVERY:
@@ -225,7 +229,7 @@ def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
 
 
 def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> Finding:
-    (grown, seconds), source = growth, "%s, ecc_mode and ecc_errors" % " ".join(smi.COMMAND)
+    (grown, seconds), source = growth, _source("ecc_mode and ecc_errors")
     lost = {kind: n for kind, n in gpu.volatile.items() if "uncorrectable" in kind and n}
     if lost:
         text = "%s since the driver was loaded" % counts(lost)
@@ -251,7 +255,7 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
 
 
 def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig: Finding) -> Finding:
-    (grown, seconds), source = growth, "%s, remapped_rows and retired_pages" % " ".join(smi.COMMAND)
+    (grown, seconds), source = growth, _source("remapped_rows and retired_pages")
     single, double = gpu.retired
     pages, more = (single or 0) + (double or 0), grown.get(PAGES, 0)
     text = "" if single is None else "%d pages retired for single bit errors, %d for double bit" % (single, double or 0)
@@ -278,7 +282,7 @@ def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
-    source = "%s, ecc_errors" % " ".join(smi.COMMAND)
+    source = _source("ecc_errors")
     if gpu.flags.get("unrepairable") or gpu.flags.get("sram_threshold"):
         text = "unrepairable memory" if gpu.flags.get("unrepairable") else "too many SRAM errors (threshold exceeded)"
         return REPAIR.judge(name, "drift", "none", text, source, REPLACE, severity="critical")
@@ -292,7 +296,7 @@ def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
 
 
 def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
-    (grown, seconds), source = growth, "%s, clocks_event_reasons" % " ".join(smi.COMMAND)
+    (grown, seconds), source = growth, _source("clocks_event_reasons")
     if gpu.reasons:
         text = "slowed now: %s" % ", ".join(sorted(gpu.reasons))
         return THROTTLE.judge(name, "drift", "not slowed", text, source)
@@ -307,74 +311,79 @@ def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     return assess(THROTTLE, gpu, name, "not slowed", have, source)
 
 
+def _held(
+    check: Check,
+    gpu: smi.Gpu,
+    name: str,
+    want: str,
+    have: Optional[str],
+    elements: str,
+    wrong: bool,
+    fix: Optional[str] = None,
+) -> Finding:
+    """Judge a value: drift if it is wrong, else as ``assess``."""
+    if wrong:
+        return check.judge(name, "drift", want, have, _source(elements), fix)
+    return assess(check, gpu, name, want, have, _source(elements))
+
+
 def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
-    source = "%s, gpu_power_readings" % " ".join(smi.COMMAND)
     limit, want = gpu.power_limit, declared or gpu.power_default
-    if limit is None or want is None or abs(limit - want) < 1:
-        have = None if limit is None or want is None else "%g W" % limit
-        return assess(POWER_LIMIT, gpu, name, "the default" if want is None else "%g W" % want, have, source)
-    fix = "run nvidia-smi -i ADDRESS -pl %g, %s; look for what set it at boot (a unit, a script, the BMC)" % (
-        want,
-        EACH,
-    )
-    if declared is None:
-        fix += ", or set node_health_power_limit where the site means it"
-    return POWER_LIMIT.judge(name, "drift", "%g W" % want, "%g W" % limit, source, fix + "; " + RECHECK)
+    text, have = "the default" if want is None else "%g W" % want, None
+    wrong, fix = False, ""
+    if limit is not None and want is not None:
+        have, wrong = "%g W" % limit, abs(limit - want) >= 1
+        fix = "run nvidia-smi -i ADDRESS -pl %g, %s; look for what set it at boot (a unit, a script, the BMC)"
+        fix %= (want, EACH)
+        fix += ", or set node_health_power_limit where the site means it" if declared is None else ""
+    return _held(POWER_LIMIT, gpu, name, text, have, "gpu_power_readings", wrong, fix + "; " + RECHECK)
 
 
 def _clocks(gpu: smi.Gpu, name: str) -> Finding:
-    source = "%s, applications_clocks" % " ".join(smi.COMMAND)
-    if gpu.clock is None or gpu.clock_default is None or gpu.clock >= gpu.clock_default:
-        have = None if gpu.clock is None or gpu.clock_default is None else "%g MHz" % gpu.clock
-        return assess(CLOCKS, gpu, name, "%g MHz" % (gpu.clock_default or 0) if have else "the default", have, source)
+    want, have, wrong = "the default", None, False
+    if gpu.clock is not None and gpu.clock_default is not None:
+        want, have, wrong = "%g MHz" % gpu.clock_default, "%g MHz" % gpu.clock, gpu.clock < gpu.clock_default
     fix = "run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK)
-    return CLOCKS.judge(name, "drift", "%g MHz" % gpu.clock_default, "%g MHz" % gpu.clock, source, fix)
+    return _held(CLOCKS, gpu, name, want, have, "applications_clocks", wrong, fix)
 
 
 def _temperature(gpu: smi.Gpu, name: str) -> Finding:
-    source, have, want = "%s, temperature" % " ".join(smi.COMMAND), None, "below where it slows down"
+    have, want, wrong = None, "below where it slows down", False
     if gpu.margin is not None:
         want, have = "T.Limit above %g C" % gpu.margin[1], "T.Limit %g C" % gpu.margin[0]
-        if gpu.margin[0] <= gpu.margin[1]:
-            return TEMPERATURE.judge(name, "drift", want, have, source)
-    if gpu.temperature is not None:
+        wrong = gpu.margin[0] <= gpu.margin[1]
+    if gpu.temperature is not None and not wrong:
         want, have = "below %g C" % gpu.temperature[1], "%g C" % gpu.temperature[0]
-        if gpu.temperature[0] >= gpu.temperature[1]:
-            return TEMPERATURE.judge(name, "drift", want, have, source)
-    return assess(TEMPERATURE, gpu, name, want, have, source)
+        wrong = gpu.temperature[0] >= gpu.temperature[1]
+    return _held(TEMPERATURE, gpu, name, want, have, "temperature", wrong)
 
 
 def _mig(gpu: smi.Gpu, name: str) -> Finding:
-    source = "%s, mig_mode" % " ".join(smi.COMMAND)
-    if not gpu.mig and not gpu.mig_pending:
-        return assess(MIG, gpu, name, "off", None if gpu.mig is None else "off", source)
-    text = "on" if gpu.mig else "on after the next reset"
-    if gpu.mig and gpu.mig_pending is False:
-        text = "on, off after the next reset"
+    have = None if gpu.mig is None else "off"
+    if gpu.mig or gpu.mig_pending:
+        have = "on" if gpu.mig else "on after the next reset"
+        have += ", off after the next reset" if gpu.mig and gpu.mig_pending is False else ""
     fix = "drain the node, run nvidia-smi -i ADDRESS -mig 0, %s, then reset the GPUs; %s" % (EACH, RECHECK)
-    return MIG.judge(name, "drift", "off", text, source, fix)
+    return _held(MIG, gpu, name, "off", have, "mig_mode", bool(gpu.mig or gpu.mig_pending), fix)
 
 
 def _confidential(gpu: smi.Gpu, name: str) -> Finding:
-    source = "%s, cc_protected_memory_usage" % " ".join(smi.COMMAND)
-    if gpu.protected_mib:
-        return CONFIDENTIAL.judge(name, "drift", "off", "%d MiB are protected" % gpu.protected_mib, source)
-    return assess(CONFIDENTIAL, gpu, name, "off", None if gpu.protected_mib is None else "0 MiB are protected", source)
+    have = None if gpu.protected_mib is None else "%d MiB are protected" % gpu.protected_mib
+    return _held(CONFIDENTIAL, gpu, name, "off", have, "cc_protected_memory_usage", bool(gpu.protected_mib))
 
 
 def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
-    source, (grown, seconds) = "%s, replay_counter" % " ".join(smi.COMMAND), growth
+    grown, seconds = growth
     n = grown.get("replays", 0)
     # If the generation is not known, the limit of the fastest.
     most = limits.REPLAYS.get(gpu.gen or 0, max(limits.REPLAYS.values())) * (gpu.width or 16) / 16.0
-    want = "%g a minute at most" % most
-    if seconds < record.SHORTEST or n <= most * seconds / 60:
-        have = None if gpu.replays is None else "%d in all" % gpu.replays
-        if have and seconds >= record.SHORTEST:
-            have += ", %d%s" % (n, within(seconds))
-        return assess(PCIE_REPLAY, gpu, name, want, have, source)
-    text = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / seconds)
-    return PCIE_REPLAY.judge(name, "drift", want, text, source)
+    wrong = seconds >= record.SHORTEST and n > most * seconds / 60
+    have = None if gpu.replays is None else "%d in all" % gpu.replays
+    if have and seconds >= record.SHORTEST:
+        have += ", %d%s" % (n, within(seconds))
+    if wrong:
+        have = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / seconds)
+    return _held(PCIE_REPLAY, gpu, name, "%g a minute at most" % most, have, "replay_counter", wrong)
 
 
 # -- NVLinks ---------------------------------------------------------------------------------------------------------

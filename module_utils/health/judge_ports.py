@@ -172,15 +172,11 @@ def fleet_counters(have: NodeState) -> List[Dict[str, Any]]:
     found = []
     for port in have.ports:
         growth = since(have, port)
-        counts = growth.counts if growth else {}
-        moved = {name: counts[name] for name in FLEET_COUNTERS if counts.get(name)}
+        moved: Dict[str, int] = {}
         if growth is not None:
-            derived = {
-                "rx_paused_us": _paused("rx", growth),
-                "tx_paused_us": _paused("tx", growth),
-                "link_downed": port_counters.downs(port, growth),
-            }
-            moved.update({name: n for name, n in derived.items() if n})
+            moved = {name: growth.counts.get(name, 0) for name in FLEET_COUNTERS}
+            moved["rx_paused_us"], moved["tx_paused_us"] = _paused("rx", growth) or 0, _paused("tx", growth) or 0
+            moved["link_downed"] = port_counters.downs(port, growth) or 0
         found.append(
             {
                 "rail": port.rail,
@@ -189,7 +185,7 @@ def fleet_counters(have: NodeState) -> List[Dict[str, Any]]:
                 "link_layer": port.link_layer or "",
                 "speed": (growth.speed if growth else port.speed) or "",
                 "seconds": growth.seconds if growth else None,
-                "grown": moved,
+                "grown": {name: n for name, n in moved.items() if n},
             }
         )
     return found
@@ -221,26 +217,20 @@ def _saturated(port: Port) -> List[Finding]:
     ended = port_counters.saturated(port)
     if not ended:
         return []
-    fix = (
-        "reset this port's counters to 0, because only that makes them count again: %s; other tools that read them"
-        % (
-            "perfquery -C %s -P %d -R" % (port.device, port.number)
-            if port.link_layer == "InfiniBand"
-            else "drain the node and reload mlx5_core, or reboot"
-        )
-    )
+    how = "drain the node and reload mlx5_core, or reboot"
+    if port.link_layer == "InfiniBand":
+        how = "perfquery -C %s -P %d -R" % (port.device, port.number)
+    fix = "reset this port's counters to 0, because only that makes them count again: %s; other tools that read them"
+    fix = fix % how + " sees a reset; " + RECHECK
     text = "saturated: %s" % ", ".join("%s at %d" % (name, port_limits.END[name]) for name in ended)
     source = "/sys/class/infiniband/%s/ports/%d/counters" % (port.device, port.number)
-    fix += " sees a reset; " + RECHECK
     return [PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, source, fix)]
 
 
 def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding]:
     """Judge the cable: each finding is caused by those before it."""
     found: List[Finding] = []
-    source = _source(port)
-    stuck = port_counters.saturated(port)
-    downs = port_counters.downs(port, growth)
+    source, downs = _source(port), port_counters.downs(port, growth)
     compared[PORT_LINK_DOWNED.id] = downs is not None
     if downs:
         grave = downs >= port_limits.DOWNS * max(1.0, growth.seconds / DAY)
@@ -250,21 +240,31 @@ def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding
         found.append(PORT_LINK_DOWNED.judge(port.label, "drift", _UP, text, source, severity=severity))
     symbol = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
     many = growth.counts.get(symbol)
-    compared[PORT_SYMBOL_ERRORS.id] = many is not None and symbol not in stuck
+    compared[PORT_SYMBOL_ERRORS.id] = many is not None and symbol not in port_counters.saturated(port)
     allowed = port_limits.symbol_limit(growth.speed, growth.seconds)
     if many is not None and many > allowed:
-        want = "%d at most at %s" % (allowed, growth.speed or "an unknown speed")
-        text = _counted(growth, [symbol])
-        found.append(
-            PORT_SYMBOL_ERRORS.judge(port.label, "drift", want, text, source, because=found[0] if found else None)
-        )
-    bad, grave = _above(growth, port_limits.ERRORS)
-    compared[PORT_ERRORS.id] = _exposed(growth, port_limits.ERRORS, stuck)
-    if bad:
-        text, severity = _counted(growth, bad), "major" if grave else None
+        want, text = "%d at most at %s" % (allowed, growth.speed or "an unknown speed"), _counted(growth, [symbol])
         cause = found[0] if found else None
-        found.append(PORT_ERRORS.judge(port.label, "drift", "few", text, source, because=cause, severity=severity))
-    return found
+        found.append(PORT_SYMBOL_ERRORS.judge(port.label, "drift", want, text, source, because=cause))
+    return found + _rated(PORT_ERRORS, port, growth, port_limits.ERRORS, compared, found[0] if found else None)
+
+
+def _rated(
+    check: Check,
+    port: Port,
+    growth: Growth,
+    rates: Mapping[str, Rate],
+    compared: Dict[str, bool],
+    because: Optional[Finding],
+    packets: str = "",
+) -> List[Finding]:
+    """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
+    compared[check.id] = _exposed(growth, rates, port_counters.saturated(port))
+    bad, grave = _above(growth, rates, growth.counts.get(packets))
+    if not bad:
+        return []
+    text, severity = _counted(growth, bad, packets), "major" if grave else None
+    return [check.judge(port.label, "drift", "few", text, _source(port), because=because, severity=severity)]
 
 
 def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequence[Finding]) -> List[Finding]:
@@ -272,41 +272,22 @@ def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequ
 
     before: findings of the link, which cause retransmissions.
     """
-    found: List[Finding] = []
-    source = _source(port)
-    counts, stuck = growth.counts, port_counters.saturated(port)
     link = next((one for one in before if one.state == "drift"), None)
-    compared[PORT_DISCARDS.id] = _exposed(growth, port_limits.DISCARDS, stuck)
-    bad, grave = _above(growth, port_limits.DISCARDS, counts.get("port_xmit_packets"))
-    if bad:
-        text, severity = _counted(growth, bad, "port_xmit_packets"), "major" if grave else None
-        found.append(PORT_DISCARDS.judge(port.label, "drift", "few", text, source, because=link, severity=severity))
+    found = _rated(PORT_DISCARDS, port, growth, port_limits.DISCARDS, compared, link, "port_xmit_packets")
     host = _host_discards(port, growth)
-    compared[PORT_HOST_DISCARDS.id] = _exposed(growth, port_limits.HOST_DISCARDS, stuck)
+    compared[PORT_HOST_DISCARDS.id] = _exposed(growth, port_limits.HOST_DISCARDS, port_counters.saturated(port))
     found += host
     compared[PORT_PAUSE.id] = port.link_layer != "Ethernet" or _paused("tx", growth) is not None
     paused = (_paused("tx", growth) or 0) / 1e6
-    storms = counts.get("tx_pause_storm_error_events", 0)
+    storms = growth.counts.get("tx_pause_storm_error_events", 0)
     if storms or paused > port_limits.PAUSED * growth.seconds:
+        want = "%g %% at most" % (100 * port_limits.PAUSED)
         text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
-        if storms:
-            text += "; %d pause storms, after which the NIC gave up pausing" % storms
-        found.append(
-            PORT_PAUSE.judge(
-                *(port.label, "drift", "%g %% at most" % (100 * port_limits.PAUSED), text, source),
-                because=host[0] if host else None,
-                severity="major" if storms else None,
-            )
-        )
-    compared[PORT_RDMA_RETRIES.id] = _exposed(growth, port_limits.RETRIES, stuck)
-    bad, grave = _above(growth, port_limits.RETRIES)
-    if bad:
-        text, severity = _counted(growth, bad), "major" if grave else None
-        cause = link or (found[0] if found else None)
-        found.append(
-            PORT_RDMA_RETRIES.judge(port.label, "drift", "few", text, source, because=cause, severity=severity)
-        )
-    return found
+        text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
+        cause, severity = host[0] if host else None, "major" if storms else None
+        found.append(PORT_PAUSE.judge(port.label, "drift", want, text, _source(port), because=cause, severity=severity))
+    cause = link or (found[0] if found else None)
+    return found + _rated(PORT_RDMA_RETRIES, port, growth, port_limits.RETRIES, compared, cause)
 
 
 def _host_discards(port: Port, growth: Growth) -> List[Finding]:

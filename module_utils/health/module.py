@@ -11,19 +11,9 @@ from ..change import module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan, merge
 from ..machine import profile, topology
-from . import (
-    device_report,
-    driver_library,
-    imex,
-    judge,
-    judge_modules,
-    judge_ports,
-    node,
-    page_size,
-    record,
-)
+from . import device_report, driver_library, imex, judge, judge_modules, judge_ports, node, page_size, record
 
-SPEC = {
+SPEC: module.Spec = {
     "power_limit": {"type": "int", "default": 0},
     "tool_timeout": {"type": "float", "default": 20},
     "states_only": {"type": "bool", "default": False},

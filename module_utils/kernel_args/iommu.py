@@ -20,7 +20,7 @@ from ..core.plan import Plan, merge
 from ..machine import pci, virtualization
 from . import plan as kernel_args
 from .line import Arg, satisfied
-from .plan import Boot
+from .read import ACTIVE, Boot
 
 GROUPS = "/sys/kernel/iommu_groups"
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
@@ -145,7 +145,7 @@ def plan(state: State, boot: Optional[Boot], passthrough: bool = True, wanted: S
     findings = [_domains(state, cause)]
     line = boot.active if boot else ""
     if state.cpu != "arm" and not state.is_vm and not satisfied(line, Arg("amd_iommu", "on", present=False)):
-        source = kernel_args.ACTIVE + (kernel_args.origin(boot, ["amd_iommu=on"]) if boot else "")
+        source = ACTIVE + (kernel_args.origin(boot, ["amd_iommu=on"]) if boot else "")
         findings.append(AMD_IOMMU.judge("amd_iommu=on", "drift", "no amd_iommu=on", "amd_iommu=on", source))
     return merge(args, Plan(tuple(findings)))
 

@@ -11,9 +11,9 @@ from ..core.host import Host
 from ..core.plan import Plan
 from ..machine import profile
 from . import iommu
-from . import plan as kernel_args
+from . import read as kernel_args
 
-SPEC = {
+SPEC: module.Spec = {
     "passthrough": {"type": "bool", "default": True},
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},

@@ -11,6 +11,7 @@ from ..core.host import Host
 from ..core.plan import Plan
 from . import line as kernel_line
 from . import plan as kernel_args
+from .read import read
 
 
 def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:
@@ -20,7 +21,7 @@ def wanted(items: List[Dict[str, Any]]) -> List[kernel_line.Arg]:
     ]
 
 
-SPEC = {
+SPEC: module.Spec = {
     "args": {
         "type": "list",
         "elements": "dict",
@@ -42,7 +43,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     args = wanted(given["args"])
 
     def look() -> Plan:
-        found = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
+        found = kernel_args.plan(read(host), args, kernel_args.ARGS)
         return found.with_backup(given["backup"]).limit(given["max_disruption"])
 
     return apply.converge(host, check_mode, look)

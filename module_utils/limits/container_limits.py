@@ -12,48 +12,22 @@ the kubelet's pkg/kubelet/cm/devicemanager, whose checkpoint lists the healthy d
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 import time
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..change import busy, written
+from ..change import written
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
+from ..core.host import ParseError, Problem
+from ..core.kubelet import KUBELET
 from ..core.plan import FileChange, Plan, merge
-from ..core.systemd_files import UNITS, unit_files
+from ..core.systemd_files import UNITS
 from . import plan as host_limits
+from .container_runtimes import DAEMON_JSON, KEYS, PROGRAMS, Have, flags, parse_json, parse_size
 
-# Runtime -> its program and the check that names it.
-_PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
-DAEMON_JSON = "/etc/docker/daemon.json"
 DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
-# Keys of daemon.json that Busbar writes.
-_KEYS = ("default-ulimits", "default-shm-size")
-_DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
-# dockerd does not start if one of the first two and daemon.json both set it; with the third it reads another file.
-_FLAGS = ("--default-ulimit", "--default-shm-size", "--config-file")
-_STAT = "/proc/stat"
-# Configuration of runtimes that are not a package of the system, and how their limits are set.
-_ELSEWHERE = {
-    "docker": (("/var/snap/docker/current/config/daemon.json", "in that file, then snap restart docker"),),
-    "containerd": (
-        (
-            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-            "with LimitMEMLOCK=infinity in a drop-in of k3s.service or k3s-agent.service (systemctl edit)",
-        ),
-        (
-            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-            "with LimitMEMLOCK=infinity in a drop-in of rke2-server.service or rke2-agent.service (systemctl edit)",
-        ),
-    ),
-}
-# USER_HZ, the unit of times in /proc on every architecture with an NVIDIA driver.
-_TICKS = 100
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
 DOCKER = Check(
     "host_limits.docker",
     why="a container gets its limits from dockerd, by default 64 MiB of /dev/shm and the memlock of containerd: NCCL"
@@ -99,216 +73,12 @@ class Want:
             )
 
 
-@dataclass(frozen=True)
-class Have:
-    """State of the wanted runtimes; the rest is empty.
-
-    missing: runtimes that are not installed. elsewhere: runtime -> (configuration, fix) of one with a separate one.
-    problems: runtime -> why it cannot be judged.
-    daemon_json: text, None for no file; mode and changed (seconds since 1970, of its last change) belong to it.
-    docker: text of the files that may hold flags of dockerd, by path.
-    containerd: unit and drop-ins in the order in which they count, by path.
-    started: running program -> seconds since 1970.
-    registered: resource -> healthy devices; None if there never was a device plugin.
-    """
-
-    missing: Tuple[str, ...] = ()
-    elsewhere: Mapping[str, Tuple[str, str]] = field(default_factory=dict)
-    problems: Mapping[str, Problem] = field(default_factory=dict)
-    daemon_json: Optional[str] = None
-    mode: Optional[int] = None
-    changed: float = 0.0
-    docker: Mapping[str, str] = field(default_factory=dict)
-    containerd: Mapping[str, str] = field(default_factory=dict)
-    started: Mapping[str, float] = field(default_factory=dict)
-    registered: Optional[Mapping[str, int]] = None
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
-
-
-def parse_json(text: str) -> Dict[str, Any]:
-    """daemon.json; an empty one is an empty object, as for dockerd. Raises ParseError."""
-    if not text.strip():
-        return {}
-    try:
-        data = json.loads(text, object_pairs_hook=_object, parse_constant=_number, parse_float=_number)
-    except (ValueError, RecursionError) as error:
-        said = printable(str(error) or type(error).__name__)
-        raise ParseError("is not JSON that can be edited: %s" % said) from error
-    if not isinstance(data, dict):
-        raise ParseError("is not a JSON object")
-    if not isinstance(data.get("default-ulimits") or {}, dict):
-        raise ParseError("default-ulimits is not an object")
-    return data
-
-
-def _object(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _value in pairs]
-        raise ParseError("key %r comes twice" % next(name for name in names if names.count(name) > 1)[:60])
-    return found
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ParseError("%s is not a number" % text[:20])
-    return value
-
-
-def parse_size(text: object) -> Optional[int]:
-    """Bytes of ``64M`` or ``1.5 GiB`` as dockerd reads them, powers of 1024; None for what it would not take."""
-    match = _SIZE.fullmatch(text.lower()) if isinstance(text, str) else None
-    if match is None:
-        return None
-    return int(float(match.group(1)) * 1024 ** " kmgtp".index(match.group(2) or " "))
-
-
-def parse_started(stat: str, system: str) -> float:
-    """Return a process's start in seconds since 1970, from /proc/PID/stat and /proc/stat. Raises ParseError.
-
-    The boot time is in whole seconds: the result is up to a second too early, never too late.
-    """
-    # The name, which may hold blanks and brackets, ends with the last bracket.
-    words = stat.rpartition(")")[2].split()
-    boot = re.search(r"^btime ([0-9]{1,12})$", system, re.MULTILINE)
-    if boot is None or len(words) < 20 or re.fullmatch(r"[0-9]{1,15}", words[19]) is None:
-        raise ParseError("no start time in it, or no btime in %s" % _STAT)
-    return int(boot.group(1)) + int(words[19]) / _TICKS
-
-
-def parse_registered(text: str) -> Dict[str, int]:
-    """Resource -> number of healthy devices, of the kubelet's checkpoint. Raises ParseError."""
-    try:
-        resources = json.loads(text)["Data"]["RegisteredDevices"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ParseError("not a checkpoint of the kubelet's device manager: %s" % type(error).__name__) from error
-    resources = {} if resources is None else resources
-    if not isinstance(resources, dict) or any(not isinstance(found or [], list) for found in resources.values()):
-        raise ParseError("not a checkpoint of the kubelet's device manager: RegisteredDevices holds no lists")
-    return {name: len(found or []) for name, found in resources.items()}
-
-
-def flags(files: Mapping[str, str]) -> List[str]:
-    """``file: flag`` for each flag of dockerd that goes against daemon.json."""
-    found = []
-    for path, text in files.items():
-        for line in text.splitlines():
-            if not line.lstrip().startswith(("#", ";")):
-                words = re.split(r"[\s=\"']+", line)
-                theirs = [flag for flag in _FLAGS if flag in words]
-                found += ["%s: %s" % (path, f) for f in theirs if f != "--config-file" or DAEMON_JSON not in words]
-    return found
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
-
-
-def read(host: Host, runtimes: Sequence[str]) -> Have:
-    """Whatever cannot be read is a problem of its runtime."""
-    missing: List[str] = []
-    elsewhere: Dict[str, Tuple[str, str]] = {}
-    problems: Dict[str, Problem] = {}
-    found: Dict[str, Any] = {}
-    for runtime in runtimes:
-        program = _PROGRAMS[runtime]
-        try:
-            host.tool(program)
-            if runtime == "docker":
-                found.update(_read_docker(host))
-            elif runtime == "containerd":
-                found["containerd"] = unit_files(host, "containerd.service")
-            else:
-                found["registered"] = _read_registered(host)
-            if runtime != "containerd":
-                found["started"] = {**found.get("started", {}), **_started(host, program)}
-        except ToolMissing:
-            there = [one for one in _ELSEWHERE.get(runtime, ()) if os.path.exists(host.system(one[0]))]
-            if there:
-                elsewhere[runtime] = there[0]
-            else:
-                missing.append(runtime)
-        except ReadError as error:
-            problems[runtime] = error.problem
-    return Have(missing=tuple(missing), elsewhere=elsewhere, problems=problems, **found)
-
-
-def configured(host: Host) -> Dict[str, bool]:
-    """Return the installed runtimes, and whether limits of containers are set there, right or wrong."""
-    installed = [name for name in ("docker", "containerd") if host.has(_PROGRAMS[name])]
-    have = read(host, installed)
-    words = {"docker": (*_KEYS, *_FLAGS[:2]), "containerd": ("LimitMEMLOCK",)}
-    texts = {"docker": [have.daemon_json or "", *have.docker.values()], "containerd": [*have.containerd.values()]}
-    found = {name: any(word in text for text in texts[name] for word in words[name]) for name in installed}
-    # What cannot be read, or understood, is judged, too.
-    found.update(dict.fromkeys(have.problems, True))
-    try:
-        parse_json(have.daemon_json or "")
-    except ParseError:
-        found["docker"] = True
-    return found
-
-
-def resources(host: Host) -> Optional[List[str]]:
-    """Return the RDMA resources that a running kubelet has been offered; None where its checkpoint cannot be read."""
-    try:
-        registered = _read_registered(host) if _started(host, _PROGRAMS["kubelet"]) else None
-    except ReadError:
-        return None
-    return [name for name in registered or () if name.startswith("rdma/")]
-
-
-def _read_docker(host: Host) -> Dict[str, Any]:
-    text = host.read_system(DAEMON_JSON)
-    found: Dict[str, Any] = {"daemon_json": text, "mode": host.mode_system(DAEMON_JSON)}
-    if text is not None:
-        try:
-            # Not the time of its content: a file that was put there by mv or cp -p keeps an old one.
-            found["changed"] = os.stat(host.system(DAEMON_JSON)).st_ctime
-        except OSError as error:
-            raise ReadError(DAEMON_JSON, "cannot be read: %s" % error.strerror) from error
-    unit = unit_files(host, "docker.service")
-    # Docker's unit reads none of them, distributions' units do.
-    options = [path for path in _DOCKER_OPTIONS if any(path in text for text in unit.values())]
-    found["docker"] = {**unit, **{path: host.read_system(path) or "" for path in options}}
-    return found
-
-
-def _read_registered(host: Host) -> Optional[Dict[str, int]]:
-    text = host.read_system(busy.KUBELET)
-    try:
-        return None if text is None else parse_registered(text)
-    except ParseError as error:
-        raise ReadError(busy.KUBELET, str(error)) from error
-
-
-def _started(host: Host, program: str) -> Dict[str, float]:
-    """The first of that name: others may be inside containers."""
-    found: List[float] = []
-    for pid in host.listdir("/proc"):
-        if not pid.isdigit():
-            continue
-        try:
-            if host.read("/proc/%s/comm" % pid) != program:
-                continue
-            stat = host.read("/proc/%s/stat" % pid)
-        except ReadError:
-            continue  # it has ended meanwhile
-        try:
-            found += [] if stat is None else [parse_started(stat, host.read(_STAT) or "")]
-        except ParseError as error:
-            raise ReadError("/proc/%s/stat" % pid, str(error)) from error
-    return {program: min(found)} if found else {}
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def plan(have: Have, want: Want) -> Plan:
     plans = []
-    for runtime in _PROGRAMS:
+    for runtime in PROGRAMS:
         if runtime not in want.runtimes:
             continue
         if runtime in have.missing:
@@ -323,44 +93,26 @@ def plan(have: Have, want: Want) -> Plan:
 
 
 def _missing(runtime: str) -> Finding:
+    want, have = "%s is installed (host_limits_container_runtimes)" % runtime, "no program %s" % PROGRAMS[runtime]
+    why = "the inventory declares a container runtime that this node does not have, so its limits cannot be checked"
+    fix = "install %s, or take it out of host_limits_container_runtimes for this host" % runtime
     # Not "persisted": that no file of ours mends it must not look like a repair.
-    return _CHECKS[runtime].judge(
-        runtime,
-        "drift",
-        want="%s is installed (host_limits_container_runtimes)" % runtime,
-        have="no program %s" % _PROGRAMS[runtime],
-        source=_PROGRAMS[runtime],
-        why="the inventory declares a container runtime that this node does not have, so its limits cannot be checked",
-        fix="install %s, or take it out of host_limits_container_runtimes for this host" % runtime,
-        severity="major",
-        aspect="live",
-    )
+    more = {"why": why, "severity": "major", "aspect": "live"}
+    return _CHECKS[runtime].judge(runtime, "drift", want, have, PROGRAMS[runtime], fix, **more)
 
 
 def _others(runtime: str, path: str, way_out: str) -> Finding:
     """Report a runtime with a separate configuration; host_limits.daemon judges what its containers inherit."""
-    return _CHECKS[runtime].judge(
-        runtime,
-        "not_owned",
-        want="%s with limits that Busbar can write" % runtime,
-        have="one that brings its own configuration, %s" % path,
-        source=path,
-        fix="set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime),
-    )
+    want, have = "%s with limits that Busbar can write" % runtime, "one that brings its own configuration, %s" % path
+    fix = "set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime)
+    return _CHECKS[runtime].judge(runtime, "not_owned", want, have, path, fix)
 
 
 def _unreadable(runtime: str, problem: Problem) -> Finding:
-    return _CHECKS[runtime].judge(
-        runtime,
-        "unknown",
-        want="a response",
-        have=str(problem),
-        source=problem.source,
-        why="what cannot be read cannot be judged; nothing was written for %s" % runtime,
-        fix="look at %s on the host and repair it" % problem.source,
-        severity="major",
-        aspect="live",
-    )
+    why = "what cannot be read cannot be judged; nothing was written for %s" % runtime
+    fix = "look at %s on the host and repair it" % problem.source
+    more = {"why": why, "severity": "major", "aspect": "live"}
+    return _CHECKS[runtime].judge(runtime, "unknown", "a response", str(problem), problem.source, fix, **more)
 
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
@@ -419,16 +171,15 @@ def _docker(have: Have, want: Want) -> Plan:
         after, lacks = edit(have.daemon_json or "", want)
     except ParseError as error:
         return Plan((_unreadable("docker", Problem(DAEMON_JSON, str(error))),))
-    persisted = DOCKER.judge(
-        DAEMON_JSON,
-        "not_owned" if theirs else "drift" if lacks else "ok",
-        want="memlock unlimited, nofile at least %d%s"
-        % (want.limits.nofile, ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""),
-        have="; ".join(theirs or lacks) or "as wanted",
-        source=theirs[0].partition(": ")[0] if theirs else DAEMON_JSON,
-        why="dockerd does not start where a flag and daemon.json both set a limit" if theirs else None,
-        fix="remove the flag from the file, because daemon.json sets it, then run this again" if theirs else None,
-    )
+    want_text = "memlock unlimited, nofile at least %d" % want.limits.nofile
+    want_text += ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""
+    state, have_text, source = "drift" if lacks else "ok", "; ".join(lacks) or "as wanted", DAEMON_JSON
+    why = fix = None
+    if theirs:
+        state, have_text, source = "not_owned", "; ".join(theirs), theirs[0].partition(": ")[0]
+        why = "dockerd does not start where a flag and daemon.json both set a limit"
+        fix = "remove the flag from the file, because daemon.json sets it, then run this again"
+    persisted = DOCKER.judge(DAEMON_JSON, state, want_text, have_text, source, fix, why=why)
     if theirs:
         return Plan((persisted,))
     shown = _redacted(have.daemon_json), _redacted(after)
@@ -441,7 +192,7 @@ def _redacted(text: Optional[str]) -> str:
     if text is None:
         return ""
     data = parse_json(text)
-    ours = {name: data[name] for name in _KEYS if name in data}
+    ours = {name: data[name] for name in KEYS if name in data}
     more = "(other keys are not shown)\n" if len(data) > len(ours) else ""
     return json.dumps(ours, indent=2) + "\n" + more
 
@@ -451,17 +202,12 @@ def _loaded(have: Have, good: bool) -> Tuple[Finding, ...]:
     if "dockerd" not in have.started:
         return ()
     started = have.started["dockerd"]
-    loaded = good and have.changed <= started
+    state = "ok" if good and have.changed <= started else "drift"
     since = "dockerd has run since %s" % _utc(started)
     later = "%s, %s was last changed at %s" % (since, DAEMON_JSON, _utc(have.changed))
-    finding = DOCKER_LOADED.judge(
-        "dockerd",
-        "ok" if loaded else "drift",
-        want="dockerd was started after %s was last changed" % DAEMON_JSON,
-        have=later if good else "%s, without these limits" % since,
-        source="/proc/PID/stat of dockerd",
-    )
-    return (finding,)
+    want = "dockerd was started after %s was last changed" % DAEMON_JSON
+    said = later if good else "%s, without these limits" % since
+    return (DOCKER_LOADED.judge("dockerd", state, want, said, "/proc/PID/stat of dockerd"),)
 
 
 def _utc(seconds: float) -> str:
@@ -474,16 +220,12 @@ def _utc(seconds: float) -> str:
 def _containerd(have: Have, want: Want) -> Plan:
     unit = [path for path in have.containerd if path.endswith("/containerd.service")]
     if not unit:
-        finding = host_limits.CONTAINERD.judge(
-            DROPIN,
-            "not_owned",
-            want="a unit containerd.service that the limits can be written for",
-            have="no containerd.service in %s" % ", ".join(UNITS),
-            source=UNITS[0],
-            fix="set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
-            " containerd)" % want.limits.nofile,
-        )
-        return Plan((finding,))
+        want_text, have_text = "a unit containerd.service that the limits can be written for", ", ".join(UNITS)
+        fix = "set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
+        fix += " containerd)"
+        have_text = "no containerd.service in %s" % have_text
+        judge = host_limits.CONTAINERD.judge
+        return Plan((judge(DROPIN, "not_owned", want_text, have_text, UNITS[0], fix % want.limits.nofile),))
     values: Dict[str, str] = {}
     for text in have.containerd.values():
         values.update(host_limits.parse_service(text, "[Service]"))
@@ -514,11 +256,11 @@ def _kubelet(have: Have, want: Want) -> Plan:
 
 def _resource(registered: Optional[Mapping[str, int]], name: str) -> Finding:
     if registered is None:
-        text = "no device plugin has ever registered: there is no %s" % busy.KUBELET
+        text = "no device plugin has ever registered: there is no %s" % KUBELET
     elif name in registered:
         text = "%d healthy devices" % registered[name]
     else:
         others = ", ".join(printable(other) for other in sorted(registered)) or "nothing"
         text = "not registered; registered: %s" % others
     good = bool(registered and registered.get(name))
-    return KUBERNETES.judge(name, "ok" if good else "drift", "at least one healthy device", text, busy.KUBELET)
+    return KUBERNETES.judge(name, "ok" if good else "drift", "at least one healthy device", text, KUBELET)

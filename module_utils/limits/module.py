@@ -10,10 +10,10 @@ from ..change import apply, module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan, merge
 from ..core.size import parse_size
-from . import container_limits
+from . import container_limits, container_runtimes
 from . import plan as host_limits
 
-SPEC = {
+SPEC: module.Spec = {
     "nofile": {"type": "int", "default": 1048576},
     "shm": {"type": "str", "default": "8G"},
     "container_runtimes": {
@@ -39,7 +39,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     def look() -> Plan:
         found = merge(
             host_limits.plan(host_limits.read(host), want.limits),
-            container_limits.plan(container_limits.read(host, want.runtimes), want),
+            container_limits.plan(container_runtimes.read(host, want.runtimes), want),
         )
         return found.with_backup(given["backup"]).limit(given["max_disruption"])
 

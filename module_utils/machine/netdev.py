@@ -13,7 +13,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Iterable, List, Optional, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, attempt
+from ..core.host import Host, ParseError, Problem, attempt, read_once
 from .pci import natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
@@ -126,6 +126,7 @@ def defaults(routes: Iterable[Route]) -> Tuple[DefaultRoute, ...]:
     return tuple(sorted(found, key=lambda route: (route.metric, route.family)))
 
 
+@read_once
 def read(host: Host) -> Tuple[Tuple[Netdev, ...], Tuple[Problem, ...]]:
     """All interfaces in natural order of their names, virtual ones too: a route may run over them."""
     problems: List[Problem] = []

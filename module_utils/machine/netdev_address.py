@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_address
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ..core.host import Host, ParseError
+from ..core.host import Host, ParseError, read_once
 
 ADDRESSES = ("ip", "-j", "address", "show")
 # Seconds: a short limit for nvidia-smi does not apply to the kernel.
@@ -61,6 +61,7 @@ def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
     return found
 
 
+@read_once
 def read(host: Host) -> Dict[str, Tuple[Address, ...]]:
     """Read the addresses. Raises ReadError, ParseError."""
     return parse(host.query(ADDRESSES, _TIMEOUT))

@@ -13,12 +13,14 @@ import re
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 
 DEVICES = "/sys/bus/pci/devices"
 
 # Nearest first.
 PATH_CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
+# Below one PCIe switch, or two.
+NEAR = ("PIX", "PXB")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ def parse_speed(text: str) -> float:
     return float(match.group(1))
 
 
+@read_once
 def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
     """Every PCI function by address, in PCI order.
 

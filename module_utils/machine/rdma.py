@@ -16,7 +16,7 @@ from functools import partial
 from ipaddress import IPv6Address
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of, read_once
 from ..core.number import whole
 from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
 
@@ -192,6 +192,7 @@ def read_mtus(host: Host) -> Mtus:
         return problem_of(error, name)
 
 
+@read_once
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
     """RDMA devices in natural order of their names. No such directory: no RDMA driver is loaded, no devices."""
     problems: List[Problem] = []

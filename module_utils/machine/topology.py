@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.host import Host, Problem
+from ..core.host import Host, Problem, read_once
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
 from .netdev import DefaultRoute, Netdev
@@ -67,6 +67,7 @@ class Topology:
     without_rdma: Tuple[PciDevice, ...] = ()
 
 
+@read_once
 def read(host: Host, ask_nvidia_smi: bool = True) -> Topology:
     """Run every reader and join the results. What could not be read is in ``problems``.
 

@@ -18,6 +18,7 @@ VENDOR = "/sys/class/dmi/id/sys_vendor"
 PRODUCT = "/sys/class/dmi/id/product_name"
 ASSET_TAG = "/sys/class/dmi/id/chassis_asset_tag"
 CPUINFO = "/proc/cpuinfo"
+X86, ARM = "x86_64", "aarch64"
 HYPERVISOR = "/sys/hypervisor/type"
 # Start of sys_vendor, start of product_name, hypervisor. Bare-metal machines of the two clouds say the same.
 _DMI = (

@@ -15,15 +15,13 @@ import fnmatch
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import mounts, systemd_files
-from ..core.check import Check
-from ..core.finding import SEVERITIES, Finding, printable
+from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
-from . import lint as nccl_lint
 from . import shell_assignments
 from .environment_sources import (
     HOME_SOURCES,
@@ -43,18 +41,6 @@ from .environment_sources import (
     parse_task_prolog,
     parse_unit,
 )
-from .library import Library
-from .version import Version
-
-OVERRIDES = Check(
-    "nccl_conf.environment",
-    why="NCCL uses the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
-    fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
-    aspect="persisted",
-)
-"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, `user@.service` and user.conf
-among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
-does not read; `unknown` where only running it would show. What costs little is a note"""
 
 # Each home costs a handful of files; a login node has thousands of users, a compute node a few.
 MOST_HOMES = 500
@@ -82,7 +68,6 @@ _UNITS = {
 }
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
 _SSHD = "/etc/ssh/sshd_config"
-_WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
 _SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|Prolog|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
 
@@ -411,102 +396,3 @@ def _below(folder: str, path: str) -> str:
 def _parse_prolog(text: str) -> List[Pair]:
     """A prolog runs as root before the job, which inherits nothing of it; only what it may write for the job counts."""
     return [Pair(one.name, None, one.line) for one in shell_assignments.parse(text) if one.scope == "unclear"]
-
-
-# -- the judgement ---------------------------------------------------------------------------------------------------
-
-
-def judge(
-    environment: Environment,
-    meant: Mapping[str, str],
-    accepted: Mapping[str, str],
-    libraries: Sequence[Library] = (),
-    version: Optional[Version] = None,
-    hcas: Sequence[str] = (),
-) -> Tuple[List[Finding], List[str]]:
-    """Return findings on settings that override nccl.conf, and notes on accepted or cheap ones.
-
-    meant: the variables of /etc/nccl.conf.   accepted: NAME or NAME=VALUE -> the site's reason.
-    """
-    findings: List[Finding] = []
-    notes: List[str] = []
-    places: Dict[str, Set[str]] = {}
-    for one in environment.settings:
-        places.setdefault(one.variable, set()).add(one.source)
-    for one in _first_of_each(environment.settings):
-        if one.value is not None and meant.get(one.name) == one.value:
-            continue
-        reason = accepted.get(one.variable, accepted.get("%s=%s" % (one.name, one.value)))
-        if reason is not None:
-            notes.append("accepted: %s in %s (%s)" % (one.variable, printable(one.source), reason))
-            continue
-        found = _judge_one(one, meant, libraries, version, hcas, one in environment.missing)
-        if found is None:
-            continue
-        others = sorted(places[one.variable] - {one.source})
-        if others:
-            found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
-        if found.severity == "minor" and not one.idle:
-            notes.append("%s, %s: %s" % (found.source, found.have, found.why))
-            continue
-        findings.append(found)
-    if not findings:
-        want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
-        where = "the files that set jobs' variables"
-        findings.append(OVERRIDES.judge("the environment of jobs", "ok", want, have, where))
-    return findings, notes
-
-
-def _first_of_each(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """One setting of each variable and file, for a subject has one finding: a certain value goes before one that is
-    not known, or set under a condition."""
-    kept: Dict[Tuple[str, str], Setting] = {}
-    for one in settings:
-        known = kept.setdefault((one.source, one.variable), one)
-        if (known.value is None, known.conditional) > (one.value is None, one.conditional):
-            kept[(one.source, one.variable)] = one
-    return iter(kept.values())
-
-
-def _judge_one(
-    one: Setting,
-    meant: Mapping[str, str],
-    libraries: Sequence[Library],
-    version: Optional[Version],
-    hcas: Sequence[str],
-    missing: bool,
-) -> Optional[Finding]:
-    where = "%s:%d" % (one.source, one.line)
-    if one.value is None:
-        why = "only running the file would show the value, and Busbar does not run it"
-        fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
-        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
-        return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
-    found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
-    if missing:
-        why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf"
-        found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
-    if not found and one.raw:
-        found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
-        found = [finding for finding in found if finding.check != nccl_lint.LIBRARY.id]
-        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    elif not found:
-        found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
-    if not found:
-        return None
-    worst = found[0]
-    have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
-    why = "%s It reaches %s." % (worst.why, one.reach)
-    check = nccl_lint.CONFLICT if worst.check == nccl_lint.CONFLICT.id else OVERRIDES
-    severity = "minor" if one.idle else worst.severity
-    want = "not set" if worst.want in (None, "no line") else worst.want
-    fix = OVERRIDES.fix % (one.variable, one.line, one.source)
-    return _judged(check, one, worst.state, severity, want, have, why, fix)
-
-
-def _judged(
-    check: Check, one: Setting, state: str, severity: str, want: Optional[str], have: str, why: str, fix: str
-) -> Finding:
-    subject, source = "%s %s" % (one.source, one.variable), "%s:%d" % (one.source, one.line)
-    found = check.judge(subject, state, want, have[:200], source, fix, why=printable(why), severity=severity)
-    return found.scrubbed(())

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
-from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ReadError
 from ..core.systemd_files import unit_files, wanted_at_boot
 from . import grammar
 from . import lint as nccl_lint
+from .checks import OWNER
 from .library import Library
 from .version import Version
 
@@ -27,15 +27,6 @@ from .version import Version
 MARK = "Retained from the nccl.conf of the image"
 # Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
 WRITERS = ("sku-customizations.service",)
-OWNER = Check(
-    "nccl_conf.owner",
-    why="a service of the image rewrites nccl.conf at every boot, without the rails and all else that was put there",
-    fix="systemctl disable %s on the node (without --now: to stop it unloads nvidia_peermem and stops the Fabric"
-    " Manager); it empties the file again when the node goes down, so run site.yml for this host after its next boot",
-    severity="minor",
-    aspect="persisted",
-)
-"On a cloud's image: does nothing else write nccl.conf at boot"
 
 
 @dataclass(frozen=True)

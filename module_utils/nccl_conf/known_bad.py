@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES
+from ..machine.virtualization import ARM, X86
 from .version import Version, format_version
 
 # Effects, and what a finding says of them.
 HANG, CRASH, WRONG = "hangs", "crashes", "computes wrong values"
-X86, ARM = "x86_64", "aarch64"
 # What a row needs beside the release, and what a finding says of it.
 SCALE, RESTART, RAS, RAS_QUERY, WINDOWS, ONE_RANK, MNNVL = NEEDS = (
     *("at large scale", "with in-process restart, which aborts communicators and makes new ones"),

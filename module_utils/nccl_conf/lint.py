@@ -12,122 +12,14 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding
 from . import grammar
+from . import lint_checks as checks
 from . import lint_names as names
 from . import lint_values as values
 from .library import Library
-from .lint_issue import Fault, Use, cost, judged, reads_integer, show, use_of, weight
+from .lint_issue import Fault, Use, cost, filled, judged, reads_integer, show, use_of, weight
 from .version import Version
-
-LIBRARY = Check(
-    "nccl_conf.lint.library",
-    why="Which variables are read depends on the release; only the rules that hold for all were checked.",
-    fix="Set busbar_nccl_libraries to the files that jobs load, or busbar_nccl_version.",
-    aspect="persisted",
-)
-"Is it known which release of NCCL will read the file"
-BOM = Check(
-    "nccl_conf.lint.bom",
-    why="The file starts with a byte order mark, which NCCL takes for a part of the first line's name.",
-    fix="Save the file as plain ASCII.",
-    aspect="persisted",
-)
-"Does the file start with its first line, and not with a byte order mark"
-CARRIAGE_RETURN = Check(
-    "nccl_conf.lint.carriage_return",
-    why="NCCL before 2.30.3 reads the carriage return as the last character of each value.",
-    fix="Save the file with Unix line ends.",
-    severity="minor",
-    aspect="persisted",
-)
-"Do the lines end in a line feed alone"
-CHARACTER = Check(
-    "nccl_conf.lint.character",
-    why="The line holds characters that are not printable ASCII; NCCL takes them into the name or value.",
-    fix="Type the line again in plain ASCII.",
-    aspect="persisted",
-)
-"Is the line printable ASCII"
-COMMENT_ASSIGNMENT = Check(
-    "nccl_conf.lint.comment_assignment",
-    why="NCCL before 2.26 knows no comments: %s sets a variable whose name starts with #.",
-    fix="Reword the comment so that it holds no equals sign.",
-    severity="minor",
-    aspect="persisted",
-)
-"Does the oldest release in use also read the comment as a comment"
-INDENTED_COMMENT = Check(
-    "nccl_conf.lint.indented_comment",
-    why="A comment is one only when # is the first character of the line.",
-    fix="Move # to the first column.",
-    severity="minor",
-    aspect="persisted",
-)
-"Does the comment start in the first column"
-INLINE_COMMENT = Check(
-    "nccl_conf.lint.inline_comment",
-    why="NCCL has no comments behind a value: the comment becomes a part of it.",
-    fix="Put the comment on a separate line.",
-    aspect="persisted",
-)
-"Is the value free of a comment behind it"
-NO_ASSIGNMENT = Check(
-    "nccl_conf.lint.no_assignment",
-    why="The line is not NAME=VALUE, so NCCL ignores it.",
-    fix="Write it as NAME=VALUE, or as a comment that starts with #.",
-    aspect="persisted",
-)
-"Is the line NAME=VALUE, a comment or empty"
-EMPTY_VALUE = Check(
-    "nccl_conf.lint.empty_value",
-    why="The variable is set to nothing, which hides a value that another file would give it.",
-    fix="Give it a value, or remove the line.",
-    severity="minor",
-    aspect="persisted",
-)
-"Has the variable a value"
-TOO_LONG = Check(
-    "nccl_conf.lint.too_long",
-    why="NCCL cuts names and values after %d bytes." % grammar.LIMIT,
-    fix="Shorten the line.",
-    aspect="persisted",
-)
-"Are name and value short enough for every release"
-EXPORT = Check(
-    "nccl_conf.lint.export",
-    why="NCCL is not a shell: it sets a variable called %r, and %s stays unset.",
-    fix="Remove the word before the name.",
-    aspect="persisted",
-)
-"Does the line start with the name, and not with export or the like"
-BLANK = Check(
-    "nccl_conf.lint.blank",
-    why="NCCL trims nothing: the blank becomes a part of the %s.",
-    fix="Remove the blanks around the name and the value.",
-    aspect="persisted",
-)
-"Are name and value free of blanks around them"
-QUOTES = Check(
-    "nccl_conf.lint.quotes", why="NCCL does not remove the quotes: %s.", fix="Remove the quotes.", aspect="persisted"
-)
-"Is the value free of quotes around it"
-DUPLICATE = Check(
-    "nccl_conf.lint.duplicate",
-    why="NCCL uses the first definition, in line %d; this one has no effect.",
-    fix="Keep one of the two lines.",
-    aspect="persisted",
-)
-"Is each variable set once in the file"
-CONFLICT = Check(
-    "nccl_conf.conflict",
-    why="NCCL uses the first definition that it reads, and this one comes before /etc/nccl.conf: "
-    "the value there has no effect.",
-    fix="Remove the variable from %s.",
-    aspect="persisted",
-)
-"Does nothing that NCCL gets earlier set a variable of nccl.conf to something else; names file and line"
 
 _CANONICAL_LIMIT = 1000  # bytes of a name or value that no release cuts
 _BLANKS = " \t\v\f"
@@ -149,9 +41,9 @@ def lint(
     findings = []
     if not use.versions:
         want, have = "a readable libnccl.so.2 or a version", "neither a library nor a version is known"
-        findings.append(LIBRARY.judge(path, "unknown", want, have))
+        findings.append(checks.LIBRARY.judge(path, "unknown", want, have))
     if text.startswith("\ufeff"):
-        findings.append(BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
+        findings.append(checks.BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
         text = text[1:]
 
     seen: Dict[str, grammar.Line] = {}
@@ -173,7 +65,7 @@ def lint(
         first = seen.setdefault(line.name, line)
         if first is not line:
             severity = "minor" if line.value == first.value else "major"
-            faults.append(Fault(DUPLICATE, "each name once", DUPLICATE.why % first.number, severity=severity))
+            faults.append(filled(checks.DUPLICATE, "each name once", first.number, severity=severity))
             continue
         faults.extend(spelling)
         cleaned.setdefault(name, value)
@@ -206,7 +98,7 @@ def lint_variable(
     if bare != value:
         why = "NCCL trims nothing and knows no quotes: the characters around the value become a part of it."
         want = show("%s=%s" % (name, bare))
-        faults.append(Fault(QUOTES, want, why, "Write %s." % want, cost(name, value, bare)))
+        faults.append(Fault(checks.QUOTES, want, why, "Write %s." % want, cost(name, value, bare)))
     faults += _meaning_faults(name, bare, use_of(libraries, version, hcas, place))
     found = judged(faults, "%s %s" % (where, show(name, 80)), where, show("%s=%s" % (name, value)))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
@@ -226,13 +118,13 @@ def conflicts(meant: Mapping[str, str], other: Mapping[str, str], other_path: st
     other: what that file sets: ``settings(parse(...))`` for ~/.nccl.conf, the pairs of /etc/environment.
     """
     return [
-        CONFLICT.judge(
+        checks.CONFLICT.judge(
             "%s %s" % (other_path, show(name, 80)),
             "drift",
             want=show(meant[name]),
             have=show(other[name]),
             source=other_path,
-            fix=CONFLICT.fix % other_path,
+            fix=checks.CONFLICT.fix % other_path,
             severity=weight(name),
         )
         for name in sorted(set(meant) & set(other))
@@ -249,26 +141,26 @@ def _line_faults(line: grammar.Line, use: Use) -> Iterator[Fault]:
     raw = line.raw
     if not _PLAIN.fullmatch(raw):
         severity = "minor" if line.kind == "comment" else weight(line.name or "")
-        yield Fault(CHARACTER, "printable ASCII", severity=severity)
+        yield Fault(checks.CHARACTER, "printable ASCII", severity=severity)
     if line.kind == "comment":
         old = use.before(grammar.COMMENTS)
         if old and "=" in raw:
-            yield Fault(COMMENT_ASSIGNMENT, "a comment without =", COMMENT_ASSIGNMENT.why % old)
+            yield filled(checks.COMMENT_ASSIGNMENT, "a comment without =", old)
     elif _is_indented_comment(raw):
-        yield Fault(INDENTED_COMMENT, show(raw.lstrip(_BLANKS)))
+        yield Fault(checks.INDENTED_COMMENT, show(raw.lstrip(_BLANKS)))
     elif line.kind == "ignored":
         if raw.strip(_BLANKS):
-            yield Fault(NO_ASSIGNMENT, "NAME=VALUE")
+            yield Fault(checks.NO_ASSIGNMENT, "NAME=VALUE")
     else:
         name, _equals, value = raw.partition("=")
         of_name, longest = len(grammar.encoded(name)), max(len(grammar.encoded(part)) for part in (name, value))
         if longest > _CANONICAL_LIMIT:
             crash = use.before(grammar.SAFE_NAMES) if of_name > grammar.LIMIT else None
             severity = "critical" if crash else "major" if longest > grammar.LIMIT else "minor"
-            why = TOO_LONG.why + (" %s overruns its buffer and ends the job." % crash if crash else "")
-            yield Fault(TOO_LONG, "at most %d bytes" % _CANONICAL_LIMIT, why, severity=severity)
+            why = checks.TOO_LONG.why + (" %s overruns its buffer and ends the job." % crash if crash else "")
+            yield Fault(checks.TOO_LONG, "at most %d bytes" % _CANONICAL_LIMIT, why, severity=severity)
         if not value:
-            yield Fault(EMPTY_VALUE, "a value, or no line")
+            yield Fault(checks.EMPTY_VALUE, "a value, or no line")
 
 
 def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
@@ -277,8 +169,7 @@ def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
     export = _EXPORT.match(name)
     meant = (export.group(1) if export else name).strip(_BLANKS)
     if export:
-        why = EXPORT.why % (show(name, 80), show(meant, 80))
-        faults.append(Fault(EXPORT, show("%s=%s" % (meant, value)), why))
+        faults.append(filled(checks.EXPORT, show("%s=%s" % (meant, value)), show(name, 80), show(meant, 80)))
     bare = value
     comment = _INLINE_COMMENT.search(value)
     if comment:
@@ -289,15 +180,15 @@ def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
     unquoted = stripped.strip("\"'")
     want = show("%s=%s" % (meant, unquoted))
     if bare != value:
-        faults.append(Fault(INLINE_COMMENT, want, severity=cost(meant, value, unquoted)))
+        faults.append(Fault(checks.INLINE_COMMENT, want, severity=cost(meant, value, unquoted)))
     lost = meant != name and not export
     if lost or stripped != bare:
-        why = BLANK.why % ("name, and the variable stays unset" if lost else "value")
-        faults.append(Fault(BLANK, want, why, severity="major" if lost else cost(meant, bare, stripped)))
+        what = "name, and the variable stays unset" if lost else "value"
+        faults.append(filled(checks.BLANK, want, what, severity="major" if lost else cost(meant, bare, stripped)))
     if unquoted != stripped:
         number = "the value is no longer a number and reads as 0"
-        why = QUOTES.why % (number if reads_integer(meant) else "they become a part of the value")
-        faults.append(Fault(QUOTES, want, why, severity=cost(meant, stripped, unquoted)))
+        what = number if reads_integer(meant) else "they become a part of the value"
+        faults.append(filled(checks.QUOTES, want, what, severity=cost(meant, stripped, unquoted)))
     return meant, unquoted, faults
 
 
@@ -307,7 +198,7 @@ def _carriage_return(lines: Sequence[grammar.Line], use: Use, path: str) -> Find
         pairs = [(line.name, line.value or "") for line in lines if line.name is not None]
         costs = [cost(name, value + "\r", value) for name, value in pairs]
         severity = min(costs, key=SEVERITIES.index, default="minor")
-    return CARRIAGE_RETURN.judge(
+    return checks.CARRIAGE_RETURN.judge(
         path,
         "drift",
         want="lines that end in a line feed alone",

@@ -61,6 +61,11 @@ class Fault(NamedTuple):
     state: str = "drift"
 
 
+def filled(check: Check, want: Optional[str], *words: object, severity: Optional[str] = None) -> Fault:
+    """Return a fault whose reason is the check's, with these words in it."""
+    return Fault(check, want, check.why % words, severity=severity)
+
+
 def judged(faults: Iterable[Fault], subject: str, source: str, have: str) -> List[Finding]:
     """A finding of each; of several with the same check, of the first."""
     first = {}

@@ -7,47 +7,10 @@ from __future__ import annotations
 import difflib
 from typing import Collection, Optional
 
-from ..core.check import Check
+from . import lint_checks as checks
 from .lint_issue import Fault, Use, show
 from .variables import BUILD, NCCL_TESTS, NEVER, PYTORCH, VARIABLES, known_names, reader
 from .version import NEWEST, format_version
-
-NEVER_EXISTED = Check(
-    "nccl_conf.lint.never_existed",
-    why="No release of NCCL has ever read %s: the line has no effect.",
-    aspect="persisted",
-)
-"Does some release of NCCL read the variable (widely copied names are read by none)"
-DEAD_VARIABLE = Check(
-    "nccl_conf.lint.dead_variable",
-    why="%s is not read any more since NCCL %s, so not by %s.",
-    fix="Remove the line.",
-    aspect="persisted",
-)
-"Is the variable still read by the releases in use"
-UNKNOWN_VARIABLE = Check(
-    "nccl_conf.lint.unknown_variable",
-    why="%s is not read by %s: the line has no effect there.",
-    fix="Remove the line.",
-    aspect="persisted",
-)
-"Is the variable read by the libraries, or the release, that jobs use"
-FOREIGN_VARIABLE = Check(
-    "nccl_conf.lint.foreign_variable",
-    why="%s is not a variable of NCCL. The line sets it in every process that uses NCCL, from then on.",
-    fix="Set it where the program that reads it is started.",
-    severity="minor",
-    aspect="persisted",
-)
-"Is the variable NCCL's, or its plugins'"
-WRONG_PLACE = Check(
-    "nccl_conf.lint.wrong_place",
-    why="It belongs to one job, not to a file that every job reads.",
-    fix="Set it in the job that needs it.",
-    severity="minor",
-    aspect="persisted",
-)
-"Is the variable useful in a file that every job reads"
 
 # Name -> severity, why.
 _WRONG_PLACE = {
@@ -64,29 +27,29 @@ _WRONG_PLACE = {
 def fault(name: str, use: Use) -> Optional[Fault]:
     """Return why no program reads this variable, or why it should not stand in ``use.place``."""
     if name in NEVER:
-        return Fault(NEVER_EXISTED, None, NEVER_EXISTED.why % name, NEVER[name])
+        return Fault(checks.NEVER_EXISTED, None, checks.NEVER_EXISTED.why % name, NEVER[name])
     if name in PYTORCH:
         why = "NCCL does not read %s. PyTorch does, as the old name of TORCH_%s, and warns of it."
         why += " It does so before NCCL reads this file." if use.place == "file" else ""
-        return Fault(FOREIGN_VARIABLE, "TORCH_" + name, why % (name, name), "Set TORCH_%s in the job." % name)
+        return Fault(checks.FOREIGN_VARIABLE, "TORCH_" + name, why % (name, name), "Set TORCH_%s in the job." % name)
     who = reader(name)
     if who == NCCL_TESTS and use.place == "file":
         why = "%s is read by nccl-tests, before NCCL reads this file." % name
-        return Fault(WRONG_PLACE, None, why, "Set it where the test is started.")
+        return Fault(checks.WRONG_PLACE, None, why, "Set it where the test is started.")
     if who not in (None, "library") and (who != BUILD or use.place != "file"):
         return None
     if not name.startswith("NCCL_"):
         similar = _similar(name.upper(), VARIABLES, 0.85)
         if similar:
             why = "NCCL reads no variable %s; names are matched exactly." % show(name, 80)
-            return Fault(UNKNOWN_VARIABLE, similar, why, "Write %s." % similar)
-        return Fault(FOREIGN_VARIABLE, None, FOREIGN_VARIABLE.why % show(name, 80))
+            return Fault(checks.UNKNOWN_VARIABLE, similar, why, "Write %s." % similar)
+        return Fault(checks.FOREIGN_VARIABLE, None, checks.FOREIGN_VARIABLE.why % show(name, 80))
     if name in _WRONG_PLACE and use.place != "job" and (name, use.place) != ("NCCL_CONF_FILE", "environment"):
         severity, why = _WRONG_PLACE[name]
-        return Fault(WRONG_PLACE, None, why, severity=severity)
+        return Fault(checks.WRONG_PLACE, None, why, severity=severity)
     if use.place != "file" and who is None and not misspelt(name):
         why = "%s is not a variable of NCCL or of a plugin that Busbar knows." % show(name, 80)
-        return Fault(FOREIGN_VARIABLE, None, why, "Remove the line if no program or script of yours reads it.")
+        return Fault(checks.FOREIGN_VARIABLE, None, why, "Remove the line if no program or script of yours reads it.")
     return _never_read(name, use)
 
 
@@ -126,12 +89,12 @@ def _never_read(name: str, use: Use) -> Optional[Fault]:
         return None
     severity = "major" if everywhere else "minor"
     if variable is not None and variable.removed is not None and min(lacking) >= variable.removed:
-        why = DEAD_VARIABLE.why % (name, format_version(variable.removed), where)
-        return Fault(DEAD_VARIABLE, None, why, variable.remark or None, severity)
-    why = UNKNOWN_VARIABLE.why % (show(name, 80), where)
+        why = checks.DEAD_VARIABLE.why % (name, format_version(variable.removed), where)
+        return Fault(checks.DEAD_VARIABLE, None, why, variable.remark or None, severity)
+    why = checks.UNKNOWN_VARIABLE.why % (show(name, 80), where)
     if variable is not None and variable.since is not None and max(lacking) < variable.since:
         why += " The first release that reads it is %s." % format_version(variable.since)
-        return Fault(UNKNOWN_VARIABLE, None, why, "Remove the line until that release is installed.", severity)
+        return Fault(checks.UNKNOWN_VARIABLE, None, why, "Remove the line until that release is installed.", severity)
     if not use.libraries and use.versions and max(lacking) > NEWEST and variable is None:
         why = "Whether NCCL %s reads %s is not known: it is newer than the table, which ends with %s." % (
             format_version(max(lacking)),
@@ -139,7 +102,7 @@ def _never_read(name: str, use: Use) -> Optional[Fault]:
             format_version(NEWEST),
         )
         fix = "Name the library (busbar_nccl_libraries; --library)."
-        return Fault(UNKNOWN_VARIABLE, None, why, fix, severity, "unknown")
+        return Fault(checks.UNKNOWN_VARIABLE, None, why, fix, severity, "unknown")
     similar = misspelt(name) or _similar(name, sorted(names), 0.8)
     fix = "Write %s, if that was meant." % similar if similar else "Remove the line."
-    return Fault(UNKNOWN_VARIABLE, similar, why, fix, severity)
+    return Fault(checks.UNKNOWN_VARIABLE, similar, why, fix, severity)

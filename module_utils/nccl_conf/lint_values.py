@@ -7,86 +7,36 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.check import Check
+from . import lint_checks as checks
 from .grammar import strtoll
-from .lint_issue import Fault, Use, show, weight
-from .lint_names import WRONG_PLACE
+from .lint_issue import Fault, Use, filled, show, weight
 from .variables import VARIABLES
 from .version import OLDEST, Version, format_version
 
-BAD_VALUE = Check(
-    "nccl_conf.lint.bad_value", why="NCCL takes the value for another, or ends the job.", aspect="persisted"
-)
-"Does NCCL read the value as intended"
-ADVICE = Check(
-    "nccl_conf.lint.advice",
-    why="The value is accepted, and of no use or harmful on every machine.",
-    fix="Remove the line.",
-    aspect="persisted",
-)
-"Does the line have an effect, without switching a path off"
-GDR_OFF = Check(
-    "nccl_conf.lint.gdr_off",
-    why="No NIC is that near to a GPU: %s switches GPUDirect RDMA off.",
-    fix="Remove the line.",
-    aspect="persisted",
-)
-"Does the level of NCCL_NET_GDR_LEVEL leave GPUDirect RDMA on"
-LEGACY_LEVEL = Check(
-    "nccl_conf.lint.legacy_level",
-    why="%s is a legacy number that means %s.",
-    fix="Remove the line, or write %s if that was meant.",
-    severity="minor",
-    aspect="persisted",
-)
-"Is the level of a path written as a name, and not as a number"
-GID_INDEX = Check(
-    "nccl_conf.lint.gid_index",
-    why="NCCL %s finds the RoCE GID of each port itself; a fixed index is wrong where the table differs.",
-    fix="Remove the line.",
-    aspect="persisted",
-)
-"Is the RoCE GID left to NCCL, if NCCL finds it for each port"
-PREFIX_MATCH = Check(
-    "nccl_conf.lint.prefix_match",
-    why="Without = each name is a prefix: %s.",
-    fix="Put = before the list, so that the names are exact.",
-    aspect="persisted",
-)
-"Are the names of a list exact, not prefixes of others"
-UNKNOWN_HCA = Check(
-    "nccl_conf.lint.unknown_hca",
-    why="%s matches no RDMA device: that rail is not used. The host has %s.",
-    fix="Name the devices of the compute rails.",
-    aspect="persisted",
-)
-"Is every device of NCCL_IB_HCA one of the host's"
-
 # Accepted integers, both ends included. -1 or -2 is "automatic" where the library reports it.
 _RANGES = {
-    "NCCL_" + name: limits
-    for limits, names in (
-        (
-            (0, 1),
-            "COLLNET_ENABLE DMABUF_ENABLE GDRCOPY_ENABLE IB_DEVICE_PCI_ORDER IB_DISABLE IB_ECE_ENABLE "
-            "IB_MERGE_NICS IB_MERGE_VFS IB_OOO_RQ IB_RETURN_ASYNC_EVENTS IB_SPLIT_DATA_ON_QPS NET_GDR_C2C "
-            "P2P_DISABLE PXN_C2C PXN_DISABLE",
-        ),
-        ((0, 2), "CROSS_NIC IB_DATA_DIRECT IB_PCI_RELAXED_ORDERING IGNORE_DISABLED_P2P NVLS_ENABLE P2P_PXN_LEVEL"),
-        ((-1, 255), "GIN_IB_TC IB_FIFO_TC IB_GID_INDEX IB_TC"),
-        ((-2, 1), "CUMEM_ENABLE IB_ADAPTIVE_ROUTING NET_GDR_READ"),
-        ((1, 2), "IB_ROCE_VERSION_NUM SHM_LOCALITY"),
-        ((1, 64), "MAX_CTAS MIN_CTAS"),
-        ((-2, 2), "MNNVL_ENABLE"),
-        ((-1, 1), "CUMEM_HOST_ENABLE"),
-        ((-1, 15), "IB_SL"),
-        ((0, 7), "IB_RETRY_CNT"),
-        ((0, 255), "IB_PKEY"),
-        ((1, 16), "SOCKET_NTHREADS"),
-        ((1, 31), "IB_TIMEOUT"),
-        ((1, 128), "IB_QPS_PER_CONNECTION"),
+    "NCCL_" + name: (int(least), int(most))
+    for least, most, *names in (
+        row.split()
+        for row in """
+0 1 COLLNET_ENABLE DMABUF_ENABLE GDRCOPY_ENABLE IB_DEVICE_PCI_ORDER IB_DISABLE IB_ECE_ENABLE IB_MERGE_NICS IB_MERGE_VFS
+0 1 IB_OOO_RQ IB_RETURN_ASYNC_EVENTS IB_SPLIT_DATA_ON_QPS NET_GDR_C2C P2P_DISABLE PXN_C2C PXN_DISABLE
+0 2 CROSS_NIC IB_DATA_DIRECT IB_PCI_RELAXED_ORDERING IGNORE_DISABLED_P2P NVLS_ENABLE P2P_PXN_LEVEL
+-1 255 GIN_IB_TC IB_FIFO_TC IB_GID_INDEX IB_TC
+-2 1 CUMEM_ENABLE IB_ADAPTIVE_ROUTING NET_GDR_READ
+1 2 IB_ROCE_VERSION_NUM SHM_LOCALITY
+1 64 MAX_CTAS MIN_CTAS
+-2 2 MNNVL_ENABLE
+-1 1 CUMEM_HOST_ENABLE
+-1 15 IB_SL
+0 7 IB_RETRY_CNT
+0 255 IB_PKEY
+1 16 SOCKET_NTHREADS
+1 31 IB_TIMEOUT
+1 128 IB_QPS_PER_CONNECTION
+""".strip().split("\n")
     )
-    for name in names.split()
+    for name in names
 }
 
 # A positive number of these has to be a multiple of 32 in this range.
@@ -98,91 +48,66 @@ _RANGE_NOTES = {
     "NCCL_IB_TIMEOUT": " 0 and 32 or more wait for ever, so a lost packet hangs the job.",
 }
 
-# (variable, value in lower case) -> severity, why: real and accepted, but of no use or harmful on every machine.
+# Variable, value in lower case, severity, why: real and accepted, but of no use or harmful on every machine.
 _ADVICE = {
-    ("NCCL_DMABUF_ENABLE", "0"): ("major", "It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off."),
-    ("NCCL_IB_DISABLE", "0"): ("minor", "0 is the default: the line does nothing."),
-    ("NCCL_IB_DISABLE", "1"): ("critical", "It switches RDMA off: every job runs over TCP."),
-    ("NCCL_MAX_CTAS", "1"): ("major", "One channel fills neither NVLink nor several NICs."),
-    ("NCCL_MNNVL_ENABLE", "0"): ("major", "It stops traffic between the nodes of one NVLink domain from using NVLink."),
-    ("NCCL_NET", "socket"): ("critical", "It chooses TCP: RDMA is not used by any job."),
-    ("NCCL_NET_GDR_READ", "0"): ("major", "What is sent is copied from the GPU to the host's memory first."),
-    ("NCCL_NTHREADS", "512"): ("minor", "512 is the maximum and usually the default: the line has no effect."),
-    ("NCCL_NVLS_ENABLE", "0"): (
-        "major",
-        "It gives up the reduction in the NVSwitches: 370 instead of 480 GB/s of all-reduce on 8 Hopper GPUs.",
-    ),
-    ("NCCL_P2P_DISABLE", "1"): ("major", "It switches off all direct traffic between GPUs, NVLink included."),
-    ("NCCL_P2P_LEVEL", "sys"): ("minor", "It forces PCIe traffic between GPUs across sockets: slow, and it can hang."),
-    ("NCCL_PROTO", "ll"): (
-        "major",
-        "LL sends a flag with every 4 bytes: large messages get half of the bandwidth at most.",
-    ),
-    ("NCCL_PROTO", "simple"): ("minor", "It takes away the protocols for small and middle sizes; NCCL chooses better."),
-    ("NCCL_PXN_DISABLE", "1"): (
-        "minor",
-        "It stops GPUs from reaching the rail's NIC through NVLink: rail fabrics need that.",
-    ),
-    ("NCCL_SHM_DISABLE", "1"): (
-        "major",
-        "GPUs without a direct path exchange data over the network instead of through the host's memory.",
-    ),
+    ("NCCL_" + name, value): (severity, why)
+    for name, value, severity, why in (
+        row.split(None, 3)
+        for row in """
+DMABUF_ENABLE 0 major It takes DMA-BUF away: without nvidia_peermem, GPUDirect RDMA is off.
+IB_DISABLE 0 minor 0 is the default: the line does nothing.
+IB_DISABLE 1 critical It switches RDMA off: every job runs over TCP.
+MAX_CTAS 1 major One channel fills neither NVLink nor several NICs.
+MNNVL_ENABLE 0 major It stops traffic between the nodes of one NVLink domain from using NVLink.
+NET socket critical It chooses TCP: RDMA is not used by any job.
+NET_GDR_READ 0 major What is sent is copied from the GPU to the host's memory first.
+NTHREADS 512 minor 512 is the maximum and usually the default: the line has no effect.
+NVLS_ENABLE 0 major It gives up the reduction in the NVSwitches: 370 instead of 480 GB/s of all-reduce on 8 Hopper GPUs.
+P2P_DISABLE 1 major It switches off all direct traffic between GPUs, NVLink included.
+P2P_LEVEL sys minor It forces PCIe traffic between GPUs across sockets: slow, and it can hang.
+PROTO ll major LL sends a flag with every 4 bytes: large messages get half of the bandwidth at most.
+PROTO simple minor It takes away the protocols for small and middle sizes; NCCL chooses better.
+PXN_DISABLE 1 minor It stops GPUs from reaching the rail's NIC through NVLink: rail fabrics need that.
+SHM_DISABLE 1 major GPUs without a direct path exchange data over the network instead of through the host's memory.
+""".strip().split("\n")
+    )
 }
 _BUFFSIZE = 4194304
 _LONGEST_USUAL_TIMEOUT = 20  # the default since 2.23
 
-# Path types and the first release that knows them; None: every release.
-_LEVELS: Dict[str, Optional[Version]] = {
-    "LOC": None,
-    "NVL": None,
-    "NVB": None,
-    "C2C": (2, 26, 2),
-    "PIX": None,
-    "PXB": None,
-    "P2C": (2, 27, 3),
-    "PXN": None,
-    "PHB": None,
-    "SYS": None,
-}
+# Path types, in the order of their distance; NCCL's older releases lack some.
+_LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+_FIRST_WITH_LEVEL: Dict[str, Version] = {"C2C": (2, 26, 2), "P2C": (2, 27, 3)}
 _LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 _MERGE_LEVELS = ("LOC", "PORT", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
 _FAMILIES = ("AF_INET", "AF_INET6")
 
 # Tokens in lower case: (first release, first release without it).
 _ALGORITHMS: Dict[str, Tuple[Version, Optional[Version]]] = {
-    "tree": (OLDEST, None),
-    "ring": (OLDEST, None),
+    **dict.fromkeys(("tree", "ring"), (OLDEST, None)),
     "collnet": (OLDEST, (2, 14, 3)),
-    "collnetdirect": ((2, 14, 3), None),
-    "collnetchain": ((2, 14, 3), None),
+    **dict.fromkeys(("collnetdirect", "collnetchain"), ((2, 14, 3), None)),
     "nvls": ((2, 17, 1), None),
     "nvlstree": ((2, 18, 1), None),
     "pat": ((2, 23, 4), None),
 }
-_PROTOCOLS: Dict[str, Tuple[Version, Optional[Version]]] = {
-    "ll": (OLDEST, None),
-    "ll128": (OLDEST, None),
-    "simple": (OLDEST, None),
-}
+_PROTOCOLS: Dict[str, Tuple[Version, Optional[Version]]] = dict.fromkeys(("ll", "ll128", "simple"), (OLDEST, None))
 _FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _PER_FUNCTION = (2, 24, 3)  # lists for single functions; an unknown word ends the job
 _RAILS_IN_HCA = (2, 30, 5)
 _DYNAMIC_GID = (2, 21, 5)
 
 _DEBUG_LEVELS = ("VERSION", "WARN", "INFO", "ABORT", "TRACE")
-_SUBSYSTEMS: Dict[str, Version] = dict.fromkeys(
-    ("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS", "ALL"), OLDEST
-)
-_SUBSYSTEMS.update(
-    {
-        "BOOTSTRAP": (2, 21, 5),
-        "REG": (2, 21, 5),
-        "PROFILE": (2, 22, 3),
-        "RAS": (2, 24, 3),
-        "ALLOC_HOST": (2, 30, 3),
-        "DESTROY": (2, 30, 3),
-    }
-)
+_SUBSYSTEMS: Dict[str, Version] = {
+    **dict.fromkeys(("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL"), OLDEST),
+    **dict.fromkeys(("PROXY", "NVLS", "ALL"), OLDEST),
+    "BOOTSTRAP": (2, 21, 5),
+    "REG": (2, 21, 5),
+    "PROFILE": (2, 22, 3),
+    "RAS": (2, 24, 3),
+    "ALLOC_HOST": (2, 30, 3),
+    "DESTROY": (2, 30, 3),
+}
 _MAX_HCAS = 32
 _DRIVERS = ("mlx4", "mlx5")  # end in a digit and are intended as prefixes
 
@@ -195,10 +120,10 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
         return
     advice = _recommendation(name, value)
     if advice is not None:
-        yield Fault(ADVICE, "no line", advice[1], severity=advice[0])
+        yield Fault(checks.ADVICE, "no line", advice[1], severity=advice[0])
     newest = use.since(_DYNAMIC_GID)
     if name == "NCCL_IB_GID_INDEX" and value != "-1" and newest:
-        yield Fault(GID_INDEX, "no line", GID_INDEX.why % newest)
+        yield filled(checks.GID_INDEX, "no line", newest)
 
 
 def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -252,7 +177,7 @@ def _recommendation(name: str, value: str) -> Optional[Tuple[str, str]]:
 
 
 def _bad(name: str, want: str, why: str, severity: str = "", fix: str = "") -> Fault:
-    return Fault(BAD_VALUE, want, why, fix or "Write %s." % want, severity or weight(name))
+    return Fault(checks.BAD_VALUE, want, why, fix or "Write %s." % want, severity or weight(name))
 
 
 def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -286,7 +211,7 @@ def socket_threads(values: Mapping[str, str]) -> Iterator[Fault]:
 def _level(name: str, value: str, use: Use) -> Iterator[Fault]:
     legacy = "0" <= value[0] <= "9"
     level = _LEGACY_LEVELS[min(strtoll(value)[0], 4)] if legacy else value
-    first = _LEVELS.get(level)
+    first = _FIRST_WITH_LEVEL.get(level)
     old = use.before(first) if first else None
     if level not in _LEVELS:
         why = "NCCL compares with exact names in capitals, and ignores anything else without a word."
@@ -299,65 +224,73 @@ def _level(name: str, value: str, use: Use) -> Iterator[Fault]:
         why = "NCCL knows %s since %s; %s ignores the line." % (level, format_version(first), old)
         yield _bad(name, "a level that %s knows" % old, why)
     elif name == "NCCL_NET_GDR_LEVEL" and level in ("LOC", "NVL", "NVB"):
-        yield Fault(GDR_OFF, "no line, or PXB", GDR_OFF.why % level)
+        yield filled(checks.GDR_OFF, "no line, or PXB", level)
     elif name == "NCCL_P2P_LEVEL" and level == "LOC":
-        yield Fault(ADVICE, "no line", _ADVICE["NCCL_P2P_DISABLE", "1"][1])
+        yield Fault(checks.ADVICE, "no line", _ADVICE["NCCL_P2P_DISABLE", "1"][1])
     elif legacy:
-        yield Fault(LEGACY_LEVEL, level, LEGACY_LEVEL.why % (value, level), LEGACY_LEVEL.fix % level)
+        fix = checks.LEGACY_LEVEL.fix % level
+        yield filled(checks.LEGACY_LEVEL, level, value, level)._replace(fix=fix)
 
 
 def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     """``[^][=]name[:port],...``: ^ excludes, = makes the names exact; without = a name is a prefix."""
-    noun = "RDMA device" if name == "NCCL_IB_HCA" else "interface"
-    form = "NAME,NAME with ^ (exclude), = (exact) or ^= before the list"
     exclude = value.startswith("^")
     body = value[1:] if exclude else value
     exact = body.startswith("=")
     body = body[1:] if exact else body
     entries = [entry for entry in body.split(",") if entry]
-    if name != "NCCL_IB_HCA" and len(value) == 1:
-        yield _bad(name, form, "NCCL ignores a value of one character.", "major")
+    malformed = _malformed_list(name, value, entries, exclude, exact and body.startswith("^"))
+    malformed = malformed or (_hca_entries(entries, use) if name == "NCCL_IB_HCA" else None)
+    if malformed is not None:
+        yield malformed
         return
-    if exact and body.startswith("^"):
-        yield _bad(name, "^=" + body[1:], "^ has to stand before =; after it, it becomes a part of the first name.")
-        return
-    if not entries:
-        why = "The list is empty, so every %s is %s." % (noun, "excluded" if exclude else "taken")
-        yield _bad(name, form, why, "critical" if exclude else "minor")
-        return
-    if any(c in entry for entry in entries for c in " \t=^"):
-        why = "Blanks and operators inside the list become a part of a name, which then matches no %s." % noun
-        yield _bad(name, form, why)
-        return
-    if name == "NCCL_IB_HCA":
-        for entry in entries:
-            numbers = entry.split(":")[1:]
-            if not all(re.fullmatch("[0-9]*", number) for number in numbers):
-                yield _bad(name, "NAME:PORT", "What follows a colon is a port number; anything else reads as port 0.")
-                return
-            if len(numbers) > 1 and use.before(_RAILS_IN_HCA):
-                why = "Rail and plane behind the port are known since 2.30.5, not to %s." % use.before(_RAILS_IN_HCA)
-                yield _bad(name, "NAME:PORT", why, "major")
-                return
-        if len(entries) > _MAX_HCAS:
-            why = "NCCL reads %d names and drops the other %d." % (_MAX_HCAS, len(entries) - _MAX_HCAS)
-            yield _bad(name, "at most %d names" % _MAX_HCAS, why, "major")
-            return
     names = [entry.split(":")[0] for entry in entries]
     listed = show(("^=" if exclude else "=") + body)
     if name == "NCCL_IB_HCA" and use.hcas:
         yield from _known_devices(names, exclude, exact, listed, use)
-    elif not exact:
+    # An excluded docker1 or virbr1 is intended to exclude its kind.
+    elif not exact and not (exclude and name != "NCCL_IB_HCA"):
         # Names are numbered without leading zeros: mlx5_0 is the beginning of no other, mlx5_1 that of mlx5_10.
         single = sorted((d[-1], d) for d in names if re.fullmatch(r".*[^0-9][1-9]", d) and d not in _DRIVERS)
-        # An excluded docker1 or virbr1 is intended to exclude its kind.
-        if single and not (exclude and name != "NCCL_IB_HCA"):
-            number, device = single[0]
-            why = PREFIX_MATCH.why % ("%s also matches %s0 to %s9" % ((show(device, 40),) * 3))
-            usual = (
-                name == "NCCL_IB_HCA" and number == "1"
-            )  # machines with more than ten devices; more than 20 are rare
-            yield Fault(PREFIX_MATCH, listed, why, severity="major" if usual else "minor")
+        for number, device in single[:1]:
+            # Machines with more than ten devices are usual, with more than 20 rare.
+            severity = "major" if name == "NCCL_IB_HCA" and number == "1" else "minor"
+            others = "%s also matches %s0 to %s9" % ((show(device, 40),) * 3)
+            yield filled(checks.PREFIX_MATCH, listed, others, severity=severity)
+
+
+def _malformed_list(name: str, value: str, entries: Sequence[str], exclude: bool, reverse: bool) -> Optional[Fault]:
+    """Return the fault of a list that is none. reverse: = stands before ^."""
+    noun = "RDMA device" if name == "NCCL_IB_HCA" else "interface"
+    form = "NAME,NAME with ^ (exclude), = (exact) or ^= before the list"
+    if name != "NCCL_IB_HCA" and len(value) == 1:
+        return _bad(name, form, "NCCL ignores a value of one character.", "major")
+    if reverse:
+        right = "^=" + value[3 if exclude else 2 :]
+        return _bad(name, right, "^ has to stand before =; after it, it becomes a part of the first name.")
+    if not entries:
+        why = "The list is empty, so every %s is %s." % (noun, "excluded" if exclude else "taken")
+        return _bad(name, form, why, "critical" if exclude else "minor")
+    if any(c in entry for entry in entries for c in " \t=^"):
+        why = "Blanks and operators inside the list become a part of a name, which then matches no %s." % noun
+        return _bad(name, form, why)
+    return None
+
+
+def _hca_entries(entries: Sequence[str], use: Use) -> Optional[Fault]:
+    """Return the fault of ports, or of a list that is too long."""
+    name = "NCCL_IB_HCA"
+    for numbers in (entry.split(":")[1:] for entry in entries):
+        if not all(re.fullmatch("[0-9]*", number) for number in numbers):
+            return _bad(name, "NAME:PORT", "What follows a colon is a port number; anything else reads as port 0.")
+        old = use.before(_RAILS_IN_HCA)
+        if len(numbers) > 1 and old:
+            why = "Rail and plane behind the port are known since 2.30.5, not to %s." % old
+            return _bad(name, "NAME:PORT", why, "major")
+    if len(entries) > _MAX_HCAS:
+        why = "NCCL reads %d names and drops the other %d." % (_MAX_HCAS, len(entries) - _MAX_HCAS)
+        return _bad(name, "at most %d names" % _MAX_HCAS, why, "major")
+    return None
 
 
 def _known_devices(names: Sequence[str], exclude: bool, exact: bool, listed: str, use: Use) -> Iterator[Fault]:
@@ -369,14 +302,14 @@ def _known_devices(names: Sequence[str], exclude: bool, exact: bool, listed: str
     here = ", ".join(hcas)
     if (exclude and taken == set(hcas)) or (not exclude and not taken):
         why = "The list leaves no RDMA device, so jobs run over TCP. The host has %s." % here
-        yield Fault(UNKNOWN_HCA, "devices of the host", why, severity="critical")
+        yield Fault(checks.UNKNOWN_HCA, "devices of the host", why, severity="critical")
     elif missing and not exclude:
-        yield Fault(UNKNOWN_HCA, "devices of the host", UNKNOWN_HCA.why % (show(", ".join(missing)), here))
+        yield filled(checks.UNKNOWN_HCA, "devices of the host", show(", ".join(missing)), here)
     # A prefix that is not a device, such as mlx5, is intended as a prefix.
     extra = {device: [h for h in found if h not in names] for device, found in matched.items() if device in hcas}
     surplus = ["%s also takes in %s" % (device, ", ".join(found)) for device, found in extra.items() if found]
     if surplus:
-        yield Fault(PREFIX_MATCH, listed, PREFIX_MATCH.why % "; ".join(surplus))
+        yield filled(checks.PREFIX_MATCH, listed, "; ".join(surplus))
 
 
 def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -416,7 +349,7 @@ def _tuning(name: str, value: str, use: Use) -> Iterator[Fault]:
                 return
     if name == "NCCL_PROTO" and any("ll128" in tokens and not excluding for excluding, tokens in lists.values()):
         why = "Forced LL128 can corrupt data on machines without support; NCCL uses it automatically where it is safe."
-        yield Fault(ADVICE, "no line", why)
+        yield Fault(checks.ADVICE, "no line", why)
 
 
 def _excludes_sharp(value: str) -> bool:
@@ -449,7 +382,7 @@ def _debug(value: str, use: Use) -> Iterator[Fault]:
     word = value.upper()
     if word == "TRACE" and use.place != "job":
         why = "TRACE is for hunting one fault in one job; here it slows every job."
-        yield Fault(WRONG_PLACE, "WARN, or no line", why)
+        yield Fault(checks.WRONG_PLACE, "WARN, or no line", why)
     elif word not in _DEBUG_LEVELS and (word != "ATTN" or use.before((2, 32, 3))):
         yield _bad("NCCL_DEBUG", "one of " + ", ".join(_DEBUG_LEVELS), "With any other word NCCL prints nothing.")
 

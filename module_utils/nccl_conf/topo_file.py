@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import List, Mapping, Optional, Sequence
 
-from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError, attempt
 from ..machine import pcie_link
@@ -25,22 +24,13 @@ from ..machine.profile import PcieLink, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology, is_near
 from . import topology as nccl_topology
+from .checks import TOPO_FILE
 from .environment import Environment
 
 NAME = "NCCL_TOPO_FILE"
 DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
 CONF = "/etc/nccl.conf"
 ABSENT = "is not there"
-
-TOPO_FILE = Check(
-    "nccl_conf.topo_file",
-    why="this guest shows no GPU and NIC below one bridge, so NCCL takes them for far apart; without a topology file"
-    " that describes the layout, it copies all data through the host's memory; only a measurement shows the speed of"
-    " GPUDirect RDMA here: playbooks/verify.yml, with perftest built with CUDA (perftest_memory)",
-    aspect="persisted",
-)
-"""Does the `NCCL_TOPO_FILE` exist, with this machine's GPUs and rails, the paths of the profile, and links that are
-not too slow; checked if profile or site name one, and in a guest that shows no GPU and NIC below one bridge"""
 
 
 @dataclass(frozen=True)

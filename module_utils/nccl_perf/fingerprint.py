@@ -18,8 +18,8 @@ from functools import lru_cache, partial
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from ..core import redaction
-from ..core.host import Host, ParseError, ReadError
-from ..machine import gpu, rdma
+from ..core.host import Host, ParseError, ReadError, read_once
+from ..machine import gpu
 from ..machine.pci import parse_address
 from ..nccl_conf import grammar, library
 
@@ -38,6 +38,7 @@ ENVIRONMENT = "nccl_benchmark_environment"
 
 CONF_PATH = "/etc/nccl.conf"
 _CMDLINE = "/proc/cmdline"
+_HCAS = "/sys/class/infiniband"
 _RELEASE = "/proc/sys/kernel/osrelease"
 _LIBRARY = "libnccl.so.2"
 # Arguments that name the booted kernel, which the release covers.
@@ -56,6 +57,7 @@ class Change(NamedTuple):
     text: str
 
 
+@read_once
 def read(host: Host) -> Depends:
     """All that does not depend on which program is run. What cannot be read is in it as ``unknown: REASON``."""
     return {
@@ -181,8 +183,8 @@ def _arguments(line: str) -> Dict[str, str]:
 def _firmware(host: Host) -> Dict[str, str]:
     """PCI address -> firmware. Virtual functions have their owner's, and come and go with containers and guests."""
     found = {}
-    for name in host.listdir(rdma.DEVICES):
-        path = "%s/%s" % (rdma.DEVICES, name)
+    for name in host.listdir(_HCAS):
+        path = "%s/%s" % (_HCAS, name)
         device = host.realpath(path + "/device")
         # A software device names its netdev as its parent.
         if device is None or host.realpath(path + "/parent") or host.realpath(path + "/device/physfn"):

@@ -11,14 +11,14 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ..change import apply, busy, guard, module
 from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
-from ..kernel_args import plan as kernel_args
+from ..kernel_args import read as kernel_args
 from ..machine import profile, rails, topology
 from ..roce_qos.attributes import CONFIGFS
-from . import packages
+from . import checks, packages
 from . import plan as ofed
 from . import read as ofed_state
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "flavour": {"type": "str", "choices": ["doca-ofed", "mlnx-ofed", "inbox"], "default": "doca-ofed"},
     "version": {"type": "str", "default": ""},
@@ -73,12 +73,12 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     return dict(apply.result(planned, after), diff=done["diff"], commands=done["commands"], facts=facts)
 
 
-def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> ofed.OfedWanted:
+def _want(host: Host, given: Mapping[str, Any], umad: bool, machine: str) -> checks.OfedWanted:
     repository, flavour, version = given["repository"], given["flavour"], given["version"]
     if not repository and flavour != "inbox":
         system = packages.read_system(host)
         repository = ofed.repository_url(given["repository_top"], flavour, version, system, machine)
-    return ofed.OfedWanted(
+    return checks.OfedWanted(
         flavour=flavour,
         version=version,
         package=given["package"] or _PACKAGES[flavour],
@@ -99,10 +99,10 @@ def _execute(host: Host, plan: Plan) -> Dict[Tuple[str, ...], str]:
     for change in plan.changes:
         apply.write(host, change)
     for command in plan.commands:
-        if failed and command.argv[0] != "dkms" and command != ofed.UNMASK:
+        if failed and command.argv[0] != "dkms" and command != checks.UNMASK:
             continue
         # Where a device has a directory there, rdma_cm cannot be unloaded.
-        for name in host.listdir(CONFIGFS) if command == ofed.RESTART else ():
+        for name in host.listdir(CONFIGFS) if command == checks.RESTART else ():
             with suppress(OSError):
                 os.rmdir(host.hardware("%s/%s" % (CONFIGFS, name)))
         try:

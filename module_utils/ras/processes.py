@@ -23,16 +23,9 @@ PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
 # Variables that set RAS, and what is stored of a hang when the job is killed.
 REPORTED = (
-    ADDRESS,
-    ENABLE,
-    "NCCL_RAS_TIMEOUT_FACTOR",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_FILE",
-    "TORCH_FR_BUFFER_SIZE",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT",
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    *(ADDRESS, ENABLE, "NCCL_RAS_TIMEOUT_FACTOR", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "TORCH_FR_BUFFER_SIZE"),
+    *("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
+    *("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
 )
 _LISTEN = "0A"
 # proc(5) has hundreds of bytes for each mapping; a process has 65,530 of them at most (vm.max_map_count).

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding, printable
@@ -66,13 +66,7 @@ def process_dict(process: Process) -> Dict[str, Any]:
 
 
 def silence_dict(silence: Silence) -> Dict[str, Any]:
-    problem = silence.problem
-    return {
-        "source": problem.source,
-        "message": problem.message,
-        "users": list(silence.users),
-        "pids": list(silence.pids),
-    }
+    return {**asdict(silence.problem), "users": list(silence.users), "pids": list(silence.pids)}
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
@@ -91,43 +85,32 @@ def _version(host: Host, process: Process) -> Optional[Version]:
 
 def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
     """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
-    of_node = reading.node.processes
+    of_node, want = reading.node.processes, "a RAS that responds"
     if not of_node:
-        return [_stranger(each, reading) for each in reading.node.strangers] + [
-            RAS.judge(
-                "processes",
-                "unknown",
-                want="a job that uses NCCL",
-                have="no process has libnccl mapped",
-                source="/proc/PID/maps",
-                fix="name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so"
-                " in /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND,
-            )
+        fix = (
+            "name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so in"
+            " /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND
+        )
+        job, have = "a job that uses NCCL", "no process has libnccl mapped"
+        return [
+            *(_stranger(each, reading) for each in reading.node.strangers),
+            RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", fix),
         ]
     causes: Dict[Tuple[str, str, str, str], List[int]] = {}
     for process in _without(of_node, reading):
-        have, fix = _cause(process, reading, version(process))
-        causes.setdefault((process.user, process.library, have, fix), []).append(process.pid)
+        causes.setdefault((process.user, process.library, *_cause(process, reading, version(process))), []).append(
+            process.pid
+        )
     found = []
-    for (user, path, have, fix), pids in causes.items():
-        shown = "%s%s" % (
-            ", ".join(map(str, pids[:_NAMED])),
-            " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else "",
-        )
-        found.append(
-            RAS.judge(
-                printable("%s of %s" % (path, user)),
-                "unknown",
-                want="a RAS that responds",
-                have="%s (process %s)" % (have, shown),
-                source="/proc/%d" % pids[0],
-                fix=fix.replace("PID", str(pids[0])),
-            )
-        )
+    for (user, path, why, fix), pids in causes.items():
+        more = " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else ""
+        have = "%s (process %s%s)" % (why, ", ".join(map(str, pids[:_NAMED])), more)
+        subject, source = printable("%s of %s" % (path, user)), "/proc/%d" % pids[0]
+        found.append(RAS.judge(subject, "unknown", want, have, source, fix.replace("PID", str(pids[0]))))
     if reading.views and not found:
         versions = sorted({view.now.version for view in reading.views})
-        jobs = ", ".join("NCCL %s" % each for each in versions)
-        found.append(RAS.judge("processes", "ok", want="a RAS that responds", have=jobs, source="/proc/PID/maps"))
+        have = ", ".join("NCCL %s" % each for each in versions)
+        found.append(RAS.judge("processes", "ok", want, have, "/proc/PID/maps"))
     return found
 
 
@@ -136,15 +119,10 @@ _BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; 
 
 def _stranger(each: processes.Listener, reading: Reading) -> Finding:
     user = reading.node.users.get(each.uid, "uid %d" % each.uid)
-    return RAS.judge(
-        printable("port %d of %s" % (each.port, user)),
-        "unknown",
-        want="a job's RAS",
-        have="a process without libnccl listens there; Busbar does not query it",
-        source="/proc/net/tcp",
-        fix="identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
-        % (each.port, _BY_HAND),
-    )
+    fix = "identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
+    have = "a process without libnccl listens there; Busbar does not query it"
+    subject = printable("port %d of %s" % (each.port, user))
+    return RAS.judge(subject, "unknown", "a job's RAS", have, "/proc/net/tcp", fix % (each.port, _BY_HAND))
 
 
 def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:

@@ -11,8 +11,9 @@ from ..core.host import Host, ParseError
 from ..core.plan import Plan
 from ..machine import profile
 from . import plan as sharp
+from .read import SharpWanted, read
 
-SPEC = {
+SPEC: module.Spec = {
     **module.PROFILE,
     "directories": {"type": "list", "elements": "path", "default": []},
     "manager": {"type": "str", "default": ""},
@@ -25,8 +26,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     for path in given["directories"]:
         if not path.startswith("/") or not path.isprintable():
             raise ParseError("sharp_directories: %r is not an absolute path" % path[:200])
-    want = sharp.SharpWanted(profile.from_options(given), tuple(given["directories"]), given["manager"], given["nodes"])
+    want = SharpWanted(profile.from_options(given), tuple(given["directories"]), given["manager"], given["nodes"])
     impossible = sharp.impossible(want.profile)
     if impossible is not None:
         return Plan((impossible,)).result()
-    return dict(sharp.plan(sharp.read(host, want), want).result(), notes=[sharp.UNPROVEN])
+    return dict(sharp.plan(read(host, want), want).result(), notes=[sharp.UNPROVEN])

@@ -18,15 +18,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
     benchmark_results,
+    busbw_plot,
     cluster_judge,
     cluster_plan,
-    cluster_plot,
     cluster_record,
     cluster_table,
     due_roles,
     nodeset,
+    result_schema,
     results_compare,
     suite,
     terminal,
@@ -92,7 +92,7 @@ def measure(site: Site, jobs: Sequence[Job]) -> list[Measured]:
 def judged_result(job: Job, result: Result) -> Measured:
     """Return a job with its result, or with the reason why that is none."""
     if set(result.get("passed", ())) - result.get("evidence", {}).keys():
-        result = {"failed": True, "msg": answer.SAID + "evidence: a passed check has none"}
+        result = {"failed": True, "msg": result_schema.SAID + "evidence: a passed check has none"}
     if "findings" in result and not result.get("failed"):
         return Measured(job, result)
     why = "unreachable" if result.get("unreachable") else str(result.get("msg") or NO_RESULT)
@@ -162,7 +162,7 @@ def write(site: Site, record: cluster_record.Record, path: str, cut: Any) -> str
     if said:
         site.say(said + "\n")
     folder = cluster_record.write(path, record)
-    plots, problem = cluster_plot.plot(folder, record, before)
+    plots, problem = busbw_plot.plot_record(folder, record, before)
     site.say(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
     if problem:
         site.say(problem)
@@ -208,7 +208,7 @@ def reason(values: Mapping[str, Any], stored: Result) -> str:
 def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of other roles of the run on a host."""
     results = due_roles.results(of_host, EARLIER, EARLIER[0], nightly=False)
-    return [from_dict(item) for role in EARLIER for item in answer.findings_of(results.get(role))]
+    return [from_dict(item) for role in EARLIER for item in result_schema.findings_of(results.get(role))]
 
 
 def summarise(

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
+    codec,
     due_roles,
     host_variables,
     localise_judge,
@@ -30,6 +30,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_stored,
     localise_table,
     rail_pairs,
+    result_schema,
     suite,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, trials
@@ -45,7 +46,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record impo
 
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
-_RUNS = answer.many(answer.a_run)
+_RUNS = codec.many(result_schema.a_run)
 
 
 @dataclass
@@ -231,7 +232,7 @@ class Search:
         slow = localise_root_cause.slow(self.record.findings)
         read = self._site.query(HEALTH, slow, self._health_options) if slow else {}
         variables = {host: due_roles.results(self._site.variables[host], [HEALTH], "", nightly=False) for host in slow}
-        known = {host: health_of(answer.given(of_host.get(HEALTH))) for host, of_host in variables.items()}
+        known = {host: health_of(result_schema.given(of_host.get(HEALTH))) for host, of_host in variables.items()}
         found = {host: health_of(read.get(host, {})) or known[host] for host in slow}
         infos = {host: host_variables.of_host({"rail_info_result": self._infos.get(host)}) for host in slow}
         rails = {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
@@ -250,9 +251,9 @@ def runs_of(of_host: Mapping[str, Any]) -> Sequence[trials.Perf]:
     """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
     role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
     runs = due_roles.mapping(role).get("runs") or []
-    return runs if answer.is_valid(_RUNS, runs) else []
+    return runs if codec.is_valid(_RUNS, runs) else []
 
 
 def health_of(read: engine.Result) -> list[Finding]:
     """Return the findings of node_health; none where it was not queried or has no valid result."""
-    return [from_dict(dict(item)) for item in answer.findings_of(read)]
+    return [from_dict(dict(item)) for item in result_schema.findings_of(read)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, host_variables
+from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
 
@@ -112,7 +112,7 @@ def address_of(host: str, wanted: Mapping[str, Any]) -> str:
 
 def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, there: bool) -> tuple[str, str] | None:
     """Return why a host cannot take part, and what to do; None where it can. read: result of nccl_cluster_member."""
-    lock = answer.given(of_host.get("node_lock_result"), "node_lock")
+    lock = result_schema.given(of_host.get("node_lock_result"), "node_lock")
     if lock.get("held") is False:
         return "another run works on it", "run it again when that run has ended"
     if read.get("unreachable") or lock.get("unreachable"):

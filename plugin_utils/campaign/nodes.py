@@ -18,8 +18,9 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
-    answer,
+    codec,
     output_limit,
+    result_schema,
     worker_threads,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
@@ -121,9 +122,9 @@ def checked(call: Call, given: Mapping[str, Any], polled: bool = False) -> dict[
     """
     if given.get("unreachable") or (polled and not given.get("finished")):
         said = {name: True for name in ("unreachable", "failed") if given.get(name)}
-        return {**said, "msg": str(given.get("msg") or "")[: answer.LINE]}
+        return {**said, "msg": str(given.get("msg") or "")[: codec.LINE]}
     try:
-        kept = answer.check(call.module, given, background=call.seconds > 0)
-    except answer.Invalid as error:
-        return {"failed": True, "msg": f"{answer.SAID}{error}"}
-    return kept or {"failed": True, "msg": f"{answer.SAID}it is empty"}
+        kept = result_schema.check(call.module, given, background=call.seconds > 0)
+    except codec.Invalid as error:
+        return {"failed": True, "msg": f"{result_schema.SAID}{error}"}
+    return kept or {"failed": True, "msg": f"{result_schema.SAID}it is empty"}

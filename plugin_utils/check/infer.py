@@ -19,6 +19,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils import recognise
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import NEAR
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 
@@ -157,7 +158,7 @@ def _inferred(facts: Data, nics: Sequence[recognise.Nic], data: Data) -> Values:
         values["host_limits_kubernetes_rdma_resources"] = facts["resources"] or ["rdma/any"]
     if not data["rails"]:
         return values
-    layers = Counter(nic.link_layer for nic in nics if nic.path in recognise.NEAR and nic.link_layer)
+    layers = Counter(nic.link_layer for nic in nics if nic.path in NEAR and nic.link_layer)
     layers = layers or Counter(nic.link_layer for nic in nics)
     possible = {**data.get("rail_defaults", {}), **data["rails"][0]}["link_layers"]
     layer = max(possible, key=lambda one: (layers[one], one))

@@ -20,10 +20,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ..terminal import counted
 from . import cabling_plan
 from .cabling_plan import Cable
-from .map import End, Entry, Fabric, Pair, Plane, names, node_name, several
+from .map import Entry, Fabric, Pair, names, node_name, several
+from .planes import End, Plane
 
-# Without a plan: the share of rails on other rails' leaves above which leaves are not of one rail by design.
-_STRANGE = 0.25
 _BY_PLAN = "the plan has it"
 
 DOWN = Check(
@@ -179,10 +178,8 @@ class _Names:
                 return (guid, ports[0]), ""
             number = re.fullmatch(r"[Pp]?(?:ort ?)?0*([0-9]{1,3})", port)
             if number is None:
-                return (
-                    None,
-                    f"{self.fabric.node(guid)} has no port {printable(port)[:32]}: number it as iblinkinfo does",
-                )
+                shown = printable(port)[:32]
+                return None, f"{self.fabric.node(guid)} has no port {shown}: number it as iblinkinfo does"
             port = int(number.group(1))
         if guid not in self._numbers:
             # In a plane that was swept in part a port may be missing.
@@ -208,8 +205,7 @@ def compare(fabric: Fabric) -> list[Entry]:
     }
     cycles, left = _cycles(fabric, wrong)
     found += [_swapped(fabric, cycle) for cycle in cycles]
-    for end, other in sorted(left):
-        found += _wrong(fabric, end, other)
+    found += [entry for pair in sorted(left) for entry in _wrong(fabric, *pair)]
     return [*found, *_unplanned(fabric)]
 
 
@@ -452,110 +448,3 @@ def _unplanned(fabric: Fabric) -> Iterator[Entry]:
                     because=fabric.roots.get(ends[0]),
                     kind="cables that the plan does not have",
                 )
-
-
-# -- without a plan ----------------------------------------------------------------------------------------------------
-
-
-def rail_leaves(fabric: Fabric) -> list[Entry]:
-    """Report rails on leaves of other rails, where most leaves have one rail each."""
-    leaves: dict[str, list[End]] = {}
-    high: list[End] = []
-    for end in fabric.rails:
-        other = fabric.cables.get(end)
-        if (
-            other is not None
-            and end in fabric.plane_of
-            and end not in fabric.plan.planned
-            and fabric.is_switch(other[0])
-        ):
-            (high if other[0] in fabric.spines else leaves.setdefault(other[0], [])).append(end)
-    own: dict[str, int] = {}
-    odd: list[End] = []
-    tied: list[str] = []
-    for guid, ends in sorted(leaves.items()):
-        (rail, most), *others = Counter(_number(fabric, end) for end in ends).most_common()
-        if others and others[0][1] == most:
-            tied.append(guid)
-            continue
-        own[guid] = rail
-        odd += [end for end in ends if _number(fabric, end) != rail]
-    total = sum(map(len, leaves.values()))
-    rails = {_number(fabric, end) for ends in leaves.values() for end in ends}
-    if len(rails) < 2 or not own or len(odd) + sum(len(leaves[guid]) for guid in tied) > _STRANGE * total:
-        return [_misplaced(fabric, end, {}) for end in high]
-    for ends in leaves.values():
-        fabric.plane_of[ends[0]].passed.setdefault(RAIL_LEAF, "each rail on its leaves")
-    found = [_misplaced(fabric, end, own) for end in high]
-    found += _pairs(fabric, odd, own)
-    for guid in tied:
-        ends = leaves[guid]
-        numbers = sorted({_number(fabric, end) for end in ends})
-        have = f"{fabric.node(guid)} has as many of rails {', '.join(map(str, numbers))}"
-        fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
-        plane = fabric.plane_of[ends[0]]
-        found.append(
-            fabric.entry(
-                *(RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix),
-                subject=f"switch 0x{guid}",
-                hosts=fabric.concerned(plane, *ends),
-                source=fabric.plan_source,
-                again=False,
-            )
-        )
-    return found
-
-
-def _number(fabric: Fabric, end: End) -> int:
-    return fabric.rails[end][1].rail
-
-
-def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[Entry]:
-    """Report two rails on each other's leaves as one, preferably of one host."""
-    left = sorted(odd, key=lambda end: (fabric.rails[end][0], _number(fabric, end)))
-    while left:
-        end = left.pop(0)
-        there = own[fabric.cables[end][0]]
-        was = fabric.was_cables.get(end)
-        partners = [
-            one for one in left if _number(fabric, one) == there and own[fabric.cables[one][0]] == _number(fabric, end)
-        ]
-        # Of several: the one that took this one's place, then another rail of the same host.
-        host = fabric.rails[end][0]
-        partners.sort(key=lambda one: (fabric.cables[one] != was, fabric.rails[one][0] != host, fabric.rails[one][0]))
-        if not partners:
-            yield _misplaced(fabric, end, own)
-            continue
-        left.remove(partners[0])
-        ends = [end, partners[0]]
-        at = [fabric.cables[one] for one in ends]
-        have, want = ("; ".join(map(fabric.cable, ends, others)) for others in (at, at[::-1]))
-        yield fabric.entry(
-            *(SWAPPED, "drift", fabric.plane_of[end], (*ends, *at), want, have),
-            f"exchange the two plugs at {' and '.join(map(fabric.end, at))}",
-            subject=f"cables of {' and '.join(sorted(map(fabric.end, ends)))}",
-            source=fabric.plan_source,
-            roots=(*ends, *at),
-        )
-
-
-def _misplaced(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
-    """Report a rail on a spine, or on another rail's leaf. own: leaf -> its rail, where leaves have one."""
-    at, rail = fabric.cables[end], _number(fabric, end)
-    where, note = (
-        (f"a leaf of rail {own[at[0]]}", "") if at[0] in own else ("a spine", ": what else is cabled to it is leaves")
-    )
-    leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail)
-    want = (f"a leaf of rail {rail}" if own else "a leaf") + (f": {several(leaves, 3, ', ')}" if leaves else "")
-    to = several(leaves, 3, " or ") if leaves else "its leaf"
-    fix = f"move the cable from {fabric.end(at)} to a free port of {to}"
-    have, kind = f"{fabric.cable(end, at)}, {where}{note}", f"cables on {where}"
-    return fabric.entry(
-        *(RAIL_LEAF, "drift", fabric.plane_of[end], (end, at), want, have, fix),
-        source=fabric.plan_source,
-        kind=kind,
-        hosts=[fabric.rails[end][0]],
-        subject=fabric.end(end),
-        name=fabric.name(end),
-        roots=(end, at),
-    )

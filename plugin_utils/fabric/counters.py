@@ -17,7 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
 from ..terminal import counted
-from .map import SWEEP_AGAIN, About, End, Entry, Fabric, Plane, names, several
+from .map import SWEEP_AGAIN, About, Entry, Fabric, names, several
+from .planes import End, Plane
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
 # Maximum of a counter that has not been extended to 64 bits.

@@ -24,7 +24,8 @@ from ..terminal import counted
 from . import cabling_plan, counters, judge, members, record, run, subnet, tree
 from .cabling_plan import Cable, Plan, UnfitError
 from .evidence import Evidence, Host
-from .map import End, Fabric, is_aggregation
+from .map import Fabric, is_aggregation
+from .planes import End
 
 # Findings that say nothing about where cables are. MANAGER is among them because it requires a standby, too; masters
 # are checked here. The plan that the site names may be the one to be drafted.

@@ -15,9 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
 
 from ..terminal import counted
-from . import cabling, counters, links, members, subnet, tree
+from . import cabling, counters, links, members, rail_leaves, subnet, tree
 from .evidence import Evidence
-from .map import AGAIN, End, Entry, Fabric, Plane, names
+from .map import AGAIN, Entry, Fabric, names
+from .planes import End, Plane
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
@@ -52,7 +53,7 @@ def judged(evidence: Evidence) -> Judged:
     found = members.members(fabric)
     of_fabric = _caused(members.planes(fabric, found), members.PLANE.id, {members.SWEEP.id}, same_plane=True)
     of_fabric += cabling.compare(fabric)
-    of_fabric += cabling.rail_leaves(fabric)
+    of_fabric += rail_leaves.judge_rails(fabric)
     of_fabric += members.missing(fabric, found)
     entries = list(of_fabric)
     good: list[Entry] = []

@@ -15,7 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, rate_gbps
 
 from ..terminal import counted
-from .map import End, Entry, Fabric, Plane, is_aggregation
+from .map import Entry, Fabric, is_aggregation
+from .planes import End, Plane
 
 LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"

@@ -19,7 +19,8 @@ from .. import nodeset
 from ..terminal import counted
 from .cabling import DOWN
 from .evidence import Rail
-from .map import About, End, Entry, Fabric, Pair, Plane, is_aggregation, names, plane_label, several
+from .map import About, Entry, Fabric, Pair, is_aggregation, names, several
+from .planes import End, Plane, plane_label
 
 SWEEP = Check(
     "ib_fabric.sweep",

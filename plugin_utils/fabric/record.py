@@ -21,8 +21,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Sweep
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import answer, results_folder
+from .. import codec, result_schema, results_folder
 from ..record_file import RecordFile, shortened
 from . import sweep_data
 from .evidence import Host, Rail
@@ -36,27 +37,27 @@ HOSTS, FINDINGS, PLANES = 20_000, 200_000, 256
 KEPT = 14
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9_]{1,16}")
 
-_name = answer.text(answer.LINE, empty=False, line=True)
-_names = answer.many(_name, HOSTS)
-_end = answer.record(guid=answer.text(16, re.compile("[0-9a-f]{16}")), port=answer.whole(0, 255))
-_mark = answer.record(
-    ends=answer.many(_end, 2),
-    check=answer.a_finding.keys["check"],  # type: ignore[attr-defined]
-    state=answer.one_of(*finding.STATES),
-    said=answer.line,
+_name = codec.text(codec.LINE, empty=False, line=True)
+_names = codec.many(_name, HOSTS)
+_end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
+_mark = codec.record(
+    ends=codec.many(_end, 2),
+    check=result_schema.a_finding.keys["check"],  # type: ignore[attr-defined]
+    state=codec.one_of(*finding.STATES),
+    said=result_schema.line,
 )
-_record = answer.record(
-    format=answer.whole(FORMAT, FORMAT),
-    begun=answer.seconds,
-    finished=answer.seconds,
+_record = codec.record(
+    format=codec.whole(FORMAT, FORMAT),
+    begun=result_schema.seconds,
+    finished=result_schema.seconds,
     asked=_names,
-    hosts=answer.table(answer.on_fabric, _name, HOSTS),
-    sweeps=answer.many(lambda _value: None, PLANES),
-    taken=answer.many(answer.seconds, PLANES),
-    before=answer.text(64, re.compile("|" + _RUN.pattern)),
-    findings=answer.many(answer.record(hosts=_names, finding=answer.a_finding), FINDINGS),
-    marks=answer.many(_mark, FINDINGS),
-    complete=answer.flag,
+    hosts=codec.table(result_schema.on_fabric, _name, HOSTS),
+    sweeps=codec.many(lambda _value: None, PLANES),
+    taken=codec.many(result_schema.seconds, PLANES),
+    before=codec.text(64, re.compile("|" + _RUN.pattern)),
+    findings=codec.many(codec.record(hosts=_names, finding=result_schema.a_finding), FINDINGS),
+    marks=codec.many(_mark, FINDINGS),
+    complete=codec.flag,
 )
 _PLAIN = ("begun", "finished", "before", "complete")
 
@@ -93,7 +94,7 @@ class Record:
     complete: bool = False
 
 
-def to_dict(record: Record) -> dict[str, Any]:
+def to_dict(record: Record) -> Plain:
     """Return the record as plain data."""
     return {
         "format": FORMAT,
@@ -134,8 +135,8 @@ def _build(data: Any) -> Record:
     )
 
 
-def host(data: Mapping[str, Any]) -> Host:
-    """Return the host of a node's data, which ``answer.on_fabric`` has checked."""
+def host(data: Plain) -> Host:
+    """Return the host of a node's data, which ``result_schema.on_fabric`` has checked."""
     return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
 
 
@@ -151,7 +152,7 @@ def write(results: str | Path, record: Record) -> Path:
     data = to_dict(record)
     try:
         _record(data)
-    except answer.Invalid as error:
+    except codec.Invalid as error:
         raise ParseError(str(error)) from None
     text = FILE.text(data, "")
     with results_folder.new(folder(results), record.begun) as made:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
@@ -20,13 +19,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import answer, due_roles, nodeset, suite
+from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet, sweep_data
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
-from .map import End
+from .planes import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
@@ -40,8 +40,11 @@ SILENT = f"run.{RAILS}[live]@{RAILS}"
 # Characters of names in a sentence.
 _NAMES = 120
 # Sweeps have a separate gate, which takes long enough for a large fabric.
-_RESULT = answer.record(
-    others=True, findings=answer.of_findings, passed=answer.ids, sweeps=answer.many(lambda _value: None, 64)
+_RESULT = codec.record(
+    others=True,
+    findings=result_schema.of_findings,
+    passed=result_schema.ids,
+    sweeps=codec.many(lambda _value: None, 64),
 )
 
 HOST = Check(
@@ -142,7 +145,7 @@ class NodeResult:
     because: str | None = None
 
 
-def read_result(host: str, of_host: Mapping[str, Any]) -> NodeResult:
+def read_result(host: str, of_host: Plain) -> NodeResult:
     """Return the result of a node, typed and bounded; an invalid one costs only this host."""
     given = of_host.get(f"{suite.FABRIC}_result")
     if not isinstance(given, dict) or given.get("skipped"):
@@ -157,8 +160,8 @@ def read_result(host: str, of_host: Mapping[str, Any]) -> NodeResult:
     try:
         _RESULT(given)
         sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
-    except (ParseError, answer.Invalid) as error:
-        return NodeResult(why=f"{answer.SAID}{error}")
+    except (ParseError, codec.Invalid) as error:
+        return NodeResult(why=f"{result_schema.SAID}{error}")
     return NodeResult(
         sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {})
     )
@@ -176,7 +179,7 @@ def known_hosts(
         of_host = of_hosts.get(name)
         result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
-        if report is not None and answer.is_valid(answer.on_fabric, report):
+        if report is not None and codec.is_valid(result_schema.on_fabric, report):
             found[name] = record.host(report)
             continue
         if of_host is not None:
@@ -187,7 +190,7 @@ def known_hosts(
     return found, silent
 
 
-def wanted(values: Mapping[str, Any]) -> Wanted:
+def wanted(values: Plain) -> Wanted:
     """Return the site's requirements. values: of the intent."""
     return Wanted(
         oversubscription=values["busbar_fabric_oversubscription"],
@@ -249,7 +252,7 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Return host -> id of the host's finding that a rail lacks a partition, which the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
-        own = answer.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
+        own = result_schema.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
         ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
         found.update({host: ids[0]} if ids else {})
     return found
@@ -261,7 +264,7 @@ def results(
     there: Sequence[str],
     group: Collection[str],
     own: Mapping[str, str] | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Plain]:
     """Return host of the run -> its result for the verdict. own: of ``lacking``.
 
     A finding of hosts that are not in the run is only in the record; one of no host goes to those that swept.
@@ -305,15 +308,15 @@ class Run:
     there: those of the play.   messages: lines for the user.   folder: of the record, "" where none was written.
     """
 
-    def __init__(self, plan: Mapping[str, Any], path: str, group: Sequence[str], there: Sequence[str]) -> None:
+    def __init__(self, plan: Plain, path: str, group: Sequence[str], there: Sequence[str]) -> None:
         self.plan, self.path, self.group, self.there = plan, path, group, there
         self.messages: list[str] = []
         self.folder = ""
         self.problem = ""
 
     def judged(
-        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Mapping[str, Any]], now: float
-    ) -> dict[str, dict[str, Any]]:
+        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Plain], now: float
+    ) -> dict[str, Plain]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
         # Those of the last record that were not made again, and those of now.

@@ -16,7 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks i
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
-from .map import About, Entry, Fabric, Plane, is_aggregation, names, several
+from .map import About, Entry, Fabric, is_aggregation, names, several
+from .planes import Plane
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"

@@ -18,20 +18,21 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
     SubnetManager,
     Sweep,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import answer
+from .. import codec, result_schema
 
 
 def from_dict(data: Any) -> Sweep:
     """Return the Sweep of ``sweep.to_dict``. Raises ParseError on anything else, with the name of the part."""
     try:
-        answer.a_sweep(data)
+        result_schema.a_sweep(data)
         return _build(data)
-    except (answer.Invalid, IndexError, ValueError) as error:
+    except (codec.Invalid, IndexError, ValueError) as error:
         raise ParseError(f"sweep: {error}") from None
 
 
-def _build(data: dict[str, Any]) -> Sweep:
+def _build(data: Plain) -> Sweep:
     guids = [row[0] for row in data["nodes"]]
     if len(set(guids)) != len(guids):
         raise ValueError("nodes: a GUID is that of two nodes")

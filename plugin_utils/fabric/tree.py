@@ -17,7 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
-from .map import End, Entry, Fabric, Plane, is_aggregation, several
+from .map import Entry, Fabric, is_aggregation, several
+from .planes import End, Plane
 
 UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
 """Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on

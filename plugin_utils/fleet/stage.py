@@ -13,12 +13,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
+    codec,
     findings_file,
     host_variables,
     imex_fleet,
     lldp_fleet,
     port_fleet,
+    result_schema,
     suite,
 )
 
@@ -118,12 +119,12 @@ class Fleet:
         platform = of_host.get("platform") or {}
         read = platform.get("rail_info")
         info = self.rails.get(host)
-        if info is None and read and answer.is_valid(answer.info, read):
+        if info is None and read and codec.is_valid(result_schema.info, read):
             info = rail_info.from_dict(read)
         facts: dict[str, str | None] = {}
         for role in _WITH_FACTS:
             given = (of_host.get(role) or {}).get("facts")
-            facts |= given if given and answer.is_valid(answer.facts, given) else {}
+            facts |= given if given and codec.is_valid(result_schema.facts, given) else {}
         declared = self.declared.get(host) or {}
         judged = {key: of for key, of in declared.get("declared", {}).items() if _ROLES.get(key) not in left_out}
         # The verdict reports an invalid result.
@@ -141,7 +142,7 @@ def _result(
         (one["check"], one["id"])
         for role, result in of_host.items()
         if role != ROLE
-        for one in answer.findings_of(result)
+        for one in result_schema.findings_of(result)
         if one["because"] is None
     ]
     findings = tuple(one.finding if one.finding.because else _explained(one, earlier) for one in judged)
@@ -163,8 +164,8 @@ def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
 
 def _without_comparison(verified: object) -> Any:
     """Return the result of verify without the comparison made for its own tests."""
-    if not isinstance(verified, Mapping) or not answer.is_valid(answer.ids, verified.get("passed")):
+    if not isinstance(verified, Mapping) or not codec.is_valid(result_schema.ids, verified.get("passed")):
         return verified
-    rest = [one for one in answer.findings_of(verified) if not one["check"].startswith(_NOUN)]
+    rest = [one for one in result_schema.findings_of(verified) if not one["check"].startswith(_NOUN)]
     passed = [name for name in verified["passed"] if not name.startswith(_NOUN)]
     return {**verified, "findings": rest, "passed": passed}

@@ -18,9 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
+    codec,
     localise_judge,
     localise_record,
+    result_schema,
     results_folder,
 )
 
@@ -28,7 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 LIMIT = 256 << 20
 MOST_HOSTS = 20_000
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-_boot_id = answer.text(64, line=True)
+_boot_id = codec.text(64, line=True)
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accusations
     wrong: dict[str, str] = {}
     for path in paths:
         try:
-            data = answer.read(results_folder.content(Path(path), LIMIT).decode(), LIMIT)
+            data = codec.read(results_folder.content(Path(path), LIMIT).decode(), LIMIT)
             found = list(_of_file(data))
         except (ParseError, ValueError) as error:
             raise ParseError(
@@ -123,12 +124,12 @@ def _of_findings(data: Mapping[str, Any]) -> Iterator[tuple[str, Accusation | st
     for host, said in data["hosts"].items():
         try:
             if not isinstance(said, dict):
-                raise answer.Invalid("is not a dictionary")
+                raise codec.Invalid("is not a dictionary")
             given: list[dict[str, Any]] = said.get("findings") or []
-            answer.of_findings(given)
+            result_schema.of_findings(given)
             boot_id = said.get("boot_id") or ""
             _boot_id(boot_id)
-        except answer.Invalid as error:
+        except codec.Invalid as error:
             yield host, printable(f"its findings are not valid: {error}"[:300])
             continue
         for item in given:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, reboot, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, result_schema, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
@@ -203,7 +203,7 @@ class Remediation:
 
     def _end_busy(self, _step: str) -> None:
         state, drain = self.state, self._result("drain")
-        busy = answer.given(self._results.get("remediate_busy"), "busy_info")
+        busy = result_schema.given(self._results.get("remediate_busy"), "busy_info")
         state.ours, drained = bool(drain.get("ours")), bool(drain.get("drained"))
         only_kept = bool(self.plan.acted) and all(item.verdict == QUARANTINE for item in self.plan.acted)
         if not drained:
@@ -352,7 +352,7 @@ class Remediation:
 
     def _result(self, role: str, module: str = "slurm_node") -> dict[str, Any]:
         """Return what a role has registered, as far as it is valid."""
-        return answer.given(self._results.get(f"{role}_result"), module)
+        return result_schema.given(self._results.get(f"{role}_result"), module)
 
     def _entry(self, action: str, result: str, why: str, **more: Any) -> Entry:
         given = {"boot_id": self.plan.boot_id, **more}

@@ -20,7 +20,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
     from_dict,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, answer, due_roles, localise_judge, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    action_log,
+    due_roles,
+    localise_judge,
+    result_schema,
+    suite,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 
@@ -115,14 +121,14 @@ def current_result(audit: Mapping[str, object]) -> CurrentResult:
     if "roles" not in audit:
         return CurrentResult(silent=" ".join(str(audit.get("msg") or "it did not respond").split())[:300])
     registered = due_roles.roles(audit)
-    results = {role: answer.given(result) for role, result in registered.items()}
+    results = {role: result_schema.given(result) for role, result in registered.items()}
     results = {role: result for role, result in results.items() if "findings" in result}
     return CurrentResult(
         {one.id: one for result in results.values() for one in map(from_dict, result["findings"])},
         frozenset(name for result in results.values() for name in result["passed"]),
         frozenset(name for result in results.values() for name in result.get("repaired") or ()),
         frozenset(results),
-        boot_id=answer.given(registered.get("node_health"), "node_health").get("boot_id", ""),
+        boot_id=result_schema.given(registered.get("node_health"), "node_health").get("boot_id", ""),
     )
 
 

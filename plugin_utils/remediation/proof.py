@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, localise_record, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_record, result_schema, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
@@ -46,7 +46,7 @@ class Outcome:
 
 def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> CurrentResult:
     """Return the node's result with later measurements. measured: registered by nccl_benchmark."""
-    result = answer.given(measured)
+    result = result_schema.given(measured)
     if "findings" not in result:
         return now
     found = {one.id: one for one in map(from_dict, result["findings"])}
@@ -112,7 +112,7 @@ def _reason(finding: Finding) -> str:
 def figure(finding: Finding, measured: Mapping[str, Any] | None) -> float | None:
     """Return busbw in GB/s of the finding's run. measured: registered by nccl_benchmark."""
     runs = (measured or {}).get("runs")
-    if not answer.is_valid(answer.many(answer.a_run), runs):
+    if not codec.is_valid(codec.many(result_schema.a_run), runs):
         return None
     return next((run["busbw"] for run in runs or () if finding.subject in (run["subject"], run["name"])), None)
 

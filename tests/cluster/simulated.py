@@ -27,7 +27,7 @@ HARDWARE = f"{ROOT}/srv/busbar-lab/hw"
 PROGRAM = """\
 #!/bin/sh
 export BUSBAR_LAB_ROOT={root}
-exec {python} -I {model} {name}_perf {library} {library} {build} "$0" "$@"
+exec {python} -I {model} {name}_perf 22809 22809 {build} "$0" "$@"
 """
 
 
@@ -76,13 +76,13 @@ class Simulated:
         """ROOT of a node, on this machine."""
         return node.tmp / ROOT.removeprefix("/tmp/")
 
-    def program(self, collective: str, library: int = 22809, alone: bool = False) -> str:
+    def program(self, collective: str, alone: bool = False) -> str:
         """Path of a program on every node."""
-        path = f"{collective}_perf_{library}{'' if alone else '_mpi'}"
+        path = f"{collective}_perf{'' if alone else '_mpi'}"
         build = "single" if alone else "mpi:libmpi.so.40"
         model = shlex.quote(str(TOOLKIT / "nccl_tests_model.py"))
         words = {"root": ROOT, "python": shlex.quote(sys.executable), "model": model, "name": collective}
-        tool(self.folder, path, PROGRAM.format(**words, library=library, build=build))
+        tool(self.folder, path, PROGRAM.format(**words, build=build))
         return str(self.folder / path)
 
     def put(self, faults: Mapping[str, Sequence[ClusterFault]]) -> None:

@@ -16,22 +16,17 @@ from tests import series
 from .simulated import Simulated
 
 GIB = 1 << 30
-# What only one of the two formats of NCCL's log has.
-FORMATS = {
-    21803: ("INFO Bootstrap : Using", "NET/Plugin : No plugin found", "via P2P/IPC/read", "16 coll channels, 16 nvls"),
-    22809: ("INFO Bootstrap: Using", "Initialized NET plugin IB", "via P2P/CUMEM", "16 coll channels, 16 collnet"),
-}
 
 
 def rows(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if re.match(r" +\d+ +\d+ +float .* 0$", line)]
 
 
-@pytest.mark.parametrize(("launcher", "library"), series.first(("mpirun", 22809), ("srun", 21803)))
-def test_all_ranks_are_one_job_of_which_rails_and_logs_tell(simulated: Simulated, launcher: str, library: int) -> None:
+@pytest.mark.parametrize("launcher", series.first("mpirun", "srun"))
+def test_all_ranks_are_one_job_of_which_rails_and_logs_tell(simulated: Simulated, launcher: str) -> None:
     before = simulated.moved()
     variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,BOOTSTRAP"}
-    argv = [*simulated.words(launcher, 8, variables), simulated.program("all_reduce", library)]
+    argv = [*simulated.words(launcher, 8, variables), simulated.program("all_reduce")]
     done = simulated.nodes[0].run([*argv, "-b", "8", "-e", "8G", "-f", "32"], variables)
     text = done.stdout
     assert done.returncode == 0, done.stderr
@@ -47,8 +42,6 @@ def test_all_ranks_are_one_job_of_which_rails_and_logs_tell(simulated: Simulated
     assert len(set(re.findall(r"rank (\d+) nranks 32 .* - Init COMPLETE", text))) >= 30
     assert "via NET/IB/0/GDRDMA" in text
     assert "NET/Socket" not in text
-    for number, lines in FORMATS.items():
-        assert [line in text for line in lines] == [number == library] * len(lines)
     for machine, was, now in zip(simulated.machines, before, simulated.moved(), strict=True):
         sent = {name: now[name] - was.get(name, 0) for name in now}
         assert set(sent) == {machine.rail(number).name for number in range(8)}

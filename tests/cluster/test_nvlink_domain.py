@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lab import nvl72
+from lab import machines
 from lab.machine import Machine
 from tests import series
 
@@ -34,7 +34,7 @@ class Trays(Simulated):
         self._there: dict[str, Machine] = {}
         self.restore()
 
-    make = staticmethod(nvl72.gb200)
+    make = staticmethod(machines.gb200)
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +59,10 @@ def over_nvlink(trays: Trays, tmp_path: Path, kind: str, **more: Any) -> dict[st
     return measure(trays, tmp_path, kind, **values)
 
 
-@pytest.mark.parametrize(("kind", "library"), series.first(("srun", 23007), ("mpirun", 22105)))
-def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path, kind: str, library: int) -> None:
+@pytest.mark.parametrize("kind", series.first("srun", "mpirun"))
+def test_trays_of_a_domain_are_measured_over_nvlink(trays: Trays, tmp_path: Path, kind: str) -> None:
     before = trays.moved()
-    result = over_nvlink(trays, tmp_path, kind, binary=trays.program("all_reduce", library))
+    result = over_nvlink(trays, tmp_path, kind)
     assert roots(result) == {}
     assert result["simulated"]
     assert result["busbw"] == pytest.approx(REACHED, rel=0.01)

@@ -67,11 +67,11 @@ ASKED: tuple[dict[str, Any], ...] = (
 _TRIALS = """
 import json, os, sys
 sys.path[:0] = [sys.argv[1] + "/collections", sys.argv[1]]
-from ansible_collections.busbar.fabric.plugins.module_utils import kernel_args, kernel_line
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 host = Host("/srv/busbar-lab/hw")
-lines = lambda: {entry.name: entry.line for entry in kernel_args.read(host).entries}
+lines = lambda: {entry.name: entry.line for entry in read.read(host).entries}
 answers = []
 for case in json.load(sys.stdin):
     for path, text in case["files"].items():
@@ -80,11 +80,11 @@ for case in json.load(sys.stdin):
         else:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").write(text)
-    args = [kernel_line.Arg(**arg) for arg in case["args"]]
-    before, plan = lines(), kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
-    apply.execute(host, plan)
-    again = kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
-    done = [" ".join(command.argv) for command in plan.commands]
+    args = [line.Arg(**arg) for arg in case["args"]]
+    before, planned = lines(), plan.plan(read.read(host), args, plan.ARGS)
+    apply.execute(host, planned)
+    again = plan.plan(read.read(host), args, plan.ARGS)
+    done = [" ".join(command.argv) for command in planned.commands]
     answers.append({"before": before, "after": lines(), "commands": done, "again": again.changed})
 json.dump(answers, sys.stdout)
 """

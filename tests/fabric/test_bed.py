@@ -10,9 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from .description import End, names, netfile, rail_optimised
 from .planes import wait
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -45,13 +42,3 @@ def _runs(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z" and os.path.exists(f"/proc/{pid}")
-
-
-def test_a_node_that_is_described_twice_is_refused() -> None:
-    fabric = rail_optimised("tree", 1, names(2), [0])
-    some = next(iter(fabric.nodes.values()))
-    with pytest.raises(AssertionError, match="is there already"):
-        fabric.add(some)
-    with pytest.raises(AssertionError, match="has a cable already"):
-        fabric.connect(End(some.guid, 1), End(some.guid, 2))
-    assert netfile(fabric).count("\nSwitch\t") == 3

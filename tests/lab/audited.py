@@ -31,7 +31,6 @@ def told(node, argv, timeout=None):
         raise getattr(host, said["raised"])(said["source"], said["message"])
     return host.Output(**said)
 host.Host.run = told
-audit.stand_in()
 for name in list(SOURCES):
     importlib.import_module(name)
 for line in sys.stdin:

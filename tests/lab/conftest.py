@@ -16,7 +16,7 @@ import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, suite
 
 from lab import store
 from tests.lab import forked
@@ -84,7 +84,7 @@ def run_module(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
             MODULES[name].main()
         answered = dict(json.loads(capsys.readouterr().out))
         # Whatever is wrong with a node: what our own modules say of it is a valid answer.
-        answer.check(name, answered)
+        result_schema.check(name, answered)
         return answered
 
     return run

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from lab import oci, store, tree
+from lab import store, tree
 from lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
-from lab.machines import azure_nd_h100_v5, topology_file
+from lab.machines import azure_nd_h100_v5, oci_bm_gpu_h100_8, topology_file
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 NODE, TOPOLOGY = "azure01", "/opt/microsoft/ndv5-topo.xml"
 METAL = "oci01"
 Answer = Callable[..., dict[str, Any]]
-LAB = {NODE: azure_nd_h100_v5, METAL: oci.bm_gpu_h100_8}
+LAB = {NODE: azure_nd_h100_v5, METAL: oci_bm_gpu_h100_8}
 
 
 @pytest.fixture

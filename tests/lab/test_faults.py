@@ -11,17 +11,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.audit import READERS, cache_reads
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import LIBRARY
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Session
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
 
 from lab import faults, store, tree
@@ -82,12 +81,16 @@ def heard() -> dict[str, dict[str, Any]]:
     return {}
 
 
+class Reads(Session):
+    def limit(self, argv: Sequence[str], seconds: float) -> float:
+        return seconds
+
+
 @contextmanager
 def shared_reads() -> Iterator[None]:
     """Read the hardware once for all modules that are asked while nothing changes. In tests/site each reads it."""
     with pytest.MonkeyPatch.context() as patch:
-        for reader in READERS:
-            patch.setattr(reader, "read", cache_reads(reader.read))
+        patch.setattr(Host, "session", Reads())
         yield
 
 

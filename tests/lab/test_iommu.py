@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,59 +100,8 @@ def test_others_arguments_stay_when_ours_come_and_go(call: Answer, fresh: Path) 
     assert not (fresh / "node01/sys" / DROPIN).exists()
 
 
-def test_what_the_settings_hold_already_is_set_right_and_nothing_is_said_twice(call: Answer, fresh: Path) -> None:
-    system = fresh / "node01/sys"
-    settings = system / "etc/default/grub"
-    # For normal entries alone, as most guides have it, and under a condition.
-    text = 'if [ -n "$HOME" ]; then GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=pt intel_iommu=off"; fi\n'
-    settings.write_text(settings.read_text() + text)
-    subprocess.run([system / "usr/sbin/update-grub"], check=True, capture_output=True)
-    assert states(call(check_mode=True))["args[persisted]@no intel_iommu=off"] == "drift"
-    done = call()
-    assert (done["changed"], states(done)) == (True, PENDING)
-    assert call()["changed"] is False
-    line = store.reboot(fresh, "node01")
-    assert line.split()[-4:] == ["console=tty0", "intel_iommu=on", "quiet", "iommu=pt"]
-    assert states(call(check_mode=True)) == {}
-
-
 def test_a_node_that_cannot_be_read_is_not_ok(call: Answer, fresh: Path) -> None:
     (fresh / "node01/sys/boot/grub/grub.cfg").unlink()
     assert "/boot/grub/grub.cfg: is not there" in call()["msg"]
     (fresh / "node01/hw/proc/cmdline").unlink()
     assert "/proc/cmdline: is not there" in call()["msg"]
-
-
-GRUBBY = """\
-#!{python}
-import pathlib, sys
-entries = pathlib.Path(__file__).parents[2] / "boot/loader/entries"
-options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
-assert options.pop("update-kernel") == "ALL"
-remove, add = options.get("remove-args", "").split(), options.get("args", "").split()
-for path in entries.glob("*.conf"):
-    lines = path.read_text().splitlines()
-    for n, line in enumerate(lines):
-        if line.startswith("options "):
-            words = [word for word in line.split() if word not in remove]
-            lines[n] = " ".join(words + [word for word in add if word not in words])
-    path.write_text("\\n".join(lines) + "\\n")
-"""
-
-
-def test_boot_entries_are_changed_by_grubby_and_kernels_to_come_are_thought_of(call: Answer, fresh: Path) -> None:
-    system = fresh / "node01/sys"
-    entries = system / "boot/loader/entries"
-    entries.mkdir(parents=True)
-    for release in ("5.14.0-427", "5.14.0-503"):
-        (entries / f"{release}.conf").write_text(f"title Rocky\nlinux /vmlinuz-{release}\noptions root=/dev/sda ro\n")
-    (system / "etc/kernel").mkdir()
-    (system / "etc/kernel/cmdline").write_text("root=/dev/sda  ro\n")
-    (system / "usr/sbin/grubby").write_text(GRUBBY.format(python=sys.executable))
-    (system / "usr/sbin/grubby").chmod(0o755)
-    done = call()
-    assert done["commands"][0] == "grubby --update-kernel=ALL '--args=intel_iommu=on iommu=pt'"
-    assert states(done) == PENDING
-    assert "options root=/dev/sda ro intel_iommu=on iommu=pt\n" in (entries / "5.14.0-503.conf").read_text()
-    assert (system / "etc/kernel/cmdline").read_text() == "root=/dev/sda  ro intel_iommu=on iommu=pt\n"
-    assert call()["changed"] is False

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
-from lab import nvl72, store, tree
+from lab import machines, nvl72, store, tree
 from lab.machine import Machine
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 TRAYS = ("tray01", "tray21")
 Answer = Callable[..., dict[str, Any]]
-LAB = {"tray01": nvl72.gb200, "tray21": nvl72.gb300}
+LAB = {"tray01": machines.gb200, "tray21": machines.gb300}
 
 
 def show(lab: Path, machine: Machine) -> None:

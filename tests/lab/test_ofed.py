@@ -82,25 +82,3 @@ def test_a_tool_that_talks_nonsense_is_unknown_and_no_traceback(
     result = ask(run_module, lab, "hgx-h100")
     assert states(result)["ofed.readable"] == "unknown"
     assert all(finding["fix"] for finding in result["findings"])
-
-
-def test_a_system_that_nobody_knows_is_an_error_that_names_it(run_module: Run, lab: Path) -> None:
-    (lab / "node/sys/etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
-    result = ask(run_module, lab, "hgx-h100")
-    assert result["failed"]
-    assert "plan9 4 is neither Debian, Ubuntu nor a relative of RHEL" in result["msg"]
-
-
-def test_a_key_that_is_none_is_an_error_before_anything_is_written(run_module: Run, lab: Path) -> None:
-    result = ask(run_module, lab, "hgx-h100", repository_key="<html>404</html>")
-    assert result["failed"]
-    assert "not an armoured PGP public key" in result["msg"]
-
-
-def test_without_a_repository_key_a_node_that_has_it_all_is_told_which_value_is_missing(
-    run_module: Run, lab: Path
-) -> None:
-    result = ask(run_module, lab, "hgx-h100", repository_key="")
-    assert states(result) == {"ofed.repository": "unknown"}
-    assert "mofed_repository_key" in result["findings"][0]["fix"]
-    assert states(ask(run_module, lab, "hgx-h100", repository_key="", manage=False)) == {}

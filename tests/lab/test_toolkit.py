@@ -22,14 +22,13 @@ from lab import nvidia_smi, tree
 from lab.fault import FileFault
 from lab.faults import FAULTS
 from lab.machine import Machine
-from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.machines import hgx_h100, hgx_h200_roce
 from lab.nccl_tests import COMMIT, TOOLKIT
 from tests.lab.transcript import Transcript
 from tests.trees import put
 
 LIB = "usr/lib/x86_64-linux-gnu"
 NAMES = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv"}
-NAMES |= {"gather", "scatter", "hypercube"}
 FIRST_LINE = "# simulated by the Busbar lab: no figure below is a measurement"
 GIB = 1 << 30
 
@@ -289,19 +288,12 @@ def test_an_mpi_build_has_its_suffix_and_loads_the_library_that_it_is_linked_wit
 # -- what the programs print -----------------------------------------------------------------------------------------
 
 
-def test_the_same_run_prints_the_same_figures(run: Run) -> None:
-    words = "-b 8 -e 8G -f 2 -g 8"
-    assert rows(run(words).stdout) == rows(run(words).stdout)
-
-
-def test_more_bytes_take_longer_and_reach_more(run: Run) -> None:
-    found = [(float(row[5]), float(row[7])) for row in rows(run("-b 1M -e 8G -f 2 -g 8").stdout)]
+def test_the_same_run_prints_the_same_figures_and_more_bytes_reach_more(run: Run) -> None:
+    words = "-b 1M -e 8G -f 2 -g 8"
+    table = rows(run(words).stdout)
+    assert table == rows(run(words).stdout)
+    found = [(float(row[5]), float(row[7])) for row in table]
     assert found == sorted(found)
-
-
-@pytest.mark.parametrize(("size", "published"), [("1M", 43), ("16M", 234), ("64M", 362), ("512M", 438), ("1G", 466)])
-def test_the_ramp_is_the_published_one(run: Run, size: str, published: float) -> None:
-    assert busbw(run(f"-b {size} -e {size} -g 8")) == pytest.approx(published, rel=0.02)
 
 
 def test_time_and_bandwidths_of_a_row_agree(run: Run) -> None:
@@ -348,14 +340,7 @@ def test_json_never_overwrites_a_file(run: Run, tmp_path: Path) -> None:
 def test_json_of_a_run_that_fails_has_no_results(run: Run, tmp_path: Path) -> None:
     assert run(f"-g 9 -J {tmp_path}/out.json").returncode == 5
     data = json.loads((tmp_path / "out.json").read_text())
-    assert data["simulated"] == "true"
-    assert "results" not in data
-    assert "end_time" not in data
-
-
-def test_json_counts_wrong_results(run: Run, node: Callable[..., Path], tmp_path: Path) -> None:
-    run(f"-b 1G -e 8G -f 2 -g 8 -J {tmp_path}/out.json", node("wrong-sums"))
-    assert json.loads((tmp_path / "out.json").read_text())["out_of_bounds"] == {"count": 8, "okay": "false"}
+    assert (data["simulated"], data.keys() & {"results", "end_time"}) == ("true", set())
 
 
 # -- the node's state ------------------------------------------------------------------------------------------------
@@ -384,32 +369,17 @@ def node(tmp_path: Path) -> Callable[..., Path]:
 
 SCRIPTS = {
     "every program prints a table": "\n".join(f"{name} -b 1M -e 1G -f 4 -g 8" for name in sorted(NAMES)),
-    "types, operations and roots make tables of their own, and threads times GPUs are the ranks": """
-        all_reduce -g 8 -o all
-        all_reduce -g 8 -d all
-        broadcast -g 8 -r -1
-        reduce -g 8 -r 5
-        all_reduce -t 4 -g 2
-        CUDA_VISIBLE_DEVICES=5,GPU2 all_reduce -g 2
-        all_reduce -b 16G -e 64G -f 2 -g 8
-        """,
     "exit codes are those of nccl-tests, and a bar is held to nine tenths of it": """
         all_reduce -h
         all_reduce --bogus
-        all_reduce -q 1
         all_reduce -g 9
-        all_reduce -t 2 -g 8
         all_reduce -b much
-        all_reduce -e 1T
         all_reduce -b 2G -e 1G
         all_reduce -S 1 -g 8
         NCCL_TESTS_MIN_BW=500 all_reduce -b 1G -e 1G -g 8
         NCCL_TESTS_MIN_BW=600 all_reduce -b 1G -e 1G -g 8
         """,
     "a variable that stops NCCL stops the program": """
-        NCCL_ALGO=Rings all_reduce -g 8
-        NCCL_PROTO="Simple" all_reduce -g 8
-        NCCL_ALGO=Tree all_gather -g 8
         NCCL_ALGO=CollNetChain all_reduce -g 8
         NCCL_SOCKET_IFNAME==eth7 all_reduce -g 8
         """,
@@ -475,45 +445,24 @@ def test_what_programs_print_and_end_with(
     transcript.check("lab_nccl_tests", case, SCRIPTS[case])
 
 
-def narrow(machine: Machine) -> Machine:
-    return FAULTS["gpu-slot-degraded"].apply(machine)
-
-
-def test_a_healthy_node_reaches_the_published_figures(run: Run) -> None:
-    assert busbw(run(WORDS)) == pytest.approx(478, rel=0.01)
-    assert busbw(run(WORDS, NCCL_NVLS_ENABLE="0")) == pytest.approx(367, rel=0.01)
-    for count, published in {2: 370, 4: 370, 5: 420, 6: 440, 7: 460}.items():
-        assert busbw(run(f"-b 8G -e 8G -g {count}")) == pytest.approx(published, rel=0.02)
-    for name in ("all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"):
-        assert 345 < busbw(run(WORDS, name=name)) < 370, name
-
-
 @pytest.mark.parametrize(
-    ("variables", "low", "high"),
+    ("words", "variables", "published"),
     [
-        ("NCCL_P2P_DISABLE=1", 9.5, 10.5),
-        ("NCCL_P2P_LEVEL=LOC", 9.5, 10.5),
-        ("NCCL_P2P_LEVEL=0", 9.5, 10.5),
-        ("NCCL_P2P_LEVEL=NVL", 470, 480),
-        ("NCCL_P2P_LEVEL=loc", 470, 480),  # unknown to NCCL: as if it were not set
-        ("NCCL_P2P_DISABLE=2", 470, 480),
-        ("NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1", 1.75, 1.85),
-        ("NCCL_SHM_DISABLE=1", 470, 480),
-        ("NCCL_NVLS_ENABLE=0", 360, 370),
-        ("NCCL_NVLS_ENABLE=off", 360, 370),
-        ("NCCL_NVLS_ENABLE=", 470, 480),
-        ("NCCL_ALGO=Ring", 360, 370),
-        ("NCCL_ALGO=^NVLS", 360, 370),
-        ("NCCL_ALGO=allreduce:ring,tree;broadcast:ring", 360, 370),
-        ("NCCL_ALGO=broadcast:ring", 470, 480),
-        ("NCCL_PROTO=Simple", 470, 480),
-        ("NCCL_PROTO=LL", 85, 95),
-        ("NCCL_PROTO=^Simple", 330, 345),
+        *(
+            (f"-b {size} -e {size} -g 8", {}, bar)
+            for size, bar in {"1M": 43, "16M": 234, "512M": 438, "8G": 478}.items()
+        ),
+        *((f"-b 8G -e 8G -g {count}", {}, bar) for count, bar in {2: 370, 4: 370, 6: 440}.items()),
+        (WORDS, {"NCCL_NVLS_ENABLE": "0"}, 367),
+        (WORDS, {"NCCL_ALGO": "Ring"}, 367),
+        # Through shared memory.
+        (WORDS, {"NCCL_P2P_DISABLE": "1"}, 10),
     ],
 )
-def test_a_variable_costs_what_it_costs(run: Run, variables: str, low: float, high: float) -> None:
-    environment = dict(word.split("=", 1) for word in variables.split())
-    assert low < busbw(run(WORDS, **environment)) < high
+def test_a_healthy_node_reaches_the_published_figures(
+    run: Run, words: str, variables: dict[str, str], published: float
+) -> None:
+    assert busbw(run(words, **variables)) == pytest.approx(published, rel=0.02)
 
 
 def test_the_first_of_environment_user_file_and_system_file_counts(run: Run, node: Callable[..., Path]) -> None:
@@ -527,39 +476,16 @@ def test_the_first_of_environment_user_file_and_system_file_counts(run: Run, nod
     assert busbw(run(WORDS, root, NCCL_P2P_DISABLE="0", NCCL_CONF_FILE=str(root / "other.conf"))) > 470
 
 
-def test_a_narrow_slot_costs_nothing_until_data_go_through_it(run: Run, node: Callable[..., Path], h100: Path) -> None:
-    narrowed = node(machine=narrow(hgx_h100()))
-    assert busbw(run(WORDS, narrowed)) == busbw(run(WORDS, h100))
-    through = [busbw(run(WORDS, root, NCCL_P2P_DISABLE="1")) for root in (narrowed, h100)]
-    assert through[0] == pytest.approx(through[1] / 2, rel=0.01)
-
-
 @pytest.mark.parametrize(("fault", "share"), [("nvlink-down", 17 / 18), ("gpu-slow", 0.6), ("gpu-busy", 0.7)])
 def test_a_gpu_in_trouble_costs_its_share_of_what_it_takes_part_in(
     run: Run, node: Callable[..., Path], fault: str, share: float
 ) -> None:
     root, healthy = node(fault, hgx_h200_roce()), busbw(run(WORDS))
     assert busbw(run(WORDS, root)) == pytest.approx(healthy * share, rel=0.01)
-    if fault != "gpu-busy":
-        assert busbw(run("-b 8G -e 8G -g 4", root)) == pytest.approx(busbw(run("-b 8G -e 8G -g 4")), rel=0.01)
 
 
 def test_a_file_of_the_user_that_switches_p2p_off_is_felt(run: Run, node: Callable[..., Path]) -> None:
     assert busbw(run(WORDS, node("user-p2p-off"))) < 11
-
-
-def test_memory_that_somebody_holds_is_missing(run: Run, node: Callable[..., Path]) -> None:
-    root = node("gpu-busy")
-    (root / "usr/bin").mkdir()
-    argv = [
-        "sh",
-        "-c",
-        nvidia_smi.SCRIPT,
-        str(root / "usr/bin/nvidia-smi"),
-        "--query-compute-apps=pid,used_memory,name",
-    ]
-    shown = subprocess.run([*argv, "--format=csv"], capture_output=True, text=True, check=True)
-    assert shown.stdout.splitlines() == ["pid, used_gpu_memory [MiB], process_name", "41873, 71680 MiB, python"]
 
 
 def test_a_collective_that_hangs_prints_its_devices_and_no_more(
@@ -582,7 +508,3 @@ def test_a_collective_that_hangs_prints_its_devices_and_no_more(
         assert process.wait() == -signal.SIGTERM
         assert process.stdout.read() == ""
     assert '"env":[' in (tmp_path / "out.json").read_text()  # the trap again: the environment is on the disk by then
-
-
-def test_the_virtual_machine_runs_too(run: Run, node: Callable[..., Path]) -> None:
-    assert busbw(run(WORDS, node(machine=h200_vm()), NCCL_NVLS_ENABLE="0")) == pytest.approx(367, rel=0.01)

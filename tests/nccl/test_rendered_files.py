@@ -12,13 +12,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import proof as nccl_proof
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive, render
 
 from lab import store
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANTS = {
-    "node01": [nccl_conf.Want(), nccl_conf.Want(gpudirect="off", extra={"NCCL_DEBUG": "WARN"})],
-    "node02": [nccl_conf.Want(dscp=26), nccl_conf.Want(dscp=26, address_family="ipv6", management_interface="bond0")],
+    "node01": [Want(), Want(gpudirect="off", extra={"NCCL_DEBUG": "WARN"})],
+    "node02": [Want(dscp=26), Want(dscp=26, address_family="ipv6", management_interface="bond0")],
 }
 PROFILES = {"node01": ("hgx-h100", "infiniband"), "node02": ("hgx-h200", "ethernet")}
 
@@ -42,13 +43,13 @@ def test_a_rendered_file_is_read_back_as_meant_and_lints_clean(lab: Path, librar
     want = profile.for_fabric(profile.parse(data, name), fabric)
     machine = topology.read(Host(str(lab / node / "hw"), str(lab / node / "sys")), ask_nvidia_smi=False)
     scanned = nccl_library.scan(library)
-    derivation = nccl_conf.derive(machine, want, WANTS[node][index], [scanned.version])
+    derivation = derive(machine, want, WANTS[node][index], [scanned.version])
     if want_ipv6(node, index) and scanned.version < (2, 21, 0):
         # That library needs one index of an IPv6 GID, and the simulated rails have no IPv6 address.
         assert [finding.check for finding in derivation.blockers] == ["nccl_conf.gid_index"]
         return
     assert derivation.blockers == ()
-    text = nccl_conf.render(derivation.variables)
+    text = render(derivation.variables)
     proof = nccl_proof.prove(library, text, derivation.expected)
     assert (proof.outcome, proof.message if proof.outcome != "proven" else "") == ("proven", "")
     assert proof.values == derivation.expected

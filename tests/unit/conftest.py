@@ -19,6 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 
+from tests.trees import contents
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -143,6 +145,20 @@ def call_module(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[
         return run
 
     return of
+
+
+def converge(call: Run, node: Path, **options: Any) -> dict[str, Any]:
+    """Run a module; check mode foretells it and touches nothing, and a second run has nothing to do."""
+    before = contents(node)
+    predicted = call(check_mode=True, **options)
+    assert contents(node) == before
+    done = call(**options)
+    for key in ("changed", "diff", "commands", "repaired"):
+        assert predicted[key] == done[key], key
+    after = contents(node)
+    again = call(**options)
+    assert (again["changed"], again["commands"], again["repaired"], contents(node)) == (False, [], [], after)
+    return done
 
 
 @pytest.fixture

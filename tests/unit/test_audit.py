@@ -22,24 +22,24 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from tests.trees import tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-HEAD = "from ansible.module_utils.basic import AnsibleModule\n"
-SPEC = "    module = AnsibleModule(argument_spec={'a': {'default': 7}}, supports_check_mode=True)\n"
+SPEC = "SPEC = {'a': {'default': 7}}\n"
+WORK = "def work(host, given, check_mode):\n"
 MODULES = {
-    "good": f"{HEAD}def main():\n{SPEC}    module.exit_json(a=module.params['a'], check=module.check_mode, diff=[1])\n",
-    "typed": f"{HEAD}def main():\n    module = AnsibleModule(argument_spec={{'a': {{'type': 'str'}},"
-    " 'b': {'type': 'float'}, 'c': {'type': 'dict', 'no_log': True}, 'd': {'type': 'path', 'default': '/opt'}})\n"
-    "    module.no_log_values = {text for text in module.no_log_values if len(text) > 3}\n"
-    "    module.exit_json(given=[module.params[name] for name in 'abd'], said={'log': ['token hunter22, on']})\n",
-    "bad": f"{HEAD}def main():\n{SPEC}    module.fail_json(msg='no such thing')\n",
-    "silent": f"{HEAD}def main():\n    pass\n",
-    "hung": f"{HEAD}import time\ndef main():\n    time.sleep(600)\n",
-    "dead": f"{HEAD}def main():\n    raise RuntimeError('broken')\n",
-    "chatty": f"{HEAD}def main():\n{SPEC}    print('hello')\n    module.exit_json()\n",
-    "large": f"{HEAD}def main():\n{SPEC}    module.exit_json(a='x' * 500000)\n",
-    "dead_device": f"{HEAD}import os\ndef main():\n{SPEC}    os.stat(module.params['a'])\n",
-    "tool": f"{HEAD}from {bundle.PACKAGE}.core.host import Host, ReadError\ndef main():\n{SPEC}"
-    "    try:\n        Host('/', module.params['a'], 0.5).run(['smi', '-L'])\n"
-    "    except ReadError as error:\n        module.exit_json(a=str(error))\n",
+    "good": f"{SPEC}{WORK}    return {{'a': given['a'], 'check': check_mode, 'diff': [1]}}\n",
+    "typed": "SPEC = {'a': {'type': 'str'}, 'b': {'type': 'float'}, 'c': {'type': 'dict', 'no_log': True},"
+    f" 'd': {{'type': 'path', 'default': '/opt'}}}}\n{WORK}"
+    "    return dict(given=[given[name] for name in 'abd'], said={'log': ['token hunter22, on']})\n",
+    "bad": f"from {bundle.PACKAGE}.core.host import ParseError\n{SPEC}{WORK}    raise ParseError('no such thing')\n",
+    "hung": f"import time\n{SPEC}{WORK}    time.sleep(600)\n",
+    "dead": f"{SPEC}{WORK}    raise RuntimeError('broken')\n",
+    "chatty": f"{SPEC}{WORK}    print('hello')\n    return {{}}\n",
+    "rooted": f"SPEC = {{'system_root': {{}}}}\n{WORK}    return {{}}\n",
+    "large": f"{SPEC}{WORK}    return {{'a': 'x' * 500000}}\n",
+    "dead_device": f"import os\n{SPEC}{WORK}    os.stat(given['a'])\n",
+    "tool": f"from {bundle.PACKAGE}.core.host import ReadError\n"
+    f"SPEC = {{'a': {{}}, 'system_root': {{'default': '/'}}}}\n{WORK}    host.timeout = 0.5\n"
+    "    try:\n        host.run(['smi', '-L'])\n"
+    "    except ReadError as error:\n        return {'a': str(error)}\n",
 }
 
 
@@ -69,7 +69,7 @@ def failed(said: str) -> dict[str, Any]:
 
 
 GOOD = {"a": 7, "check": True}
-DEAD, SILENT = failed("ended without a result: RuntimeError: broken"), failed("module silent ended without a result")
+DEAD = failed("ended without a result: RuntimeError: broken")
 HUNG = failed("did not respond within 3 s and was abandoned")
 TYPED: dict[str, Any] = {"a": 8388608, "b": 30, "c": {"token": "hunter22", "more": ["on", 1]}, "d": "/opt/x"}
 MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********, on"]}}
@@ -88,7 +88,6 @@ MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********
         ("chatty", {}, [{}]),
         ("bad good", {}, [failed("no such thing"), GOOD]),
         ("good dead good", {}, [GOOD, DEAD, GOOD]),
-        ("good silent good", {}, [GOOD, SILENT, GOOD]),
         ("good hung good", {}, [GOOD, HUNG, GOOD]),
         # After one that hangs the others do not wait for each other.
         ("good hung hung large dead hung good", {}, [GOOD, HUNG, HUNG, {"a": "x" * 500000}, DEAD, HUNG, GOOD]),
@@ -109,7 +108,7 @@ def test_the_nodes_oldest_python_runs_it(oldest_python: str) -> None:
 
 def test_a_tool_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
     tool(tmp_path, "usr/bin/smi", f"echo asked >> {tmp_path}/asked; exec sleep 60")
-    found = audit("tool", "tool", "tool", a=str(tmp_path))
+    found = audit("tool", "tool", "tool", system_root=str(tmp_path))
     assert [step["a"] for step in found] == [
         "smi -L: did not respond within 0.5 s and was abandoned",
         "smi -L: was not queried: smi did not respond within 0.5 s",
@@ -170,9 +169,9 @@ def test_a_read_that_no_signal_ends_costs_its_step_and_nobody_waits_for_it(dead_
 
 def test_a_tool_that_no_signal_ends_is_an_unknown_like_any_other(dead_device: Path, tmp_path: Path) -> None:
     tool(tmp_path, "usr/bin/smi", f"exec stat {dead_device}")
-    found = audit("tool", "good", "tool", limit=20, a=str(tmp_path))
-    assert [step["a"] for step in found] == [
+    found = audit("tool", "rooted", "tool", limit=20, system_root=str(tmp_path))
+    assert [step.get("a", "") for step in found] == [
         "smi -L: did not respond within 0.5 s and was abandoned",
-        str(tmp_path),
+        "",
         "smi -L: was not queried: smi did not respond within 0.5 s",
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 
 from tests.trees import put, tool
 
@@ -85,7 +86,7 @@ def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
         ("bbb", "nvidia.com/gpu", gpus[:2]),
         ("ccc", "rdma/hca", ["x"]),
     )
-    put(node, busy.KUBELET, text)
+    put(node, KUBELET, text)
     for pod in ("aaa", "ccc"):
         (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
     # Pod bbb is gone, and the checkpoint has not noticed.
@@ -93,5 +94,5 @@ def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_a_problem(node: Path) -> None:
-    put(node, busy.KUBELET, checkpoint(("aaa", "nvidia.com/gpu", ["x"]))[:-20])
-    assert [problem.source for problem in read(node).problems] == [busy.KUBELET]
+    put(node, KUBELET, checkpoint(("aaa", "nvidia.com/gpu", ["x"]))[:-20])
+    assert [problem.source for problem in read(node).problems] == [KUBELET]

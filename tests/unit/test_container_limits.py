@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
+from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import (
-    DAEMON_JSON,
-    DROPIN,
-    Have,
-    Want,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import DROPIN, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_runtimes import DAEMON_JSON, Have
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +108,7 @@ def test_what_is_planned(case: str) -> None:
 
 def test_what_nobody_asks_for_is_not_read(tmp_path: Path) -> None:
     want = Want((), (), LIMITS)
-    assert container_limits.read(Host(str(tmp_path), str(tmp_path)), want.runtimes) == Have()
+    assert container_runtimes.read(Host(str(tmp_path), str(tmp_path)), want.runtimes) == Have()
 
 
 def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
@@ -132,7 +129,7 @@ def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
     tmp_path: Path, runtime: str, path: str, words: str
 ) -> None:
     put(tmp_path, path, "")
-    have = container_limits.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
+    have = container_runtimes.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
     assert (have.missing, have.problems) == ((), {})
     found = finding(replace(GOOD, elsewhere=have.elsewhere), runtime)
     assert (found.state, found.subject, found.source) == ("not_owned", runtime, path)
@@ -231,7 +228,7 @@ def test_the_mode_of_the_file_is_kept() -> None:
 
 def test_flags_that_say_nothing_else_are_none() -> None:
     text = "# --default-ulimit nofile=1\nExecStart=/usr/bin/dockerd --config-file=/etc/docker/daemon.json\n"
-    assert container_limits.flags({"unit": text}) == []
+    assert container_runtimes.flags({"unit": text}) == []
 
 
 @pytest.mark.parametrize(
@@ -239,7 +236,7 @@ def test_flags_that_say_nothing_else_are_none() -> None:
     [("64M", 64 << 20), ("1.5 GiB", 3 << 29), ("8gb", 8 << 30), ("123", 123), ("", None), ("8X", None), (8, None)],
 )
 def test_sizes_are_read_as_dockerd_reads_them(text: object, size: int | None) -> None:
-    assert container_limits.parse_size(text) == size
+    assert container_runtimes.parse_size(text) == size
 
 
 KEYS = st.sampled_from(["data-root", "debug", "default-shm-size", "default-ulimits", "é", "\\", "\ud800", "0"])
@@ -281,27 +278,27 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
 
 def test_resources_of_a_checkpoint() -> None:
     text = '{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"rdma/a":["0","1"],"rdma/b":null}},"Checksum":1}'
-    assert container_limits.parse_registered(text) == {"rdma/a": 2, "rdma/b": 0}
-    assert container_limits.parse_registered('{"Data":{"RegisteredDevices":null}}') == {}
+    assert container_runtimes.parse_registered(text) == {"rdma/a": 2, "rdma/b": 0}
+    assert container_runtimes.parse_registered('{"Data":{"RegisteredDevices":null}}') == {}
     for broken in ("", "{}", "[]", '{"Data":{"RegisteredDevices":[]}}', '{"Data":{"RegisteredDevices":{"a":"b"}}}'):
         with pytest.raises(ParseError, match="not a checkpoint"):
-            container_limits.parse_registered(broken)
+            container_runtimes.parse_registered(broken)
 
 
 def test_the_start_of_a_process() -> None:
     stat = "2820 (dock) (erd) S 1 2820 2820 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 12 0 1550 1994145792 13107"
-    assert container_limits.parse_started(stat, "cpu 0\nbtime 1735689600\n") == 1735689615.5
+    assert container_runtimes.parse_started(stat, "cpu 0\nbtime 1735689600\n") == 1735689615.5
     for broken in ((stat, "cpu 0\n"), ("2820 (dockerd) S 1", "btime 1\n"), ("", "btime 1\n")):
         with pytest.raises(ParseError, match="no start time"):
-            container_limits.parse_started(*broken)
+            container_runtimes.parse_started(*broken)
 
 
 @given(st.text(max_size=200), st.text(max_size=50))
 def test_any_text_is_an_answer_or_a_parse_error(text: str, other: str) -> None:
-    container_limits.flags({"unit": text})
+    container_runtimes.flags({"unit": text})
     for parse, arguments in (
-        (container_limits.parse_registered, (text,)),
-        (container_limits.parse_started, (text, other)),
+        (container_runtimes.parse_registered, (text,)),
+        (container_runtimes.parse_started, (text, other)),
     ):
         try:
             parse(*arguments)
@@ -320,7 +317,7 @@ def node(tmp_path: Path) -> Path:
     put(tmp_path, UNIT, "[Service]\nLimitNOFILE=infinity\n")
     put(tmp_path, "/usr/lib/systemd/system/docker.service", "[Service]\nExecStart=/usr/bin/dockerd\n")
     put(tmp_path, DAEMON_JSON, THEIRS, 0o640)
-    put(tmp_path, busy.KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
+    put(tmp_path, KUBELET, '{"Data":{"RegisteredDevices":{"rdma/hca_shared_devices_a":["0"]}}}')
     put(tmp_path, "/proc/stat", "btime 1735689600\n")
     for pid, name in ((2805, "kubelet"), (2820, "dockerd"), (2999, "dockerd")):
         put(tmp_path, f"/proc/{pid}/comm", f"{name}\n")
@@ -330,21 +327,21 @@ def node(tmp_path: Path) -> Path:
 
 def test_a_plan_of_its_own_result_is_empty_and_a_restart_is_pending(node: Path) -> None:
     host = Host(str(node), str(node))
-    have = container_limits.read(host, WANT.runtimes)
+    have = container_runtimes.read(host, WANT.runtimes)
     assert have.started == {"kubelet": 1735689628.05, "dockerd": 1735689628.2}
     assert not_ok(have) == {"docker": "drift", "docker_loaded": "withheld", "containerd": "drift"}
     apply.execute(host, container_limits.plan(have, WANT))
-    after = container_limits.read(host, WANT.runtimes)
+    after = container_runtimes.read(host, WANT.runtimes)
     assert (not_ok(after), container_limits.plan(after, WANT).changed) == ({"docker_loaded": "withheld"}, False)
     assert (node / DAEMON_JSON.lstrip("/")).stat().st_mode & 0o777 == 0o640
     put(node, "/proc/stat", "btime %d\n" % (os.stat(node / DAEMON_JSON.lstrip("/")).st_ctime + 1))
-    assert not_ok(container_limits.read(host, WANT.runtimes)) == {}
+    assert not_ok(container_runtimes.read(host, WANT.runtimes)) == {}
 
 
 def test_a_drop_in_of_etc_hides_that_of_the_package_and_the_names_order_them(node: Path) -> None:
     for folder, name in (("/usr/lib", "50-a"), ("/etc", "50-a"), ("/usr/lib", "60-b"), ("/run", "10-c")):
         put(node, f"{folder}/systemd/system/containerd.service.d/{name}.conf", "[Service]\n")
-    found = container_limits.read(Host(str(node), str(node)), ("containerd",)).containerd
+    found = container_runtimes.read(Host(str(node), str(node)), ("containerd",)).containerd
     assert [path.replace("systemd/system/containerd.service", "") for path in found] == [
         "/usr/lib/",
         "/run/.d/10-c.conf",
@@ -356,20 +353,20 @@ def test_a_drop_in_of_etc_hides_that_of_the_package_and_the_names_order_them(nod
 def test_options_count_where_the_unit_reads_their_file(node: Path) -> None:
     host = Host(str(node), str(node))
     put(node, "/etc/default/docker", 'DOCKER_OPTS="--default-ulimit nofile=1024"\n')
-    assert container_limits.flags(container_limits.read(host, ("docker",)).docker) == []
+    assert container_runtimes.flags(container_runtimes.read(host, ("docker",)).docker) == []
     put(node, "/etc/systemd/system/docker.service.d/a.conf", "[Service]\nEnvironmentFile=-/etc/default/docker\n")
-    found = container_limits.flags(container_limits.read(host, ("docker",)).docker)
+    found = container_runtimes.flags(container_runtimes.read(host, ("docker",)).docker)
     assert found == ["/etc/default/docker: --default-ulimit"]
 
 
 def test_each_runtime_has_its_own_problems(node: Path) -> None:
     (node / "usr/bin/containerd").unlink()
-    put(node, busy.KUBELET, '{"Data":')
+    put(node, KUBELET, '{"Data":')
     (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
-    have = container_limits.read(Host(str(node), str(node)), WANT.runtimes)
+    have = container_runtimes.read(Host(str(node), str(node)), WANT.runtimes)
     assert have.missing == ("containerd",)
     assert {runtime: problem.source for runtime, problem in have.problems.items()} == {
         "docker": DAEMON_JSON,
-        "kubelet": busy.KUBELET,
+        "kubelet": KUBELET,
     }
     assert not_ok(have) == {"docker": "unknown", "containerd": "drift", "kubernetes": "unknown"}

@@ -109,8 +109,8 @@ def test_what_a_role_does_is_text_for_people_and_for_ansible(tmp_path: Path) -> 
 
 def _declaring(folder: Path, text: str) -> list[str]:
     """Ids that a module of a checkout with this one file declares."""
-    path = folder / "module_utils" / "iommu.py"
-    path.parent.mkdir()
+    path = folder / "module_utils/kernel_args/iommu.py"
+    path.parent.mkdir(parents=True)
     path.write_text(text)
     return [each.check.id for each in documents.declared(folder)]
 

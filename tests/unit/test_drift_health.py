@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import verdict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 from busbar.cli import main
 from busbar.drift import health
@@ -111,5 +111,5 @@ def test_a_rails_port_is_told_with_its_nic_and_traffic_is_no_growth() -> None:
         ("rail 0", {"PCIe correctable": 7, "link_downed": 2}),
         ("rail 2", {"out_of_sequence": 5}),
     ]
-    assert answer.is_valid(answer.health_devices, found)
+    assert codec.is_valid(result_schema.health_devices, found)
     assert verdict._health({"devices": [aer], "ports": [{**port, "pci": "../x"}]}) == []

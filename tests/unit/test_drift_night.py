@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, results_folder, stale_tempdirs
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder, stale_tempdirs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -289,7 +289,7 @@ def test_a_count_that_a_node_may_answer_is_one_that_the_night_keeps(count: Any) 
     data = {"hosts": {"n1": {**GOOD, "health": [device]}, "n2": GOOD}}
     found = runner.results(data, Manifest(("n1", "n2"), (), False), {})
     assert found["n2"].end == "complete"
-    assert (found["n1"].health == (device,)) == answer.is_valid(answer.health_devices, [device])
+    assert (found["n1"].health == (device,)) == codec.is_valid(result_schema.health_devices, [device])
     if found["n1"].end == "incomplete":
         [finding] = found["n1"].findings
         assert str(finding.have).startswith("its result is not valid: health[0].grown.'replays': is ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark_report, reboot_plan
+from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark, reboot_plan
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, PLAYS, play_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, partial_results, slurm_engine, suite
@@ -104,7 +104,7 @@ def test_the_table_of_the_benchmark_has_also_the_hosts_whose_stored_results_stan
     run = Run(audit, **{host: {} for host in audit})
     run["a"]["nccl_benchmark_result"] = {**OK, "runs": ["of the role"]}
     run["f"]["mtu_result"] = {**OK, "changed": True}
-    found = {host: said and said["runs"][0] for host, said in nccl_benchmark_report.registered(run, [*audit])}
+    found = {host: said and said["runs"][0] for host, said in nccl_benchmark.registered(run, [*audit])}
     assert found == {"a": "of the role", "b": "of the audit", "c": "of the audit", "d": None, "e": None, "f": None}
     assert "b" not in run.looked_at
 

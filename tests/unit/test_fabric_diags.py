@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
 
 from tests import goldens, trees
@@ -253,14 +253,14 @@ GIVEN = {
 
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
     result = json.loads(json.dumps(ib_fabric_info.work(node(), GIVEN, False)))
-    kept = answer.check("ib_fabric_info", result)
+    kept = result_schema.check("ib_fabric_info", result)
     [found] = [sweep_data.from_dict(one) for one in kept["sweeps"]]
     assert found.complete
     assert kept["findings"] == []
     assert not result["changed"]
     result["sweeps"][0]["nodes"][0][0] = "../../etc"
-    with pytest.raises(answer.Invalid, match="sweeps"):
-        answer.check("ib_fabric_info", result)
+    with pytest.raises(codec.Invalid, match="sweeps"):
+        result_schema.check("ib_fabric_info", result)
 
 
 @pytest.mark.parametrize(

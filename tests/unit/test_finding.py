@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import READABLE
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import READABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads((ROOT / "docs" / "finding.schema.json").read_text())

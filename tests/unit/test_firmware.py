@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError, ToolMissing
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import (
-    reset_levels,
-    tools,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tools
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Value
 
 from tests.trees import tool
@@ -55,34 +52,6 @@ Configurations:                              Default         Current         Nex
 The '*' shows parameters with next value different from default/current value.
 """
 ETH, IB = Value("ETH(2)", 2, "ETH"), Value("IB(1)", 1, "IB")
-LEVELS = """
-Reset-levels:
-0: Driver, PCI link, network link will remain up ("live-Patch")  -Not Supported
-1: Only ARM side will not remain up ("Immediate reset").         -Not Supported
-3: Driver restart and PCI reset                                  -Supported     (default)
-4: Warm Reboot                                                   -Supported
-
-Reset-types (relevant only for reset-levels 1,3,4):
-0: Full chip reset                                               -Supported     (default)
-1: Phy-less reset (keep network port active during reset)        -Not Supported
-"""
-
-
-@pytest.mark.parametrize(
-    ("want", "good"), [(2, True), ("2", True), ("0x2", True), ("eth", True), ("ETH", True), (1, False), ("IB", False)]
-)
-def test_a_value_is_told_by_its_number_or_its_word(want: int | str, good: bool) -> None:
-    assert ETH.matches(want) is good
-
-
-def test_a_value_that_is_no_number_is_no_number() -> None:
-    assert not Value("Array[0..7]", None, "Array[0..7]").matches(0)
-
-
-def test_the_levels_that_a_card_offers_are_read() -> None:
-    found = reset_levels.parse_query(LEVELS)
-    assert (found.offered, found.resets) == ((3, 4), (3,))
-    assert str(found) == "3 (driver restart and PCI reset), 4 (warm reboot)"
 
 
 # -- the tools -------------------------------------------------------------------------------------------------------

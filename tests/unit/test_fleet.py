@@ -13,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import stage, table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.table import Member
@@ -275,7 +275,7 @@ def test_information_comes_back_from_json_as_it_went() -> None:
     info = member(1).info
     assert info is not None
     data = json.loads(json.dumps(replace(info, missing={7: "no NIC"}).to_dict()))
-    answer.info(data)
+    result_schema.info(data)
     assert json.loads(json.dumps(rail_info.from_dict(data).to_dict())) == data
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 from busbar import ansible_process, cli
 from tests import goldens
@@ -102,6 +102,6 @@ def test_one_host_as_json_and_one_that_is_not_there(
 )
 def test_a_state_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     whole: dict[str, Any] = {"findings": [], "passed": []}
-    answer.check("gate_info", {**whole, "state": OUT})
-    with pytest.raises(answer.Invalid):
-        answer.check("gate_info", {**whole, "state": {**OUT, **wrong}})
+    result_schema.check("gate_info", {**whole, "state": OUT})
+    with pytest.raises(codec.Invalid):
+        result_schema.check("gate_info", {**whole, "state": {**OUT, **wrong}})

@@ -3,13 +3,11 @@
 """What is read of GPUs from /proc/driver/nvidia and nvidia-smi, and that nothing they print can break the reader."""
 
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from hypothesis import HealthCheck, example, given, settings
@@ -70,143 +68,10 @@ ONE_GPU = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n"
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 
-def test_information_is_a_dictionary_of_its_lines() -> None:
-    values = gpu.parse_information(INFORMATION % (UUID[A], A))
-    assert values["Model"] == "NVIDIA H100 80GB HBM3"
-    assert values["GPU UUID"] == UUID[A]
-    assert values["Bus Location"] == A  # the colons of the value stay
-
-
-def test_driver_version_and_flavour() -> None:
-    assert gpu.parse_driver_version(OPEN) == gpu.Driver("575.10.01", True, "/proc/driver/nvidia/version")
-    assert gpu.parse_driver_version(CLOSED) == gpu.Driver("535.11.02", False, "/proc/driver/nvidia/version")
-
-
-def test_query_loses_units_of_names_and_keeps_those_of_values() -> None:
-    text = "index, memory.total [MiB], power.draw [W]\r\n0, 81559 MiB, [N/A]\r\n"
-    assert gpu.parse_query_csv(text) == [{"index": "0", "memory.total": "81559 MiB", "power.draw": None}]
-
-
-@pytest.mark.parametrize(
-    "cell", ["N/A", "[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "Unknown Error", "ERR!", ""]
-)
-def test_query_gives_none_for_what_is_not_a_value(cell: str) -> None:
-    assert gpu.parse_query_csv("index, name\n0, %s\n" % cell) == [{"index": "0", "name": None}]
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "quoted"),
-    [
-        *[(gpu.parse_information, text, "") for text in ("", "\n \n", "Model", ": value", "Model: \x1b[31mred")],
-        *[
-            (gpu.parse_driver_version, text, "expected 'NVRM version")
-            for text in ("GCC version: 12", "NVRM version:", OPEN[:65], "NVRM version: 575.10.01 x")
-        ],
-        (gpu.parse_query_csv, "", "no output"),
-        (gpu.parse_query_csv, "No devices were found\n", "No devices were found"),
-        (gpu.parse_query_csv, FAILED, "NVIDIA-SMI has failed"),
-        (
-            gpu.parse_query_csv,
-            "Unable to determine the device handle for GPU0000:5D:00.0: Unknown Error",
-            "GPU0000:5D:00.0",
-        ),
-        (gpu.parse_query_csv, NO_FIELD, "fabric.state"),
-        (gpu.parse_query_csv, "0, GPU-1, NVIDIA H100\n", "header"),
-        (gpu.parse_query_csv, "index, uuid\n", "no row"),
-        (gpu.parse_query_csv, "index, uuid\n0\n", "2 columns"),
-        (gpu.parse_query_csv, "index, uuid\n0, GPU-1, more\n", "2 columns"),
-        (gpu.parse_query_csv, "index, uuid\n0, GPU-1\nUnable to determine the device handle\n", "Unable to determine"),
-        (gpu.parse_query_csv, "index, uuid\n0, \x1b[2J\n", "plain text"),
-        (gpu.parse_xml, "", "not XML"),
-        (gpu.parse_xml, xml()[:-30], "not XML"),
-        (gpu.parse_xml, xml(doctype=BOMB), "<!ENTITY"),
-        (gpu.parse_xml, xml(fabric="<fabric><state>&b;</state></fabric>"), "not XML"),
-        (gpu.parse_xml, "<html/>", "<html>, expected <nvidia_smi_log>"),
-        (gpu.parse_xml, "<nvidia_smi_log><attached_gpus>0</attached_gpus></nvidia_smi_log>", "no <gpu>"),
-        (gpu.parse_xml, "<nvidia_smi_log><gpu/></nvidia_smi_log>", "PCI address"),
-        (gpu.parse_xml, "No devices were found", "No devices were found"),
-        # Nested without end: no crash.
-        (gpu.parse_xml, "<a>" * 200_000, ""),
-        (gpu.parse_nvlink_status, "", ""),
-        (gpu.parse_nvlink_status, "No devices were found", ""),
-        (gpu.parse_nvlink_status, "\t Link 0: 25 GB/s\n", ""),
-        (gpu.parse_nvlink_status, ONE_GPU[:-2], ""),
-        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: 26.5", ""),
-        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: 25 GB/s\n\t Link 0: 25 GB/s\n", ""),
-        (gpu.parse_nvlink_status, f"{ONE_GPU}\t Link 0: <inact", ""),
-    ],
-)
-def test_what_is_cut_off_or_something_else_is_refused_and_quoted(
-    parse: Callable[[str], object], text: str, quoted: str
-) -> None:
-    with pytest.raises(ParseError, match=quoted or None):
-        parse(text)
-
-
-def test_xml_gives_identity_fabric_and_link() -> None:
-    first, second = gpu.parse_xml(xml())
-    assert (first.pci, second.pci) == (A, B)
-    assert (first.uuid, first.product_name) == (UUID[A], "NVIDIA H100 80GB HBM3")
-    assert (first.fabric_state, first.fabric_status) == ("Completed", "Success")
-
-
-def test_xml_of_a_driver_without_fabric_has_none() -> None:
-    assert all(one.fabric_state is None for one in gpu.parse_xml(xml(fabric="")))
-
-
 def test_xml_does_not_open_what_its_doctype_names(tmp_path: Path) -> None:
     dtd = tmp_path / "log.dtd"
     dtd.write_text("not a DTD at all <<<")
     assert gpu.parse_xml(xml(doctype='<!DOCTYPE nvidia_smi_log SYSTEM "%s">' % dtd.as_uri()))
-
-
-def test_nvlinks_are_counted_for_each_gpu() -> None:
-    assert gpu.parse_nvlink_status(NVLINK) == [
-        gpu.NvlinkStatus(0, UUID[A], 2, 2),
-        gpu.NvlinkStatus(1, UUID[B], 1, 2),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("below", "active", "total"),
-    [
-        ("\t NVML: Unable to retrieve NVLink information as all links are inActive\n", 0, None),
-        ("\t NVML: Unable to retrieve NVLink information: Not Supported\n", 0, 0),
-        ("NVML: Unable to retrieve Nvlink information as all links are inActive\n", 0, None),
-        ("Device does not have or support Nvlink\n", 0, 0),
-        ("\t NVML: Unable to retrieve NVLink information for link 3: Unknown Error\n", None, None),
-        ("", 0, 0),
-        ("\t Link 0: <inactive>\n", 0, 1),
-        ("         Link 0: 25 GB/s\n", 1, 1),
-    ],
-)
-def test_nvlinks_of_a_gpu_that_says_something_else(below: str, active: "int | None", total: "int | None") -> None:
-    text = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n%sGPU 1: NVIDIA H100 (UUID: GPU-2)\n\t Link 0: 25 GB/s\n" % below
-    assert gpu.parse_nvlink_status(text) == [
-        gpu.NvlinkStatus(0, "GPU-1", active, total),
-        gpu.NvlinkStatus(1, "GPU-2", 1, 1),
-    ]
-
-
-PARSERS = [
-    (gpu.parse_information, INFORMATION % (UUID[A], A)),
-    (gpu.parse_driver_version, OPEN),
-    (gpu.parse_query_csv, CSV),
-    (gpu.parse_xml, xml()),
-    (gpu.parse_nvlink_status, NVLINK),
-]
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from(PARSERS), st.data())
-def test_any_text_and_any_damage_gives_a_value_or_a_parse_error(parser, data) -> None:  # type: ignore[no-untyped-def]
-    parse, good = parser
-    start = data.draw(st.integers(0, len(good)))
-    end = data.draw(st.integers(start, len(good)))
-    put_in = data.draw(st.text(max_size=20) | st.sampled_from(["N/A", "[Unknown Error]", "\0", ",", "<a>", "\n"]))
-    for text in (good[:start] + put_in + good[end:], put_in):
-        with suppress(ParseError):
-            parse(text)
 
 
 # -- reader ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -31,13 +30,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.peermem impor
     Reason,
     classify,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import (
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import read
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import TEXTS, Judgement, judge
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import notes as notes_of
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import plan as plan_of
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.read import (
     DROPIN,
     LEGACY_MASK,
     LIST,
     OPENIBD_DROPIN,
     UNIT,
-    judge,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
@@ -99,7 +101,7 @@ P2PDMA = config("CONFIG_PCI_P2PDMA=y")
 LARGE_PAGES = {**driver("590.44.01"), **config("CONFIG_PCI_P2PDMA=y", "CONFIG_ARM64_64K_PAGES=y")}
 OF_DEBIAN, OF_ROCKY, OF_NOBODY = ({"/etc/os-release": text} for text in (DEBIAN, ROCKY, None))
 OPENIBD = {"/usr/lib/systemd/system/openibd.service": "[Unit]\n"}
-LISTED = {LIST: gpudirect.TEXTS[LIST]}
+LISTED = {LIST: TEXTS[LIST]}
 THEIRS = {"/usr/lib/modules-load.d/of-others.conf": "# loader\nnvidia-peermem\n"}
 INIT = {"/etc/init.d/nv_peer_mem": "#!/bin/bash\n"}
 
@@ -146,13 +148,13 @@ class Node:
     def tool(self, name: str, body: str) -> None:
         tool(self.root, f"/usr/bin/{name}", body)
 
-    def have(self, mode: str = "auto") -> gpudirect.Have:
-        return gpudirect.read(Host(str(self.root), str(self.root)), mode)
+    def have(self, mode: str = "auto") -> read.Have:
+        return read.read(Host(str(self.root), str(self.root)), mode)
 
     def plan(self, mode: str = "auto") -> Plan:
-        return gpudirect.plan(self.have(mode), mode)
+        return plan_of(self.have(mode), mode)
 
-    def judge(self, mode: str = "auto", failed: Failure | None = None) -> gpudirect.Judgement:
+    def judge(self, mode: str = "auto", failed: Failure | None = None) -> Judgement:
         return judge(self.have(mode), mode, failed)
 
     def files(self) -> dict[str, str]:
@@ -262,7 +264,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "at boot on SLES": ({**LOADED, "/etc/os-release": "ID=sles\n"}, "peermem"),
     "at boot on nobody's": ({**LOADED, **OF_NOBODY}, "peermem"),
     "openibd is gone": (
-        {**LOADED, **OF_ROCKY, **{path: gpudirect.TEXTS[path] for path in (UNIT, DROPIN, OPENIBD_DROPIN)}},
+        {**LOADED, **OF_ROCKY, **{path: TEXTS[path] for path in (UNIT, DROPIN, OPENIBD_DROPIN)}},
         "peermem",
     ),
     "list of others": ({**LOADED, **THEIRS}, "peermem"),
@@ -333,7 +335,7 @@ def test_what_is_planned(node: Node, case: str) -> None:
     files, mode, *words = CASES[case]
     node.set(files)
     plan = node.plan(mode).limit("reboot")
-    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in gpudirect.notes(plan)]
+    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in notes_of(plan)]
     goldens.check("gpudirect", case, golden_rows.plan(plan, texts=True) + notes)
     text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in plan.findings if not finding.ok)
     assert [word for word in words if word not in text] == []
@@ -366,7 +368,7 @@ def test_drivers_that_fault_with_large_pages(node: Node, version: str, faulty: b
 def test_without_a_kernel_config_the_page_size_is_asked(node: Node, said: str, possible: bool | None) -> None:
     node.set({**driver("590.44.01"), f"/boot/config-{RELEASE}": None})
     node.tool("getconf", f"[ $1 = PAGESIZE ] && echo {said}")
-    assert gpudirect.dmabuf(node.have())[0] is possible
+    assert read.dmabuf(node.have())[0] is possible
 
 
 def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
@@ -381,7 +383,7 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
 
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert gpudirect.plan(gpudirect.read(host, "off"), "off") == Plan()
+    assert plan_of(read.read(host, "off"), "off") == Plan()
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -394,11 +396,11 @@ def test_parsers_parse_or_say_why(text: str) -> None:
     module_lists.unlisted(text, "nvidia_peermem")
     classify(text)
     for parse in (
-        gpudirect.parse_release,
-        gpudirect.parse_config,
-        lambda said: gpudirect.ids(os_release.parse(said)),
+        read.parse_release,
+        read.parse_config,
+        lambda said: read.ids(os_release.parse(said)),
         ofed_state.parse_release,
-        gpudirect.parse_page_size,
+        read.parse_page_size,
         parse_modinfo,
     ):
         with suppress(ParseError):
@@ -420,7 +422,7 @@ def test_check_apply_and_again(node: Node, run: Run) -> None:
         assert done[name] == predicted[name], name
     assert done["changed"]
     assert done["findings"] == []
-    assert node.text(LIST) == gpudirect.TEXTS[LIST]
+    assert node.text(LIST) == TEXTS[LIST]
     again = run()
     assert (again["changed"], again["commands"], again["diff"], again["findings"]) == (False, [], [], [])
     assert node.text("/calls") == "loaded\n"

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as n
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, hang
+from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, result_schema
 
 from lab import ras as emulator
 
@@ -52,7 +52,7 @@ def told(number: int, *views: View, processes: tuple[Process, ...] = ()) -> dict
         addresses=list(reading.addresses),
         silent=[],
     )
-    return answer.check("nccl_ras_info", json.loads(json.dumps(given)))
+    return result_schema.check("nccl_ras_info", json.loads(json.dumps(given)))
 
 
 def both(given: dict[str, Any], state: str = "S") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manage
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
 from tests import smi_answers
 from tests.trees import contents, line, pci_function, put, tool
@@ -125,8 +125,8 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
     for junk in ("To be filled by O.E.M.", "Default string"):
         line(machine / "sys/class/dmi/id/product_serial", junk)
         assert {one["board"] for one in told_of(1000.0 + NIGHT)} == {None}
-    assert answer.is_valid(answer.health_devices, [third, fifth])
-    assert not answer.is_valid(answer.health_devices, [{**third, "pci": "../../etc"}])
+    assert codec.is_valid(result_schema.health_devices, [third, fifth])
+    assert not codec.is_valid(result_schema.health_devices, [{**third, "pci": "../../etc"}])
 
 
 def test_growth_from_night_to_night(machine: Path) -> None:

@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import Port
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -409,10 +409,10 @@ def test_what_the_control_node_is_told() -> None:
     (told,) = judge_ports.fleet_counters(have)
     assert told["grown"] == {"symbol_error": 7, "link_downed": 2, "tx_paused_us": 500, "np_cnp_sent": 3}
     result = {**judge_ports.plan(have).result(), "ports": [told], "boot_id": "b", "devices": []}
-    assert answer.check("node_health", result)["ports"] == [told]
+    assert result_schema.check("node_health", result)["ports"] == [told]
     first = judge_ports.fleet_counters(replace(have, before=None))
     assert (first[0]["seconds"], first[0]["grown"]) == (None, {})
-    assert answer.check("node_health", {**result, "ports": first})
+    assert result_schema.check("node_health", {**result, "ports": first})
     for name, value in (
         ("pci", "x; reboot"),
         ("grown", {"a b": 1}),
@@ -420,8 +420,8 @@ def test_what_the_control_node_is_told() -> None:
         ("rail", "1"),
         ("speed", "é"),
     ):
-        with pytest.raises(answer.Invalid):
-            answer.check("node_health", {**result, "ports": [{**told, name: value}]})
+        with pytest.raises(codec.Invalid):
+            result_schema.check("node_health", {**result, "ports": [{**told, name: value}]})
 
 
 # -- what is compared --------------------------------------------------------------------------------------------------

@@ -140,14 +140,6 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     assert [(event.number, event.age) for event in events(log)] == [(79, None)]
 
 
-def test_an_nvlink_error_names_its_link_and_registers() -> None:
-    registers = "0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0"
-    text = f"NVRM: Xid (PCI:0000:86:00): 74, pid='<unknown>', NVLink: fatal error detected on link 3({registers})"
-    event = xid.parse(text)
-    assert event is not None
-    assert xid.details(event) == f"link 3, registers {registers}"
-
-
 def echo(number: int, pci: str, age: float) -> xid.Event:
     return xid.Event(pci, number, "", age)
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
-    nccl_benchmark_report,
     nccl_tests_share,
 )
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
@@ -25,13 +24,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    answer,
+    codec,
     due_roles,
     host_variables,
     nccl_benchmark,
     rail_pairs,
     rail_results,
     reboot,
+    result_schema,
     validated_action,
     verdict,
     verification,
@@ -49,7 +49,7 @@ from tests import goldens
 from tests.campaigns import ANSWER, FACTS, Nodes, Play, perf, rails_of
 from tests.campaigns import RUN as OWN_RUN
 from tests.localising import Cluster, Fault
-from tests.unit.test_answer import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
+from tests.unit.test_result_schema import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
 
 DEEP: Any = "x"
 for _level in range(300):
@@ -140,7 +140,7 @@ def test_the_audits_entrance(said: str) -> None:
 def test_the_entrance_of_ordinary_tasks(said: Any) -> None:
     action: Any = SimpleNamespace()
     registered = validated_action.validate(action, "topology_info", lambda: said)
-    assert registered.keys() <= answer._ALL.keys() | answer.ANSWERS["topology_info"].keys()
+    assert registered.keys() <= result_schema._ALL.keys() | result_schema.ANSWERS["topology_info"].keys()
     bad = judged({**GOOD, "platform": registered})
     assert not registered.get("failed") or not bad.ok
     # As if there were no gate.
@@ -197,7 +197,7 @@ def test_whose_rails_ping_each_other(said: Any) -> None:
         for one in asked:
             for peer in (one.ping.source, one.ping.target):
                 assert not ip_address(peer.address).is_loopback
-                answer.text(15, answer._NETDEV, empty=True)(peer.netdev or "x")
+                codec.text(15, result_schema._NETDEV, empty=True)(peer.netdev or "x")
     if read["bad"] is None:
         assert set(rail_ping.plan(members)) == set(HOSTS[1:])
 
@@ -210,7 +210,7 @@ def test_who_tests_with_whom(said: Any) -> None:
     for host in HOSTS:
         for sessions in planned.sessions_of(host):
             for session in sessions:
-                answer.session(session)
+                result_schema.session(session)
                 words = perftest.argv(perftest.session_of(session), perftest.Port("mlx5_0", 1, 3), "bw", OPTIONS)
                 assert not any(word.startswith("-") for word in words[-1:] if session["role"] == "client")
     if is_out(said):
@@ -291,9 +291,9 @@ def test_the_benchmark_and_its_table(said: Any, role: Any, run: Any) -> None:
     honest = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
     found = nccl_benchmark_action.judged("hgx-h100", [RUN], [said], {"platform": role})
     assert "runs" not in found or found["runs"][0]["name"] == RUN["name"]
-    alone = nccl_benchmark.rows({"good": nccl_benchmark_report.reported(honest)}, 1.8e9)
+    alone = nccl_benchmark.rows({"good": nccl_benchmark_action.reported(honest)}, 1.8e9)
     for registered in (found, {**found, "runs": [run]}, said):
-        results = {"bad": nccl_benchmark_report.reported(registered), "good": nccl_benchmark_report.reported(honest)}
+        results = {"bad": nccl_benchmark_action.reported(registered), "good": nccl_benchmark_action.reported(honest)}
         rows = nccl_benchmark.rows({host: one for host, one in results.items() if one}, 1.8e9)
         assert [row for row in rows if row.host == "good"] == alone
         nccl_benchmark.render(rows)
@@ -348,11 +348,11 @@ PROVEN = {**MEASURED, "evidence": {MEASURED["passed"][0]: ["445 GB/s", "nccl-tes
 def test_the_benchmark_between_nodes(before: Any, says: Any, measured: Any) -> None:
     outcome = campaign(Cluster(4, noise=False), before, says, measured).benchmark()
     states = {name: {one["state"] for one in of_host.get("findings", ())} for name, of_host in outcome.hosts.items()}
-    found = answer.given(measured, "nccl_perf")
+    found = result_schema.given(measured, "nccl_perf")
     heads = {job.hosts[0] for job in outcome.record.jobs} if outcome.record else set()
     if "n0000" in heads and (not found or found.get("failed") or "evidence" not in found):
         assert "unknown" in states["n0000"]
-    assert all(answer.given(outcome.hosts[name]).get("findings") is not None for name in [*outcome.hosts][1:])
+    assert all(result_schema.given(outcome.hosts[name]).get("findings") is not None for name in [*outcome.hosts][1:])
     json.dumps(outcome.hosts)
 
 
@@ -376,12 +376,12 @@ DONE = {"rebooted": True, "elapsed": 61, "changed": True}
 @given(broken(DECIDED), broken(DONE), broken({**PLAN, "drained": True, "jobs": [], "ours": True}), broken(PLATFORM))
 @EVERY
 def test_who_may_be_rebooted(decided: Any, done: Any, drain: Any, role: Any) -> None:
-    reasons = reboot.reasons([answer.given(role)])
-    decision = reboot.decide(["x"], "reboot", {"bad": decided}, (), answer.given(drain, "slurm_node") or None)
+    reasons = reboot.reasons([result_schema.given(role)])
+    decision = reboot.decide(["x"], "reboot", {"bad": decided}, (), result_schema.given(drain, "slurm_node") or None)
     # A host before it that says nonsense, or did not come back, stops the rollout; a node that is not drained stays up.
     assert decision.reboot or decision.findings[0].check in ("reboot.rollout", "reboot.idle")
     after = reboot.judge(DECIDED, done if isinstance(done, dict) else {}, reasons)
-    given_back = reboot.give_back(after, [answer.given(role)])
+    given_back = reboot.give_back(after, [result_schema.given(role)])
     judged({**GOOD, "platform": json.loads(json.dumps(after.to_dict()))})
     assert given_back["state"] in ("resumed", "undone")
 
@@ -406,20 +406,20 @@ def test_what_the_nightly_check_takes_from_the_findings_file(said: Any) -> None:
 def test_an_honest_answer_goes_through_every_entrance() -> None:
     assert RAIL["address"] == "10.19.0.1"
     assert not is_out(RAIL_INFO)
-    assert answer.given(PERFTEST, "perftest") == PERFTEST
-    assert answer.given(MEASURED, "nccl_perf") == MEASURED
+    assert result_schema.given(PERFTEST, "perftest") == PERFTEST
+    assert result_schema.given(MEASURED, "nccl_perf") == MEASURED
     benchmark = nccl_benchmark_action.judged("hgx-h100", [RUN], [MEASURED], {})
-    assert nccl_benchmark_report.reported(benchmark)
-    assert answer.given(benchmark)["due"] == "1 of 1 runs: 1.1 days old"
+    assert nccl_benchmark_action.reported(benchmark)
+    assert result_schema.given(benchmark)["due"] == "1 of 1 runs: 1.1 days old"
     assert judged(GOOD).findings == (FINDING,)
 
 
-@pytest.mark.parametrize("module", sorted({"multirail", *answer.ANSWERS} - {""}))
+@pytest.mark.parametrize("module", sorted({"multirail", *result_schema.ANSWERS} - {""}))
 def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
     nothing: tuple[Any, ...] = (None, [], "", 1, {})
     for said in nothing:
-        with pytest.raises(answer.Invalid):
-            answer.check(module, said)
+        with pytest.raises(codec.Invalid):
+            result_schema.check(module, said)
 
 
 @pytest.mark.golden

@@ -8,7 +8,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Pro
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry
 
 from tests import golden_rows, goldens
 

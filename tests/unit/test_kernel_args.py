@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -15,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import g
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.plan import Boot, Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, parse_grub_cfg, read
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -64,42 +63,6 @@ def test_what_nobody_asked_for_stays(words: list[str], exclusive: bool) -> None:
         assert [token for token in tokens if kernel_line.parse(token)[0] != "a"] == others
 
 
-@pytest.mark.parametrize(
-    ("before", "arg", "after"),
-    [
-        ("", PT, "iommu=pt"),
-        ("ro quiet", PT, "ro quiet iommu=pt"),
-        ("ro quiet \t", PT, "ro quiet iommu=pt \t"),
-        ("ro iommu=pt quiet", PT, "ro iommu=pt quiet"),
-        ('ro "iommu=pt" quiet', PT, 'ro "iommu=pt" quiet'),
-        # What follows two dashes is init's.
-        ("ro -- iommu=pt", PT, "ro iommu=pt -- iommu=pt"),
-        # A name may be repeated, unless it is asked for alone.
-        ("console=tty0", Arg("console", "ttyS0"), "console=tty0 console=ttyS0"),
-        ("a=1 b a=2 c", Arg("a", "3", exclusive=True), "b a=3 c"),
-        ("a=3 b a=2 c", Arg("a", "3", exclusive=True), "a=3 b c"),
-        # The kernel sees no difference between dash and underscore.
-        ("intel-iommu=on", Arg("intel_iommu", "on"), "intel-iommu=on"),
-        ("intel_iommu=off ro", Arg("intel_iommu", "off", present=False), "ro"),
-        ("intel_iommu=off ro", Arg("intel_iommu", present=False), "ro"),
-        ("ro nomodeset", Arg("nomodeset", present=False), "ro"),
-        ("", Arg("dyndbg", "file a +p"), 'dyndbg="file a +p"'),
-        ('dyndbg="file a +p"', Arg("dyndbg", "file a +p"), 'dyndbg="file a +p"'),
-        ('"dyndbg=file a +p" x', Arg("dyndbg", "file a +p", present=False), "x"),
-    ],
-)
-def test_a_line_is_edited_token_by_token(before: str, arg: Arg, after: str) -> None:
-    assert edit(before, [arg]) == after
-
-
-@pytest.mark.parametrize(
-    "arg", [{"name": "a b"}, {"name": ""}, {"name": 'a"'}, {"name": "a", "value": 'x"'}, {"name": "a", "value": "x\ny"}]
-)
-def test_what_no_kernel_can_take_is_refused(arg: dict[str, Any]) -> None:
-    with pytest.raises(ParseError, match="kernel argument"):
-        Arg(**arg)
-
-
 # -- files of boot loaders -------------------------------------------------------------------------------------------
 
 GRUB_CFG = """\
@@ -122,16 +85,13 @@ menuentry 'Another system' {
 
 
 def test_entries_of_grub_are_those_that_its_generator_writes_to_work_by() -> None:
-    assert kernel_args.parse_grub_cfg(GRUB_CFG)[0] == [Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro quiet")]
-    assert kernel_args.parse_grub_cfg("linux /vmlinuz-1 ro\n")[0] == [Entry("vmlinuz-1", "ro")]
-    with pytest.raises(ParseError, match="run update-grub"):
-        kernel_args.parse_grub_cfg("set default=0\n")
+    assert parse_grub_cfg(GRUB_CFG)[0] == [Entry("vmlinuz-6.1.0-40-amd64", "root=UUID=6f1c ro quiet")]
 
 
 @pytest.mark.parametrize("default", ["Another system", "sub>other", "${saved_entry}"])
 def test_an_entry_of_others_counts_where_grub_boots_it(default: str) -> None:
     text = GRUB_CFG.replace('default="0"', f'default="{default}"').replace("system' {", "system' --id other {")
-    entries = kernel_args.parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
+    entries = parse_grub_cfg(text, {"saved_entry": ("other",)})[0]
     assert [entry.line for entry in entries] == ["root=UUID=6f1c ro quiet", "root=/dev/sdb1"]
     [finding] = [one for one in plan(Boot("grub", "iommu=pt", tuple(entries[1:])), PT).findings if not one.ok]
     assert (finding.state, finding.aspect) == ("not_owned", "persisted")
@@ -314,6 +274,7 @@ CASES: dict[str, tuple[Boot, tuple[Arg, ...]]] = {
         replace(bls("ro", "console=tty0"), entries=(*bls("ro", "console=tty0").entries, Entry("c", "console=x"))),
         (Arg("console", "ttyS0"),),
     ),
+    "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), (PT,)),
     "edited in place": (IN_PLACE, (PT,)),
     # A node that boots from the network.
     "somebody else's": (Boot("", LINE), (PT,)),
@@ -385,7 +346,7 @@ def node(root: Path, files: dict[str, str]) -> Host:
 
 
 def judge(host: Host, *args: Arg) -> Plan:
-    return kernel_args.plan(kernel_args.read(host), args, kernel_args.ARGS)
+    return kernel_args.plan(read(host), args, kernel_args.ARGS)
 
 
 def bad(made: Plan) -> list[Finding]:
@@ -559,7 +520,7 @@ def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_gru
         "/boot/grub2/grubenv": "kernelopts=root=/dev/sda ro\ntuned_params=iommu.passthrough=0\n",
     }
     host = node(tmp_path, files)
-    assert [e.line for e in kernel_args.read(host).entries] == ["root=/dev/sda ro pci=config_acs=A"]
+    assert [e.line for e in read(host).entries] == ["root=/dev/sda ro pci=config_acs=A"]
     (found,) = bad(judge(host, ACS))
     assert f'pci="{ACS.value}"' in found.fix
     options = f'$kernelopts pci="{ACS.value}" iommu=pt $tuned_params'

@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import log_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import ARM, X86
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import known_bad, library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.known_bad import (
-    ARM,
-    CRASH,
-    HANG,
-    NEEDS,
-    WRONG,
-    X86,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.known_bad import CRASH, HANG, NEEDS, WRONG
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour impor
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,29 +190,6 @@ def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: P
     assert wrong(found, replace(WANT, asked="none")) == []
 
 
-def entry(**more: Any) -> str:
-    one = {"name": "ens0", "via": "LLDP", "chassis": [{}], "port": [{}], **more}
-    return json.dumps({"lldp": [{"interface": [one]}]})
-
-
-def test_texts_are_cut_and_printable_and_other_protocols_are_left_out() -> None:
-    chassis = [{"id": [{"type": "mac", "value": "x" * 999}], "name": [{"value": "\x1b[31m\n<b>{{ 7 }}"}]}]
-    [found] = neighbour.parse_lldpcli(entry(chassis=chassis))
-    assert (len(found.chassis), found.name) == (255, "\\x1b[31m\\n<b>{{ 7 }}")
-    assert found.is_switch is None
-    assert neighbour.parse_lldpcli(entry(via="CDPv2")) == []
-    assert neighbour.parse_lldpcli('{"lldp": [{}]}') == []
-
-
-@pytest.mark.parametrize(
-    "tlv", [{"value": "0"}, {"value": "08,0"}, {"value": "0G"}, {"subtype": "x"}, {"value": "00," * 600}]
-)
-def test_bytes_that_are_none_are_refused(tlv: Mapping[str, str]) -> None:
-    one = {"oui": "00,80,C2", "subtype": "11", "len": "2", "value": "08,08", **tlv}
-    with pytest.raises(ParseError, match="expected bytes"):
-        neighbour.parse_lldpcli(entry(**{"unknown-tlvs": [{"unknown-tlv": [one]}]}))
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
@@ -291,9 +268,9 @@ def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     sent = ports.to_dicts(heard(*given_names), [port(0), port(1), port(2)], WANT)
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
     told = json.loads(json.dumps({**plan.result(), "notes": [], "neighbours": sent}))
-    assert answer.check("lldp", told)["neighbours"] == sent
+    assert result_schema.check("lldp", told)["neighbours"] == sent
     assert [one["port"] for one in sent] == ["swp1", "swp1", ""]
     for key, value in (("name", "a\x1b[0m"), ("rail", -1), ("netdev", "../x"), ("pci", "x"), ("chassis", "x" * 256)):
         odd = {**told, "neighbours": [{**sent[0], key: value}]}
-        with pytest.raises(answer.Invalid, match=rf"neighbours\[0\]\.{key}"):
-            answer.check("lldp", odd)
+        with pytest.raises(codec.Invalid, match=rf"neighbours\[0\]\.{key}"):
+            result_schema.check("lldp", odd)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core import sysctl_files
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files import Assignment
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
@@ -37,7 +36,9 @@ from hypothesis import strategies as st
 
 from lab import store
 from tests import golden_rows, goldens
-from tests.trees import contents, put
+from tests.trees import put
+
+from .conftest import converge
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
@@ -51,37 +52,7 @@ def test_every_value_of_a_policy_says_where_it_is_from() -> None:
         assert policy(one.name, {}, False) is one
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "says"),
-    [
-        ("oci", {"rp_filter": 1}, "oci has its own values; values and source routing are those of policy custom"),
-        ("", {"rp_filter": 1}, "no policy is set; values"),
-        ("custom", {"rp_filter": 3}, "rp_filter is 3, expected a number from 0 to 2"),
-        ("custom", {"accept_local": True}, "accept_local is True"),
-        ("custom", {"arp_ignore": "1"}, "arp_ignore is '1'"),
-        ("custom", {"forwarding": 1}, "'forwarding' is not one of arp_ignore"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_is_refused(name: str, values: dict[str, Any], says: str) -> None:
-    with pytest.raises(ParseError, match=says):
-        policy(name, values, False)
-
-
 # -- sysctl files ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "path"),
-    [
-        ("net.ipv4.conf.ens1.rp_filter", "net/ipv4/conf/ens1/rp_filter"),
-        ("net.ipv4.conf.ens1/100.rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
-        ("net/ipv4/conf/ens1.100/rp_filter", "net/ipv4/conf/ens1.100/rp_filter"),
-        ("/net//ipv4/conf/all/rp_filter", "net/ipv4/conf/all/rp_filter"),
-        ("vm", "vm"),
-    ],
-)
-def test_a_key_is_written_with_dots_or_slashes(key: str, path: str) -> None:
-    assert sysctl_files.normalized(key) == path
 
 
 def assignments(*files: str) -> list[Assignment]:
@@ -460,48 +431,6 @@ def test_a_new_program_that_sets_kernel_settings_needs_one_row(tmp_path: Path, m
     assert [f.subject for f in plan.findings if f.check == "multirail.conflict"] == ["/opt/site:3"]
 
 
-# -- ip --------------------------------------------------------------------------------------------------------------
-
-
-def test_what_ip_prints_is_read() -> None:
-    rules = (
-        '[{"priority":0,"src":"all","table":"local"},{"priority":101,"src":"10.9.0.1","table":"101"},'
-        '{"priority":102,"src":"10.9.0.0","srclen":24,"iif":"ens1","table":"main"}]'
-    )
-    assert netdev_routing.parse_rules(rules) == (
-        Rule(0, "", "local"),
-        Rule(101, "10.9.0.1", "101"),
-        Rule(102, "10.9.0.0/24", "main", other=True, some=True),
-    )
-    routes = (
-        '[{"dst":"default","gateway":"10.9.0.254","dev":"va","flags":[]},'
-        '{"dst":"10.9.0.0/24","dev":"va","scope":"link","prefsrc":"10.9.0.1","table":"1000","flags":[]}]'
-    )
-    assert netdev_routing.parse_routes(routes) == {
-        "main": (Route("default", "10.9.0.254", "", "va"),),
-        "1000": (Route("10.9.0.0/24", "", "10.9.0.1", "va"),),
-    }
-
-
-NAMES = ["priority", "src", "table", "dst"]
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@given(JSON)
-@settings(max_examples=100)
-def test_any_json_is_read_or_refused(data: Any) -> None:
-    for parse in (netdev_routing.parse_rules, netdev_routing.parse_routes):
-        for text in (json.dumps(data), json.dumps(data)[:-1]):
-            try:
-                parse(text)
-            except ParseError as error:
-                assert "ip -j" in str(error) or "no priority" in str(error)
-
-
 # -- the module ------------------------------------------------------------------------------------------------------
 
 Run = Callable[..., dict[str, Any]]
@@ -519,19 +448,9 @@ def call(lab: Path, call_module: Callable[..., Run]) -> Run:
     return call_module(multirail_module.main, lab, "hgx-h200", "ethernet")
 
 
-def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
-    call: Run, lab: Path
-) -> None:
-    before = contents(lab)
-    predicted = call(check_mode=True, policy="oci")
-    assert contents(lab) == before
-    done = call(policy="oci")
-    for key in ("changed", "diff", "commands", "repaired"):
-        assert predicted[key] == done[key], key
+def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run, lab: Path) -> None:
+    done = converge(call, lab, policy="oci")
     assert (len(done["commands"]), len(done["repaired"]), done["findings"]) == (8, 16, [])
-    after = contents(lab)
-    again = call(policy="oci")
-    assert (again["changed"], again["repaired"], contents(lab)) == (False, [], after)
 
 
 def test_source_routing_is_set_now_and_for_the_boot_and_goes_with_the_policy(call: Run, lab: Path) -> None:

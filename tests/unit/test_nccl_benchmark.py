@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as action
-from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark_report as report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
@@ -277,9 +276,9 @@ def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path
         rows = nccl_benchmark.rows(found, 2e6)
         parent = tmp_path / str(stored)
         # Where there are none yet, as on another control node, they are written whatever they are.
-        assert not report.nothing_new(parent, rows)
-        report.write(parent, found, 2e6)
-        assert report.nothing_new(parent, rows) is not new
+        assert not action.nothing_new(parent, rows)
+        action.write(parent, found, 2e6)
+        assert action.nothing_new(parent, rows) is not new
 
 
 def test_the_report_takes_what_is_valid_of_what_nodes_registered() -> None:
@@ -289,5 +288,5 @@ def test_the_report_takes_what_is_valid_of_what_nodes_registered() -> None:
         run["rows"] = []
     nothing: tuple[Any, ...] = (None, {}, {"failed": True, "msg": "no"}, {**good, "runs": "all"}, {**good, "runs": []})
     for said in nothing:
-        assert report.reported(said) == {}
-    assert report.reported(good)["runs"] == good["runs"]
+        assert action.reported(said) == {}
+    assert action.reported(good)["runs"] == good["runs"]

@@ -10,8 +10,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import (
+    Variable,
+    Want,
+    accepted_errors,
+    derive,
+    render,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, Setting
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have, Variable, Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
 
 from tests import goldens
@@ -228,4 +235,4 @@ def test_long_reasons_are_wrapped_into_whole_comment_lines() -> None:
     ],
 )
 def test_what_is_accepted_has_a_name_and_a_reason(accepted: dict[str, Any], wrong: int) -> None:
-    assert len(nccl_conf.accepted_errors(accepted)) == wrong
+    assert len(accepted_errors(accepted)) == wrong

@@ -11,10 +11,10 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import image_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as conf
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import HEADER, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.image_conf import Image
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import HEADER, Want
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

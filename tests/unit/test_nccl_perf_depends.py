@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
 from lab import machines, tree
 
@@ -112,7 +112,7 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
             nccl_perf.main()
         out = capsys.readouterr().out
         assert SECRET not in out
-        return answer.check("nccl_perf", json.loads(out))
+        return result_schema.check("nccl_perf", json.loads(out))
 
     return call
 

@@ -16,7 +16,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
 from tests.trees import tool
 
@@ -117,7 +117,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         out = capsys.readouterr().out
         assert SECRET not in out
         # What it says is what the control node takes.
-        return answer.check("nccl_perf", json.loads(out))
+        return result_schema.check("nccl_perf", json.loads(out))
 
     return call
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.action import nccl_tests_share
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan, toolchain
@@ -23,7 +24,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker im
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.plan import Have, Want
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nccl_tests_share
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

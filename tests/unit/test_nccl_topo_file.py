@@ -16,8 +16,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topo_file, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.topo_file import DEFAULT, TOPO_FILE
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.checks import TOPO_FILE
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.topo_file import DEFAULT
 
 from tests.trees import put_all
 
@@ -62,7 +63,7 @@ def judged(
     """What is said of the file, and whether nccl.conf would be written."""
     put_all(root, files)
     host = Host(str(root), str(root))
-    derivation = nccl_conf.derive(guest, slots, want, [NEW])
+    derivation = derive(guest, slots, want, [NEW])
     have = nccl_conf.with_topo_file(nccl_conf.read(host, CONF), host, guest, slots, derivation)
     plan = nccl_conf.plan(have, derivation, CONF, version=NEW)
     return [finding for finding in plan.findings if finding.check == TOPO_FILE.id], bool(plan.changes)
@@ -167,11 +168,11 @@ def test_the_profile_that_names_the_file_says_what_lies_near_what(
     assert said(guest, replace(crossed, topology_file=""), xml(guest)).startswith("ok")
     (finding,), _written = judged(tmp_path, guest, named, Want(), {FILE: xml(guest)})
     assert (finding.state, finding.source) == ("ok", FILE)
-    meant = nccl_conf.derive(guest, named, Want(), [NEW]).expected
+    meant = derive(guest, named, Want(), [NEW]).expected
     assert meant["NCCL_TOPO_FILE"] == FILE
-    assert nccl_conf.derive(guest, named, NAMED, [NEW]).expected["NCCL_TOPO_FILE"] == FILE
+    assert derive(guest, named, NAMED, [NEW]).expected["NCCL_TOPO_FILE"] == FILE
     real = replace(guest, virtualization=replace(guest.virtualization, is_vm=False))
-    assert "NCCL_TOPO_FILE" not in nccl_conf.derive(real, named, Want(), [NEW]).expected
+    assert "NCCL_TOPO_FILE" not in derive(real, named, Want(), [NEW]).expected
 
 
 def test_a_file_that_the_site_names_for_a_machine_of_metal_is_judged_too(

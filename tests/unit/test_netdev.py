@@ -2,16 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.trees import interface, put_all
 
@@ -59,47 +56,6 @@ def test_a_route_leads_to_what_is_in_its_network_and_family() -> None:
     assert [local.leads_to(address) for address in addresses] == [True, False, False]
     ours = netdev.parse_ipv6_route(IPV6_ROUTE)[0]
     assert ours.leads_to(ip_address("fd00::1"))
-
-
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        (netdev.parse_route, ""),
-        (netdev.parse_route, "garbage"),
-        (netdev.parse_route, ROUTE[: len(HEADING) + 20]),
-        (netdev.parse_route, HEADING + "eth0 zz 0 1 0 0 0 0 0 0 0"),
-        (netdev.parse_route, ROUTE.replace("0200C0", "0200C0FFFF")),
-        (netdev.parse_ipv6_route, "garbage"),
-        (netdev.parse_ipv6_route, IPV6_ROUTE[:100]),
-        (netdev.parse_ipv6_route, IPV6_ROUTE.replace("00000400", "0x400")),
-        (netdev.parse_ipv6_route, IPV6_ROUTE.replace(" 40 ", " 81 ")),
-    ],
-)
-def test_a_truncated_route_table_is_refused(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ParseError):
-        parse(text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.one_of(
-        st.text(max_size=80),
-        st.builds(
-            lambda good, at, bad: good[:at] + bad + good[at + 1 :],
-            st.sampled_from([ROUTE, IPV6_ROUTE]),
-            st.integers(0, 400),
-            st.text(max_size=3),
-        ),
-        st.builds(lambda good, at: good[:at], st.sampled_from([ROUTE, IPV6_ROUTE]), st.integers(0, 400)),
-    )
-)
-def test_route_parsers_give_routes_or_a_parse_error(text: str) -> None:
-    for parse in (netdev.parse_route, netdev.parse_ipv6_route):
-        try:
-            routes = parse(text)
-        except ParseError:
-            continue
-        assert all(route.netdev and isinstance(route.metric, int) for route in routes)
 
 
 def test_routes_of_both_families_come_by_metric(tmp_path: Path) -> None:

@@ -4,16 +4,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.trees import tool
 
@@ -30,24 +26,6 @@ def test_addresses_of_both_families_are_read_and_those_of_a_link_are_not() -> No
         "vb": (),
     }
     assert str(Address("10.9.0.1", 24).subnet) == "10.9.0.0/24"
-
-
-NAMES = ["ifname", "addr_info", "local", "family", "scope", "prefixlen"]
-JSON = st.recursive(
-    st.none() | st.integers() | st.sampled_from(["inet", "global"]) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=6),
-    max_leaves=8,
-)
-
-
-@given(JSON)
-@settings(max_examples=100)
-def test_any_json_is_read_or_refused(data: Any) -> None:
-    for text in (json.dumps(data), json.dumps(data)[:-1]):
-        try:
-            netdev_address.parse(text)
-        except ParseError as error:
-            assert "ip -j address" in str(error)
 
 
 @pytest.mark.parametrize(

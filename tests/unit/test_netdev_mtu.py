@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkmanager
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
@@ -31,32 +30,12 @@ from hypothesis import strategies as st
 
 from lab import store
 from tests import golden_rows, goldens
-from tests.trees import contents, link, put
+from tests.trees import link, put
+from tests.unit.conftest import converge
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = 9000
-
-# -- tools -----------------------------------------------------------------------------------------------------------
-
-
-def test_ibv_devinfo_is_read_by_device_and_port() -> None:
-    found = rdma.parse_devinfo(DEVINFO % "1024 (3)" + (DEVINFO % "4096 (5)").replace("mlx5_3", "mlx5_4"))
-    assert {key: (port.active, port.largest) for key, port in found.items()} == {
-        ("mlx5_3", 1): (1024, 4096),
-        ("mlx5_4", 1): (4096, 4096),
-    }
-    for text in ("", DEVINFO % "invalid MTU (0)", "active_mtu: 4096 (5)\n", "hca_id: a\n port: x\n"):
-        with pytest.raises(ParseError):
-            rdma.parse_devinfo(text)
-
-
-@pytest.mark.parametrize(
-    ("mtu", "rdma"), [(9000, 4096), (4192, 4096), (4191, 2048), (2144, 2048), (1500, 1024), (351, 0), (352, 256)]
-)
-def test_rdma_gets_what_is_left_beside_its_headers(mtu: int, rdma: int) -> None:
-    assert netdev_mtu.rdma_mtu(mtu) == rdma
-
 
 # -- order -----------------------------------------------------------------------------------------------------------
 
@@ -276,21 +255,10 @@ def call(lab: Path, call_module: Callable[..., Run]) -> Run:
     return call_module(module.main, lab, "hgx-h200", "ethernet", mtu=9000)
 
 
-def test_check_mode_foretells_the_run_and_touches_nothing_and_a_second_run_has_nothing_to_do(
-    call: Run, lab: Path
-) -> None:
-    before = contents(lab)
-    predicted = call(check_mode=True, max_disruption="link")
-    assert contents(lab) == before
-    done = call(max_disruption="link")
-    for key in ("changed", "diff", "commands"):
-        assert predicted[key] == done[key], key
+def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run, lab: Path) -> None:
+    done = converge(call, lab, max_disruption="link")
     assert done["commands"] == [f"ip link set dev {name} mtu 9000" for name in RAILS]
-    assert done["repaired"] == predicted["repaired"] == [finding["id"] for finding in predicted["findings"]]
     assert (len(done["repaired"]), done["findings"]) == (3 * len(RAILS), [])
-    after = contents(lab)
-    again = call(max_disruption="link")
-    assert (again["changed"], again["commands"], contents(lab)) == (False, [], after)
 
 
 def test_what_would_stop_traffic_is_withheld_and_the_file_is_written_all_the_same(call: Run, lab: Path) -> None:

@@ -17,12 +17,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    Host,
-    Output,
-    ParseError,
-    ToolMissing,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import apply as firmware_apply
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted

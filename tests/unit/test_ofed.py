@@ -11,16 +11,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import writte
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.kernels import Kernels
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import ModuleFile
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import UMAD_TEXT, OfedWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.dkms import Build
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Packages, System
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.plan import OfedWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.read import OfedState, User
 
 from tests import golden_rows, goldens
@@ -107,7 +107,7 @@ LOOSE = Packages({"doca-ofed": "3.2.1-1", "mlnx-ofed-kernel-dkms": "25.10-1"}, (
 LEFT = {"mlnx-ofed-all": "24.10-2.1.8.0", "mlnx-ofed-kernel-only": "24.10", "mlnx-ofed-kernel-dkms": "24.10"}
 PEER = healthy(peer={RUNNING: "0x1", NEXT: "0x1"}, built={RUNNING: "0x1", NEXT: "0x2"})
 LUSTRE = fresh(users=(User("lustre", "Lustre over o2ib at /l"),))
-UMAD = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: ofed.UMAD_TEXT})
+UMAD = healthy(umad=True, files={**healthy().files, ofed_state.UMAD_LIST: UMAD_TEXT})
 # What cannot be read is not written over.
 UMAD_UNREAD = replace(
     UMAD,
@@ -270,11 +270,6 @@ def words(plan: Plan) -> list[str]:
     return [" ".join(command.argv) for command in plan.commands]
 
 
-def test_what_cannot_be_a_key_is_an_error() -> None:
-    with pytest.raises(ParseError):
-        ofed.plan(fresh(), replace(WANT, key="<html>"))
-
-
 @pytest.mark.parametrize(
     ("have", "argv", "said", "check", "left"),
     [
@@ -349,15 +344,3 @@ def test_mounts_over_rdma_are_told_from_others() -> None:
     planned = mounts.parse_fstab("# a /c nfs rdma\nUUID=1 none swap\na /a nfs rdma\nb /d nfs4 vers=4.2,rdma 0 0\n")
     found = ofed_state.over_rdma([*mounts.parse(text), *planned])
     assert [user.what.rpartition(" ")[2] for user in found] == ["/a", "/l", "/d"]
-
-
-@pytest.mark.parametrize(
-    ("flavour", "machine", "expected"),
-    [
-        ("doca-ofed", "x86_64", "https://m/doca/3.2.1/ubuntu24.04/x86_64/"),
-        ("doca-ofed", "aarch64", "https://m/doca/3.2.1/ubuntu24.04/arm64-sbsa/"),
-        ("mlnx-ofed", "aarch64", "https://m/mlnx_ofed/3.2.1/ubuntu24.04/aarch64/"),
-    ],
-)
-def test_the_repository_lies_where_the_vendor_has_it(flavour: str, machine: str, expected: str) -> None:
-    assert ofed.repository_url("https://m/", flavour, "3.2.1", APT, machine) == expected

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
@@ -75,9 +75,3 @@ def test_a_port_that_is_down_has_no_keys_because_of_that(
     down = edit.nic(infiniband, 3, port_state="DOWN")
     [odd] = [one for one in judged(down, hgx_h100, keys, "0xffff") if not one.ok]
     assert (odd.because or "").startswith("platform.rail_state")
-
-
-def test_a_key_of_no_sense_is_refused() -> None:
-    assert partition.wanted({"busbar_fabric_partitions": ["0x8001", "0x7FFF"]}) == (0x8001, 0x7FFF)
-    with pytest.raises(ParseError, match="'8001' is not a partition key"):
-        partition.wanted({"busbar_fabric_partitions": ["8001"]})

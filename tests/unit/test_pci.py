@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
 from tests.trees import GEN5_X16, pci_function
@@ -27,68 +25,6 @@ def read(root: Path) -> tuple[dict[str, PciDevice], list[str]]:
 
 def at(address: str, *ancestors: str, numa: int | None = 0) -> PciDevice:
     return PciDevice(address, 0x020000, 0x15B3, 0x1021, numa, ancestors, None, None, None, None, None, None, "x")
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        (pci.parse_address, "00000000:19:00.0", "0000:19:00.0"),
-        (pci.parse_address, "0000:1B:00.0", "0000:1b:00.0"),
-        (pci.parse_address, "1b:00.0", "0000:1b:00.0"),
-        (pci.parse_address, "10000:e1:1f.7", "10000:e1:1f.7"),
-        (pci.parse_address, "00010000:E1:00.0", "10000:e1:00.0"),
-        (pci.parse_speed, "32.0 GT/s PCIe", 32.0),
-        (pci.parse_speed, "2.5 GT/s PCIe", 2.5),
-        (pci.parse_speed, "8 GT/s", 8.0),
-        (pci.parse_speed, "16.0 GT/s", 16.0),
-        (pci.parse_speed, "64.0 GT/s PCIe", 64.0),
-    ],
-)
-def test_an_address_is_brought_to_one_form_and_a_speed_is_a_number(
-    parse: Callable[[str], object], text: str, value: object
-) -> None:
-    assert parse(text) == value
-
-
-NO_ADDRESS = ("", "1b:00", "1b:20.0", "1b:00.8", "000:1b:00.0", "0000:1b:00.0 ", "0000:1b:00.0\n", "pci0000:15")
-NO_SPEED = ("Unknown", "Unknown speed", "", "32.0", "GT/s", "32.0 GT/s PCIe x16", "-1 GT/s")
-
-
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        *[(pci.parse_address, text) for text in (*NO_ADDRESS, "\u0660\u0660:00.0")],
-        *[(pci.parse_speed, text) for text in NO_SPEED],
-    ],
-)
-def test_what_is_neither_is_refused_with_the_text_quoted(parse: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ParseError) as caught:
-        parse(text)
-    assert repr(text) in str(caught.value)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.one_of(
-        st.text(max_size=30),
-        st.text(alphabet="0123456789abcdefABCDEF:.xGT/s PCIe-", max_size=24),
-        st.builds(
-            lambda good, at, bad: good[:at] + bad + good[at + 1 :],
-            st.sampled_from(["0000:1b:00.0", "32.0 GT/s PCIe", "0x030200", "-1"]),
-            st.integers(0, 13),
-            st.text(max_size=2),
-        ),
-    )
-)
-def test_parsers_give_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (pci.parse_address, pci.parse_speed, pci.parse_decimal, pci.parse_hex, pci.parse_text):
-        try:
-            value = parse(text)
-        except ParseError:
-            continue
-        assert value is not None
-        if parse is pci.parse_address:
-            assert pci.parse_address(str(value)) == value
 
 
 def test_addresses_sort_by_number_and_names_by_number_too() -> None:

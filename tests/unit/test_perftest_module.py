@@ -14,7 +14,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_test
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.modules import perftest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
 from tests.trees import line, put, rdma_device
 
@@ -84,7 +84,7 @@ def run(node: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         with patch_module_args(arguments | more), pytest.raises(SystemExit):
             perftest.main()
         # What it says is what the control node takes.
-        return answer.check("perftest", json.loads(capsys.readouterr().out))
+        return result_schema.check("perftest", json.loads(capsys.readouterr().out))
 
     return call
 

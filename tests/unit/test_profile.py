@@ -49,66 +49,6 @@ def test_every_shipped_profile_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("gpus", [], "gpus is list, expected a mapping"),
-        ("gpus.count", "eight", "gpus.count is 'eight', expected a whole number"),
-        ("gpus.count", True, "gpus.count is True"),
-        ("gpus.count", 1, "names GPU 1, but gpus.count is 1"),
-        ("gpus.models", "NVIDIA H200", "gpus.models is str, expected a list"),
-        ("gpus.modles", ["x"], "unknown key modles"),
-        ("nvlink_domain", {"nodes": 18}, "nvlink_domain lacks imex"),
-        ("nvlink_domain", {"nodes": 18, "imex": "daily"}, "nvlink_domain.imex is 'daily', expected rack, job or none"),
-        ("nvlink_domain", {"nodes": 1, "imex": "rack"}, "nvlink_domain.nodes is 1"),
-        ("page_size", "64K", "page_size is '64K', expected a whole number"),
-        ("kernel_args", ["quiet splash"], "kernel_args has 'quiet splash', expected NAME or NAME=VALUE"),
-        ("kernel_args", "quiet", "kernel_args is str, expected a list"),
-        ("driver_options", [{"name": "NVreg_A", "value": 1}], "without NVreg_"),
-        ("driver_options", [{"name": "A", "value": "1 x"}], r"driver_options\[0\].value is '1 x'"),
-        ("topology_file", "topo.xml", "topology_file is 'topo.xml', expected an absolute path"),
-        ("topology_file", "/topo.xml\nNCCL_P2P_DISABLE=1", "expected an absolute path"),
-        ("gpus.nvlink_fabric", "yes", "expected true or false"),
-        ("nic_firmware", ["x"], "nic_firmware is list, expected a mapping"),
-        ("nic_firmware", {"ATS_ENABLED": 0}, "nic_firmware.ATS_ENABLED is int, expected a mapping"),
-        ("nic_firmware", {"ATS_ENABLED": {"value": 0}}, "nic_firmware.ATS_ENABLED lacks why"),
-        ("nic_firmware", {"ATS_ENABLED": {"value": 0.5, "why": "x"}}, "ATS_ENABLED.value is 0.5, expected a number"),
-        ("gpus.pcie", {"speed_gts": 32}, "gpus.pcie lacks width"),
-        ("gpus.pcie", {"speed_gts": "fast", "width": 16}, "expected GT/s"),
-        ("gpus.pci", ["0000:1b:00.0"], "must name 2 different addresses"),
-        ("gpus.pci", ["zz", "0000:1b:00.0"], "gpus.pci"),
-        ("rails", {"a": 1}, "rails is dict, expected a list"),
-        ("rails.0", {}, r"rails\[0\] lacks paths"),
-        ("rails.0.paths", {0: "NEAR"}, "expected one of X, PIX"),
-        ("rails.0.paths", {"x": "PIX"}, "expected a whole number"),
-        ("rails.0.paths", {}, "so its NIC is undefined"),
-        ("rails.0.link_layers", ["Infiniband"], "expected some of InfiniBand, Ethernet"),
-        ("rails.0.rate_gbps", -1, "positive number"),
-        ("rails.0.numa", "near", "expected same or any"),
-        ("rails.0.pci", "0000:1b:00.0", "name all or none"),
-        ("rail_defaults", {"link_layers": ["Ethernet"]}, "has no rate_gbps"),
-        ("rail_defaults.colour", "red", "unknown key colour"),
-        ("description", "", "description is '', expected text"),
-    ],
-)
-def test_a_wrong_profile_names_the_key_and_what_was_expected(path: str, value: object, message: str) -> None:
-    with pytest.raises(ParseError, match=message):
-        parse(edited(path, value), "test")
-
-
-def test_two_rails_in_one_slot_are_refused() -> None:
-    data = copy.deepcopy(GOOD)
-    for rail in data["rails"]:
-        rail["pci"] = "0000:1b:00.0"
-    with pytest.raises(ParseError, match="same pci address"):
-        parse(data, "test")
-
-
-def test_gpu_indices_survive_a_trip_through_json() -> None:
-    data = edited("rails.0.paths", {"0": "PIX"})
-    assert parse(data, "test").rails[0].paths == {0: "PIX"}
-
-
-@pytest.mark.parametrize(
     ("fabric", "message"),
     [(None, "must be set to infiniband or ethernet"), ("token-ring", "expected one of ethernet, infiniband")],
 )

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
 from tests.trees import line, lines, rdma_device
@@ -34,74 +32,6 @@ def gid(path: Path, index: int, text: str, kind: str | None = None, netdev: str 
 def refused(path: Path) -> None:
     """A file that cannot be read: a directory, where the kernel would say EINVAL."""
     path.mkdir(parents=True)
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
-        (rdma.parse_state, "4: ACTIVE", "ACTIVE"),
-        (rdma.parse_state, "1: DOWN", "DOWN"),
-        (rdma.parse_state, "2: INIT", "INIT"),
-        (rdma.parse_state, "5: LinkUp", "LinkUp"),
-        (rdma.parse_state, "7: Phy Test", "Phy Test"),
-        (rdma.parse_rate, "400 Gb/sec (4X NDR)", (400.0, "4X NDR")),
-        (rdma.parse_rate, "2.5 Gb/sec (1X SDR)", (2.5, "1X SDR")),
-        (rdma.parse_rate, "25 Gb/sec (1X EDR)", (25.0, "1X EDR")),
-        (rdma.parse_rate, "100 Gb/sec (2X HDR)", (100.0, "2X HDR")),
-        (rdma.parse_rate, "200 Gb/sec (4X HDR)", (200.0, "4X HDR")),
-        (rdma.parse_rate, "800 Gb/sec (4X XDR)", (800.0, "4X XDR")),
-        (rdma.parse_rate, "40 Gb/sec (4X FDR10)", (40.0, "4X FDR10")),
-        (rdma.parse_rate, "10 Gb/sec (4X)", (10.0, "4X")),
-        # In the form of the kernel.
-        (rdma.parse_gid, LINK_LOCAL, LINK_LOCAL),
-        (rdma.parse_gid, "FE80::AC0:EBFF:FE40:8DF2", LINK_LOCAL),
-        (rdma.parse_gid, "::ffff:10.0.0.1", MAPPED),
-        (rdma.parse_gid, "fd02:0:0:58::1", UNIQUE_LOCAL),
-    ],
-)
-def test_what_is_written_of_a_port_is_read(parse: Callable[[str], object], text: str, value: object) -> None:
-    assert parse(text) == value
-
-
-NO_STATE = ("", "ACTIVE", "4:", "4: ACT", "4: ", "0: <unknown>", ": ACTIVE", "4: ACTIVE\n4: ACTIVE")
-NO_RATE = ("", "400", "400 Gb/sec", "400 Gb/sec (4X ND", "-1 Gb/sec (4X NDR)", "400 Gb/s (4X NDR)")
-
-
-@pytest.mark.parametrize(
-    ("parse", "text", "says"),
-    [
-        *[(rdma.parse_state, text, "not a port state") for text in NO_STATE],
-        *[(rdma.parse_rate, text, "not a rate") for text in NO_RATE],
-    ],
-)
-def test_what_is_truncated_is_refused(parse: Callable[[str], object], text: str, says: str) -> None:
-    with pytest.raises(ParseError, match=says):
-        parse(text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.one_of(
-        st.text(max_size=40),
-        st.text(alphabet="0123456789abcdef:. %()XGb/secNDR", max_size=40),
-        st.builds(
-            lambda good, at, bad: good[:at] + bad + good[at + 1 :],
-            st.sampled_from(["4: ACTIVE", "400 Gb/sec (4X NDR)", LINK_LOCAL, "::ffff:10.0.0.1"]),
-            st.integers(0, 40),
-            st.text(max_size=2),
-        ),
-    )
-)
-def test_parsers_give_a_value_or_a_parse_error(text: str) -> None:
-    for parse in (rdma.parse_state, rdma.parse_rate, rdma.parse_gid):
-        try:
-            value = parse(text)
-        except ParseError:
-            continue
-        assert value
-        if parse is rdma.parse_gid:
-            assert len(str(value)) == 39
-            assert rdma.parse_gid(str(value)) == value
 
 
 def test_gid_knows_its_ipv4_address() -> None:

@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import AZURE, OCI
-from ansible_collections.busbar.fabric.plugins.module_utils.recognise import (
-    ARM,
-    MODELS,
-    TABLE,
-    Facts,
-    Nic,
-    recognise,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import ARM, AZURE, OCI
+from ansible_collections.busbar.fabric.plugins.module_utils.recognise import MODELS, TABLE, Facts, Nic, recognise
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 
 PROFILES = {name: profile.parse(data, name) for name, data in profile_files.shipped().items()}

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import TEXTS as GPUDIRECT
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
-from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
@@ -36,11 +36,11 @@ FILES = {
     host_limits.LOGIN_FILE: host_limits.render_login(LIMITS),
     host_limits.SERVICE_FILE: host_limits.render_service(LIMITS),
     container_limits.DROPIN: container_limits.render(RUNTIMES),
-    container_limits.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
+    container_runtimes.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
     ofed_state.UMAD_LIST: ofed.UMAD_TEXT,
     **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
     **packages.render(System("dnf", "rhel9"), REPOSITORY),
-    **gpudirect.TEXTS,
+    **GPUDIRECT,
     **boot_unit.render("/sys/bus/pci/devices", [BRIDGE], [NIC], 4096),
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, cluster_record, results_compare
@@ -271,18 +271,18 @@ def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> 
         "stored": False,
         "due": "",
     }
-    [joined] = benchmark_results.of_node("n1", [{**RUN, **nccl_benchmark.summary(RUN, told)}], "x").runs
+    [joined] = benchmark_results.of_nodes({"n1": [{**RUN, **nccl_benchmark.summary(RUN, told)}]}, "x").runs
     assert joined.points[GIB] == point
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:
     rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
-    [joined] = benchmark_results.of_node(
-        "n1", [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)], "x"
+    [joined] = benchmark_results.of_nodes(
+        {"n1": [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)]}, "x"
     ).runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
-        benchmark_results.of_node("n1", [{**RUN, "nccl_library": ["x"]}], "x")
+        benchmark_results.of_nodes({"n1": [{**RUN, "nccl_library": ["x"]}]}, "x")
 
 
 def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
@@ -340,14 +340,14 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -> None:
     hosts = {name: {"runs": [RUN], "findings": [], "passed": []} for name in ("n1", "n2", "n3")}
-    assert nccl_benchmark_report.compared(tmp_path, hosts) == ""
-    nccl_benchmark_report.write(tmp_path, hosts, 1795000000.0)
+    assert nccl_benchmark.compared(tmp_path, hosts) == ""
+    nccl_benchmark.write(tmp_path, hosts, 1795000000.0)
     stored = {**hosts, "n2": {**hosts["n2"], "runs": [{**run(0.5), "stored": True}]}}
-    assert nccl_benchmark_report.compared(tmp_path, {"n2": stored["n2"]}) == ""
-    text = nccl_benchmark_report.compared(tmp_path, {**stored, "n1": {**hosts["n1"], "runs": [run(0.5)]}})
+    assert nccl_benchmark.compared(tmp_path, {"n2": stored["n2"]}) == ""
+    text = nccl_benchmark.compared(tmp_path, {**stored, "n1": {**hosts["n1"], "runs": [run(0.5)]}})
     assert "COMPARED: 0 worse, 0 better, 0 within noise, 2 not judged, 0 not comparable" in text
     write(tmp_path / "latest" / "n1.json", {"host": "\x1b"})
-    assert "not compared with the last results" in nccl_benchmark_report.compared(tmp_path, hosts)
+    assert "not compared with the last results" in nccl_benchmark.compared(tmp_path, hosts)
 
 
 def test_results_of_another_scope_are_not_the_last_ones(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark_report
+from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_record,
     rail_results,
@@ -124,7 +124,7 @@ def test_a_link_of_the_user_is_followed(tmp_path: Path) -> None:
 
 def test_each_host_has_a_file_of_its_own_in_the_folder() -> None:
     names = ["node01", "n1.rack-2", "n/1", "n_1", "../../x", "a b", "a\nb", "..", "x" * 300]
-    files = [results_folder.file_name(name, nccl_benchmark_report._PLAIN) for name in names]
+    files = [results_folder.file_name(name, nccl_benchmark._PLAIN) for name in names]
     assert files[:2] == names[:2]
     assert len(set(files)) == len(files)
     assert all(0 < len(file) < 120 and file == os.path.basename(file) and file.isprintable() for file in files)

@@ -11,7 +11,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.attributes import parse_traffic_class
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb, Pause, Port, PortState
@@ -19,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import (
     SETTINGS,
     enabled,
-    parse_pause,
 )
 
 from tests import golden_rows, goldens
@@ -231,32 +229,3 @@ def test_pause_matters_only_beside_pfc() -> None:
 def test_a_value_that_cannot_be_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParseError, match=says):
         PortConfig.from_values(CHAIN, given)
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
-
-
-def test_pause_is_what_is_configured_and_not_what_was_negotiated() -> None:
-    text = "Pause parameters for eth1:\nAutonegotiate:\toff\nRX:\t\ton\nTX:\t\toff\nRX negotiated: off\n\n"
-    assert parse_pause(text) == Pause(False, True, False)
-    with pytest.raises(ParseError, match="names no Autonegotiate"):
-        parse_pause("Pause parameters for eth1:\nCannot get device pause settings: Operation not supported\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("Global tclass=106\n", 106),
-        ("Global tclass=106\ntclass=32,dst_ip=10.0.0.1", 106),
-        ("106", 106),
-        ("", -1),
-        ("tclass=32,dst_ip=10.0.0.1", -1),
-    ],
-)
-def test_the_forced_class_stands_in_the_first_line(text: str, value: int) -> None:
-    assert parse_traffic_class(text) == value
-
-
-def test_a_forced_class_in_other_words_is_refused() -> None:
-    with pytest.raises(ParseError, match="'Global tclass=none' is not a line"):
-        parse_traffic_class("Global tclass=none")

@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings im
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from lab import machines, store
-from tests import trees
+from tests import golden_rows, goldens, trees
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
 
 # A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in
@@ -275,12 +275,89 @@ def call(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def states(result: dict[str, Any]) -> dict[str, set[str]]:
-    """Noun -> states of its findings that are not ok."""
-    seen: dict[str, set[str]] = {}
-    for finding in result["findings"]:
-        seen.setdefault(finding["check"].partition(".")[2], set()).add(finding["state"])
-    return seen
+def without_ecn(node: Node) -> None:
+    for port in node.ports:
+        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
+
+
+def deaf(node: Node) -> None:
+    """A tool of the first port ends with 0 and does not set the map."""
+    nics = node.nics()
+    nics[node.ports[0].netdev]["deaf"] = ["map"]
+    node.save(nics)
+
+
+def set_and_deaf(node: Node) -> None:
+    """All is as wanted but the map, which dcb does not set; it ends with 0 in any case."""
+    on = {"pfc": [0, 0, 0, 1, 0, 0, 0, 0], "pause": "off", "prio2tc": list(range(8)), "tsa": list(TSA)}
+    node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"], bw=list(BANDWIDTH), cable=30, **on)
+    node.without("mlnx_qos")
+
+
+def broken(text: str) -> Callable[[Node], None]:
+    """mlnx_qos is this script of a shell, and there is no dcb."""
+
+    def prepare(node: Node) -> None:
+        (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{text}\n")
+        node.without("dcb")
+
+    return prepare
+
+
+def without_attributes(node: Node) -> None:
+    port = node.ports[0]
+    for path in (f"class/net/{port.netdev}/ecn/roce_rp/enable/3", f"class/infiniband/{port.rdma}/tc/1/traffic_class"):
+        (node.path / "hw/sys" / path).unlink()
+
+
+def job(node: Node) -> None:
+    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
+
+
+def no_class(node: Node) -> None:
+    node.put(f"/sys/class/net/{node.ports[0].netdev}/ecn/roce_np/cnp_dscp", "none")
+
+
+# What is made of the node, and options of the module.
+CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
+    "new ports": (lambda node: None, {}),
+    "no link may bounce": (lambda node: None, {"max_disruption": "none"}),
+    "a job runs": (job, {}),
+    "no ECN of OFED": (without_ecn, {}),
+    "a tool that does nothing": (deaf, {}),
+    "dcb that does nothing": (set_and_deaf, {}),
+    "the ports are the firmware's": (lambda node: node.change(host=False), {}),
+    "the ports are taken over": (lambda node: node.change(host=False), {"dcbx": "os"}),
+    "lldpad": (lambda node: node.put("/proc/77/comm", "lldpad\n"), {}),
+    "no tool": (lambda node: node.without("mlnx_qos", "dcb", "ethtool"), {}),
+    "no DCB": (broken("echo 'ETS features are not supported on your system'; exit 1"), {}),
+    "a strange line": (broken("echo 'Priority trust state: maybe'"), {}),
+    "not permitted": (broken("echo 'Operation not permitted' >&2; exit 1"), {}),
+    "nothing printed": (broken("exit 0"), {}),
+    "an unreadable attribute": (no_class, {}),
+    "absent attributes": (without_attributes, {}),
+    "InfiniBand": (lambda node: None, {"fabric": "infiniband"}),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_run_makes_of_a_node(call: Run, node: Node, case: str) -> None:
+    prepare, options = CASES[case]
+    prepare(node)
+    before = {path for path in (node.path / "hw").rglob("*") if path.is_file()}
+    result = call(**options)
+    rows: list[Any] = [
+        [
+            *(one[name] for name in ("check", "subject", "state", "because")),
+            *map(golden_rows.values, (one["have"], one["fix"])),
+        ]
+        for one in result["findings"]
+    ]
+    # What is not there is not made.
+    assert {path for path in (node.path / "hw").rglob("*") if path.is_file()} == before
+    rows += [["passed", len(result["passed"]), "withheld", len(result["withheld"])], node.calls()]
+    goldens.check("roce_qos_module", case, [*rows, [nic["bounces"] for nic in node.nics().values()]])
 
 
 def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(call: Run, node: Node) -> None:
@@ -291,50 +368,30 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     for port in node.ports:
         nic = node.nics()[port.netdev]
         assert (nic["map"]["26"], nic["pfc"], nic["pause"]) == (3, [0, 0, 0, 1, 0, 0, 0, 0], "off")
-        assert (nic["prio2tc"], tuple(nic["tsa"]), tuple(nic["bw"]), nic["cable"]) == (
-            list(range(8)),
-            TSA,
-            BANDWIDTH,
-            30,
-        )
-        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_rp/enable/3") == "1"
-        assert node.get(f"/sys/class/net/{port.netdev}/ecn/roce_np/cnp_dscp") == "48"
+        assert (nic["prio2tc"], tuple(nic["tsa"]), tuple(nic["bw"])) == (list(range(8)), TSA, BANDWIDTH)
+        assert nic["cable"] == 30
+        ecn = f"/sys/class/net/{port.netdev}/ecn"
+        assert (node.get(f"{ecn}/roce_rp/enable/3"), node.get(f"{ecn}/roce_np/cnp_dscp")) == ("1", "48")
         assert node.get(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class") == "106"
         node.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "Global tclass=106\n")
     assert len(node.calls()) == 8 * 6
     second = call(profile=eight)
     assert (second["changed"], second["findings"], second["commands"], second["diff"]) == (False, [], [], [])
     assert (node.calls(), sorted(second["passed"])) == ([], sorted(first["passed"]))
-    nouns = {check.partition("[")[0] for check in second["passed"]}
-    assert nouns == {f"roce_qos.{noun}" for noun in (*SETTINGS, "unit", "boot_setter")}
+    checks = {check.partition("[")[0] for check in second["passed"]}
+    assert checks == {f"roce_qos.{name}" for name in (*SETTINGS, "unit", "boot_setter")}
 
 
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
     node.without("mlnx_qos")
-    for port in node.ports:
-        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
-    given = {
-        "prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0],
-        "buffer_size": [20000, 200000, 0, 0, 0, 0, 0, 0],
-        "traffic_class": None,
-    }
+    buffers = [20000, 200000, 0, 0, 0, 0, 0, 0]
+    given = {"prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0], "buffer_size": buffers, "traffic_class": None}
     first = call(**given)
-    assert states(first) == {"ecn": {"unsupported"}, "cnp": {"unsupported"}}
-    assert first["changed"]
+    assert (first["findings"], first["changed"]) == ([], True)
     assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
     nic = node.nics()[node.ports[0].netdev]
     assert (nic["map"], nic["prio2buffer"]) == ({str(dscp): dscp >> 3 for dscp in range(64)}, [0, 0, 0, 1, 0, 0, 0, 0])
-    assert not call(**given)["changed"]
-    assert node.calls() == []
-
-
-def test_without_ofed_ecn_names_the_variables_of_the_firmware_once(call: Run, node: Node) -> None:
-    for port in node.ports:
-        shutil.rmtree(node.path / f"hw/sys/class/net/{port.netdev}/ecn")
-    roots = [finding for finding in call()["findings"] if finding["because"] is None]
-    assert [finding["check"] for finding in roots] == ["roce_qos.ecn"]
-    settings = "ROCE_CC_PRIO_MASK_P1=255 CNP_DSCP_P1=48 CNP_802P_PRIO_P1=6"
-    assert f"mlxconfig -d {node.ports[0].pci} -y set {settings}, then reboot" in roots[0]["fix"]
+    assert (call(**given)["changed"], node.calls()) == (False, [])
 
 
 def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
@@ -343,101 +400,10 @@ def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
     assert trees.contents(node.path) == before
     # One of each port, and one of each file of the unit.
     assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 6, len(result["findings"]))
-    name = node.ports[0].netdev
-    assert f"mlnx_qos -i {name} --pfc 0,0,0,1,0,0,0,0" in result["commands"]
-    assert f"echo 1 > /sys/class/net/{name}/ecn/roce_np/enable/3" in result["commands"]
+    assert f"echo 1 > /sys/class/net/{node.ports[0].netdev}/ecn/roce_np/enable/3" in result["commands"]
     assert "roce_qos.pfc: off\n" in result["diff"][0]["before"]
     assert "roce_qos.pfc: on for 3\n" in result["diff"][0]["after"]
     assert sorted(result["commands"]) == sorted(call()["commands"])
-
-
-def test_what_bounces_a_link_waits_for_leave_and_the_rest_does_not(call: Run, node: Node) -> None:
-    result = call(max_disruption="none")
-    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
-    assert len(result["withheld"]) == 4
-    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
-    assert node.nics()[node.ports[0].netdev]["map"]["26"] == 3
-    node.calls()
-    assert not call(max_disruption="none")["changed"]
-    assert node.calls() == []
-
-
-def test_a_node_in_use_is_refused_whatever_is_allowed(call: Run, node: Node) -> None:
-    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
-    result = call()
-    assert states(result) == {"pfc": {"withheld"}, "pause": {"withheld"}}
-    assert all("busy: " in finding["have"] for finding in result["findings"])
-    assert [port["bounces"] for port in node.nics().values()] == [0] * 8
-
-
-def test_a_tool_that_ends_with_0_and_does_nothing_is_found_out(call: Run, node: Node) -> None:
-    nics = node.nics()
-    deaf = node.ports[0].netdev
-    nics[deaf]["deaf"] = ["map"]
-    node.save(nics)
-    result = call()
-    trust = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.trust")
-    assert (trust["state"], trust["subject"]) == ("drift", node.ports[0].label)
-    assert trust["have"] == f"pcp; mlnx_qos -i {deaf} --trust dscp succeeded, but the value has not changed"
-    # Nothing more is written to that port, and the others are done.
-    assert [line for line in node.calls() if f" {deaf} " in line] == [
-        f"ethtool -A {deaf} rx off tx off",
-        f"mlnx_qos -i {deaf} --trust dscp",
-    ]
-    assert [port["bounces"] for port in node.nics().values()][:2] == [0, 1]
-    assert {finding["subject"] for finding in result["findings"]} == {node.ports[0].label}
-
-
-def test_dcb_app_replace_ends_with_0_in_any_case(call: Run, node: Node) -> None:
-    call()
-    node.without("mlnx_qos")
-    node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"])
-    result = call()
-    assert states(result) == {"dscp2prio": {"drift"}}
-    assert all("succeeded, but the value has not changed" in finding["have"] for finding in result["findings"])
-
-
-def test_firmware_keeps_its_ports_and_gives_them_up_when_asked_to(call: Run, node: Node) -> None:
-    node.change(host=False)
-    result = call()
-    assert states(result)["pfc"] == states(result)["dcbx"] == {"not_owned"}
-    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
-    assert call(dcbx="os")["findings"] == []
-    assert node.calls()[0].endswith("-d os")
-
-
-def test_lldpad_is_found_among_the_processes(call: Run, node: Node) -> None:
-    node.put("/proc/77/comm", "lldpad\n")
-    result = call()
-    assert states(result)["dcbx"] == {"not_owned"}
-    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
-
-
-def test_without_a_tool_nothing_is_known_for_one_reason(call: Run, node: Node) -> None:
-    node.without("mlnx_qos", "dcb", "ethtool")
-    result = call(check=True)
-    roots = {
-        finding["have"] for finding in result["findings"] if finding["because"] is None and finding["state"] != "drift"
-    }
-    assert "neither mlnx_qos nor dcb is installed" in roots
-    assert states(result)["pfc"] == states(result)["trust"] == states(result)["pause"] == {"unknown"}
-
-
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [
-        ("echo 'ETS features are not supported on your system'; exit 1", "unsupported"),
-        ("echo 'Priority trust state: maybe'", "unknown"),
-        ("echo 'Operation not permitted' >&2; exit 1", "unknown"),
-        ("exit 0", "unknown"),
-    ],
-)
-def test_an_answer_that_is_none_is_not_taken_for_one(call: Run, node: Node, text: str, state: str) -> None:
-    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text("#!/bin/sh\n" + text + "\n")
-    node.without("dcb")
-    result = call()
-    assert states(result)["pfc"] == states(result)["ets"] == {state}
-    assert [line for line in node.calls() if line.startswith("mlnx_qos")] == []
 
 
 BUFFERS = "Buffers commands are not supported on your system"
@@ -452,7 +418,7 @@ def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: s
     assert (state.tool, state.gaps) == ("dcb", {})
     node.without("dcb")
     state = read_port(node.host, node.ports[0], WANT)
-    assert {gap.state for noun, gap in state.gaps.items() if noun in DCB} == {"unknown"}
+    assert {gap.state for name, gap in state.gaps.items() if name in DCB} == {"unknown"}
 
 
 def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
@@ -478,29 +444,12 @@ def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node)
             assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
 
 
-def test_an_unreadable_attribute_is_unknown_and_not_written(call: Run, node: Node) -> None:
-    name = node.ports[0].netdev
-    node.put(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp", "none")
-    result = call()
-    assert states(result) == {"cnp": {"unknown"}}
-    assert node.get(f"/sys/class/net/{name}/ecn/roce_np/cnp_dscp") == "none"
-
-
-def test_an_attribute_that_is_not_there_is_not_made(call: Run, node: Node) -> None:
-    name, rdma = node.ports[0].netdev, node.ports[0].rdma
-    gone = [f"sys/class/net/{name}/ecn/roce_rp/enable/3", f"sys/class/infiniband/{rdma}/tc/1/traffic_class"]
-    for path in gone:
-        (node.path / "hw" / path).unlink()
-    assert states(call()) == {"ecn": {"unknown"}, "traffic_class": {"unsupported"}}
-    assert [path for path in gone if (node.path / "hw" / path).exists()] == []
-
-
 def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     folder = node.path / "hw/sys/kernel/config/rdma_cm"
     shutil.rmtree(folder)
     folder.mkdir()
     result = call(check=True)
-    assert (states(result)["tos"], list(folder.iterdir())) == ({"drift"}, [])
+    assert list(folder.iterdir()) == []
     call()
     assert {path.name for path in folder.iterdir()} == {port.rdma for port in node.ports[:2]}
     shutil.rmtree(folder)
@@ -508,11 +457,6 @@ def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
     assert "rdma_cm is not loaded" in tos["have"]
     assert "modprobe rdma_cm" in tos["fix"]
-
-
-def test_on_infiniband_nothing_is_asked_for(call: Run) -> None:
-    result = call(fabric="infiniband")
-    assert (result["findings"], result["passed"], result["changed"]) == ([], [], False)
 
 
 def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit i
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab import qos, tree
 from lab.machines import hgx_h200_roce
@@ -150,43 +147,9 @@ def test_what_is_written_is_what_is_read_again() -> None:
     assert WANTED.want() == PortConfig.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"ports": ["0000:1b:00.0"]}, "its ports is"),
-        ({"ports": {"eth0": True}}, "eth0"),
-        ({"roce": 26}, "its roce is 26"),
-        ({"system_root": None}, "its system_root is None"),
-        ({"surprise": 1}, "surprise"),
-    ],
-)
-def test_an_intent_that_somebody_has_spoilt_is_an_error_that_names_it(change: Mapping[str, Any], said: str) -> None:
-    data = {**json.loads(roce_unit.render(WANTED)[INTENT]), **change}
-    with pytest.raises(ParseError, match=said):
-        roce_boot.parse_intent(json.dumps(data))
-
-
 def test_settings_of_another_type_are_an_error() -> None:
     with pytest.raises(ParseError, match="another type"):
         replace(WANTED, settings={"prio2tc": 3}).want()
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_NAMES = st.sampled_from(["ports", "roce", "settings", "hardware_root", "system_root", "state", "said"])
-
-
-@settings(max_examples=100)
-@given(st.text(max_size=40) | st.dictionaries(_NAMES, _JSON).map(json.dumps))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    for parse in (roce_boot.parse_intent, roce_boot.parse_result):
-        try:
-            parse(text)
-        except ParseError as error:
-            assert str(error)
 
 
 # -- the script on a node ---------------------------------------------------------------------------------------------

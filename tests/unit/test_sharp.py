@@ -19,7 +19,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, cluster_record, sharp_judge
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpWanted, reached
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import read as read_sharp
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, result_schema, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
@@ -31,9 +33,7 @@ from tests.unit.diagnose.job_log import HEALTHY, ranks
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 PROFILE = shipped()["hgx-h100"]
-WANT = sharp.SharpWanted(
-    profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4
-)
+WANT = SharpWanted(profiles.for_fabric(profiles.parse(PROFILE, "hgx-h100"), "infiniband"), manager="am01", nodes=4)
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def planned(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> tuple[Finding, ...]:
-    return sharp.plan(sharp.read(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
+def planned(root: Path, want: SharpWanted = WANT, said: str = "") -> tuple[Finding, ...]:
+    return sharp.plan(read_sharp(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
 
 
-def found(root: Path, want: sharp.SharpWanted = WANT, said: str = "") -> list[tuple[str, str, str]]:
+def found(root: Path, want: SharpWanted = WANT, said: str = "") -> list[tuple[str, str, str]]:
     """check, subject and state of what is not ok."""
     return [(one.check, one.subject, one.state) for one in planned(root, want, said) if not one.ok]
 
@@ -105,8 +105,8 @@ def test_the_manager_is_unknown_until_somebody_says_where_it_is(root: Path) -> N
 def test_a_port_is_asked_by_one_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert sharp.reached("127.0.0.1", port) == ""
-    assert sharp.reached("127.0.0.1", port) == "Connection refused"
+        assert reached("127.0.0.1", port) == ""
+    assert reached("127.0.0.1", port) == "Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_where_the_fabric_cannot_nothing_else_is_asked(root: Path, fabric: str, 
 def test_the_module_s_answer_is_valid_and_says_what_it_does_not_prove(root: Path) -> None:
     given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 1}
     result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
-    answer.check("sharp", json.loads(json.dumps(result)))
+    result_schema.check("sharp", json.loads(json.dumps(result)))
     assert [one["check"] for one in result["findings"]] == ["sharp.manager", "sharp.threshold"]
     assert "only NCCL's log proves" in result["notes"][0]
     with pytest.raises(ParseError, match="'lib' is not an absolute path"):

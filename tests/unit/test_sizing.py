@@ -163,7 +163,7 @@ SEVEN = ["size", "--parameters", "7B", "--profile", "hgx-h100", "--nodes", "16",
         ([], 0, "^THE NETWORK ALLOWS a step of "),
         (["--nodes", "1", "--mfu", "40"], 0, "nothing leaves the node"),
         (["--nodes", "1"], 0, "^NOTHING crosses the network"),
-        (["--mfu", "40", "--micro-batches", "4", "-v"], 0, "of the last of 4 micro batches"),
+        (["--mfu", "40", "--micro-batches", "4"], 0, "of the last of 4 micro batches"),
         (["--zero", "3"], 0, "give --micro-batches"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
-from ansible_collections.busbar.fabric.plugins.plugin_utils import answer, rail_results
+from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, Verification, failure
 
@@ -118,7 +118,7 @@ def test_in_check_mode_a_result_with_another_partner_counts() -> None:
 
 
 def test_a_result_that_is_not_valid_is_named() -> None:
-    said = answer.SAID + "sessions is 12"
+    said = result_schema.SAID + "sessions is 12"
     [lost, one] = joined(proof({"failed": True, "msg": said}, failures={"node01": said}))
     assert (lost.check, one.check, one.state, one.have) == ("perftest.bandwidth", "perftest.pair", "unknown", said)
 

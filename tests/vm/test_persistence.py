@@ -12,7 +12,8 @@ import base64
 from dataclasses import dataclass
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import plan as gpudirect_plan
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import read as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from .conftest import NewVm
@@ -112,13 +113,13 @@ def machine(new_vm: NewVm) -> Machine:
 def seen(machine: Machine) -> dict[str, Seen]:
     """One machine's way through three boots, each step on what the one before it has left."""
     steps = {"as the kernel left it": see(machine)}
-    machine.put({**rendered(machine), gpudirect.LIST: gpudirect.TEXTS[gpudirect.LIST]})
+    machine.put({**rendered(machine), gpudirect.LIST: gpudirect_plan.TEXTS[gpudirect.LIST]})
     machine.ssh("sh", "-c", "systemctl daemon-reload && systemctl start busbar-pcie-path.service")
     steps["unit started"] = see(machine)
     machine.reboot()
     steps["booted with the list and the unit for ACS"] = see(machine)
     units = (gpudirect.UNIT, gpudirect.DROPIN, gpudirect.OPENIBD_DROPIN)
-    machine.put({OPENIBD: OPENIBD_TEXT, **{path: gpudirect.TEXTS[path] for path in units}})
+    machine.put({OPENIBD: OPENIBD_TEXT, **{path: gpudirect_plan.TEXTS[path] for path in units}})
     machine.ssh("sh", "-c", f"rm {gpudirect.LIST} {boot_unit.DROPIN} && systemctl --quiet enable openibd.service")
     machine.reboot()
     steps["booted with the unit for nvidia_peermem"] = see(machine)

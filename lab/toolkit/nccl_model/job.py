@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Who takes part in a run: processes, nodes, ranks; rings, trees, and the device that each channel leaves a node by.
+"""Who takes part in a run: processes, nodes, ranks; rings, and the device that each channel leaves a node by.
 
 Every process works this out for itself from what all have shared, and comes to the same.
 """
@@ -13,25 +13,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from . import mnnvl
 from .fabric import Fabric
-from .node import Gpu, Hca, Interface
-from .stop import USAGE_ERROR, nccl_failure
-from .variables import PXB, level, number
+from .node import NEAR, Gpu, Hca, number
 
-# Of NCCL's variables those that the model of the whole run asks for, from every process.
-_ASKED = (
-    *("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL", "NCCL_PXN_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_HOSTID"),
-    *("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO"),
-    *("NCCL_MNNVL_ENABLE", "NCCL_MNNVL_CLIQUE_ID", "NCCL_CUMEM_ENABLE"),
-)
+# Of NCCL's variables those that the model of the whole run reads, of every process.
+_SHARED = ("NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_CUMEM_ENABLE", "NCCL_MNNVL_ENABLE")
+_CLIQUE = "NCCL_MNNVL_CLIQUE_ID"
 
 
 @dataclass(frozen=True)
 class Process:
-    """What one process has to say. ``first``: CUDA's number of the first of ``gpus``.   library: version of its NCCL.
+    """What one process shares. ``first``: CUDA's number of the first of ``gpus``.   library: version of its NCCL.
 
-    near: of each GPU, how far each device is.   imex: what keeps it from the memory of other hosts, "" for nothing.
+    near: of each GPU, how far each device is.   interface: of its sockets: name, address, Gb/s.
+    imex: what keeps it from the memory of other hosts, "" for nothing.
     """
 
     host: str
@@ -39,41 +34,31 @@ class Process:
     library: int
     first: int
     gpus: list[Gpu]
-    hcas: list[Hca]
-    near: list[list[int]]
-    interface: Interface
-    variables: dict[str, str]
+    variables: Mapping[str, str]
     fabric: Fabric
     run: int
+    hcas: tuple[Hca, ...] = ()
+    near: tuple[list[int], ...] = ()
+    interface: tuple[str, str, float] = ("", "", 0)
     imex: str = ""
 
     @property
-    def node(self) -> str:
-        """What NCCL tells nodes apart by."""
-        return self.variables.get("NCCL_HOSTID") or self.host
-
-    @property
     def network(self) -> str:
-        """Raises Stop where the one that NCCL_NET asks for is not there."""
-        wanted = self.variables.get("NCCL_NET", "")
-        usable = bool(self.hcas) and number(self.variables, "NCCL_IB_DISABLE", 0) != 1
-        if wanted.lower() not in ("", "ib", "socket") or (wanted.lower() == "ib" and not usable):
-            raise nccl_failure(USAGE_ERROR, 1550, f"Failed to initialize any NET plugin, NCCL_NET={wanted}")
-        return "IB" if usable and wanted.lower() != "socket" else "Socket"
+        return "IB" if self.hcas else "Socket"
 
     def pack(self) -> bytes:
         return zlib.compress(json.dumps(asdict(self)).encode())
 
 
-def shortened(found: Mapping[str, str]) -> dict[str, str]:
-    return {name: found[name] for name in _ASKED if name in found}
+def shared(found: Mapping[str, str]) -> dict[str, str]:
+    return {name: found[name] for name in (*_SHARED, _CLIQUE) if name in found}
 
 
 def unpack(data: bytes) -> Process:
     values = json.loads(zlib.decompress(data))
-    values["gpus"] = [Gpu(**one) for one in values["gpus"]]
-    values["hcas"] = [Hca(**one) for one in values["hcas"]]
-    values["interface"], values["fabric"] = Interface(**values["interface"]), Fabric(**values["fabric"])
+    values["gpus"] = [Gpu(**values_) for values_ in values["gpus"]]
+    values["hcas"] = tuple(Hca(**values_) for values_ in values["hcas"])
+    values["fabric"] = Fabric(**values["fabric"])
     return Process(**values)
 
 
@@ -81,7 +66,7 @@ def unpack(data: bytes) -> Process:
 class Rank:
     """number: its own.   node, local: the node's number, and its own there.   gpu: its place in the process's ``gpus``.
 
-    device: CUDA's number of the GPU.   place: its own on the host, which is not the node where NVLink joins hosts.
+    place: its own on the host, which is not the node where NVLink joins hosts.
     """
 
     number: int
@@ -89,10 +74,11 @@ class Rank:
     node: int
     local: int
     gpu: int
-    place: int = 0
+    place: int
 
     @property
     def device(self) -> int:
+        """CUDA's number of the GPU."""
         return self.process.first + self.gpu
 
     @property
@@ -102,12 +88,8 @@ class Rank:
     def distance(self, hca: Hca) -> int:
         return self.process.near[self.gpu][hca.index]
 
-    def direct(self, hca: Hca) -> bool:
-        """GPUDirect RDMA between this GPU and the device."""
-        return hca.direct and self.distance(hca) <= level(self.process.variables, "NCCL_NET_GDR_LEVEL", PXB)
-
-    def named(self, fault: Mapping[str, Any]) -> bool:
-        """Whether a fault of the fabric is this rank's."""
+    def has(self, fault: Mapping[str, Any]) -> bool:
+        """Return whether a fault of the fabric is this rank's."""
         return bool(fault) and (self.process.host, self.place) == (fault["host"], fault["local"])
 
 
@@ -115,14 +97,16 @@ class Rank:
 class Lane:
     """How a channel passes a node. ``ring``: ranks from the one that receives to the one that sends.
 
-    hca: None over sockets.   proxy: rank on the node whose GPU the sender's data go through, None: no other.
+    hca: beside the GPU of the first, through which the last one sends, too (PXN); None over sockets.
     """
 
     ring: list[Rank]
     hca: Hca | None
-    proxy: Rank | None
-    receives_direct: bool
-    sends_direct: bool
+
+    @property
+    def direct(self) -> bool:
+        """Whether GPUDirect RDMA is used."""
+        return self.hca is not None and self.hca.direct and self.ring[0].distance(self.hca) == NEAR
 
 
 @dataclass(frozen=True)
@@ -134,115 +118,111 @@ class Job:
 
     ranks: list[Rank]
     nodes: list[list[Rank]]
-    networks: list[str]
     lanes: list[list[Lane]]
     fabric: Fabric
-    library: int
     run: int
     cliques: list[str]
-
-    @property
-    def network(self) -> str:
-        return self.networks[0]
-
-    def clique(self, rank: Rank) -> list[int]:
-        """The ranks that NVLink joins to this one, and itself; none where that is off."""
-        own = self.cliques[rank.number]
-        return [number_ for number_, domain in enumerate(self.cliques) if domain == own] if own else []
 
     @property
     def channels(self) -> int:
         return len(self.lanes[0])
 
-    def hosts(self) -> list[str]:
-        return [ranks[0].process.host for ranks in self.nodes]
+    def clique(self, rank: Rank) -> list[int]:
+        """Return the ranks that NVLink joins to this one, and itself; none where that is off."""
+        own = self.cliques[rank.number]
+        return [place for place, domain in enumerate(self.cliques) if domain == own] if own else []
 
-    def rails(self, node: int) -> list[Hca]:
-        """The devices of a node that its channels use, each once."""
-        found = {lane.hca.name: lane.hca for lane in self.lanes[node] if lane.hca}
-        return list(found.values())
+    def of_process(self, place: int) -> list[Rank]:
+        """Return the ranks of the process with this rank in MPI."""
+        processes = list(dict.fromkeys(id(rank.process) for rank in self.ranks))
+        return [rank for rank in self.ranks if id(rank.process) == processes[place]]
+
+    def rings(self) -> list[list[Rank]]:
+        """Return the ranks of each channel in the ring's order, from rank 0 on."""
+        if len(self.nodes) == 1:
+            return [self.ranks] * (12 if len(self.ranks) > 1 else 1)
+        found = []
+        for channel in range(self.channels):
+            ring = [rank for lanes in self.lanes for rank in lanes[channel].ring]
+            start = ring.index(self.ranks[0])
+            found.append(ring[start:] + ring[:start])
+        return found
 
 
-def local_rank(hosts: list[str], mine: int) -> int:
-    """nccl-tests': how many processes before this one are on the same host."""
-    return hosts[:mine].count(hosts[mine])
+def p2p_allowed(found: Mapping[str, str]) -> bool:
+    return number(found, "NCCL_P2P_DISABLE", 0) != 1
 
 
-def arrange(said: list[Process]) -> Job:
-    """Raises Stop for what NCCL refuses."""
-    fabric = said[0].fabric
-    processes = [_in(fabric, one) for one in said]
+def arrange(given: list[Process]) -> Job:
+    """Work out the job of these processes, which are in the order of their ranks in MPI."""
+    fabric = given[0].fabric
+    processes = [_in(fabric, process) for process in given]
     # What NVLink joins is one node.
-    domains = mnnvl.cliques(processes)
-    places = [domain or one.node for one, domain in zip(processes, domains)]  # noqa: B905 Python 3.9
+    domains = cliques(processes)
+    places = [domain or process.host for process, domain in zip(processes, domains, strict=True)]
     names = list(dict.fromkeys(places))
     nodes: list[list[Rank]] = [[] for _ in names]
     ranks: list[Rank] = []
-    for process, name in zip(processes, places):  # noqa: B905 Python 3.9
+    for process, name in zip(processes, places, strict=True):
         node = names.index(name)
         for gpu in range(len(process.gpus)):
             before = sum(rank.process.host == process.host for rank in nodes[node])
             ranks.append(Rank(len(ranks), process, node, len(nodes[node]), gpu, before))
             nodes[node].append(ranks[-1])
-    cliques = [domain for one, domain in zip(processes, domains) for _gpu in one.gpus]  # noqa: B905 Python 3.9
-    networks = [one[0].process.network for one in nodes]
     lanes: list[list[Lane]] = [[] for _ in nodes]
     if len(nodes) > 1:
-        rails = [_rails(ranks_) if network == "IB" else [] for ranks_, network in zip(nodes, networks)]  # noqa: B905
+        rails = [_rails(ranks_) for ranks_ in nodes]
         # All nodes use as many channels as the one with the fewest, two for each device.
         channels = 2 * max(1, min(map(len, rails)))
-        for node, ranks_ in enumerate(nodes):
-            lanes[node] = [_lane(ranks_, rails[node], channel) for channel in range(channels)]
-    return Job(ranks, nodes, networks, lanes, fabric, processes[0].library, said[0].run, cliques)
+        lanes = [[_lane(ranks_, rails[n], channel) for channel in range(channels)] for n, ranks_ in enumerate(nodes)]
+    of_rank = [domain for process, domain in zip(processes, domains, strict=True) for _gpu in process.gpus]
+    return Job(ranks, nodes, lanes, fabric, given[0].run, of_rank)
 
 
 def _in(fabric: Fabric, process: Process) -> Process:
-    """As the network has it."""
+    """Return the process as the network has it."""
     off = fabric.without_gdr.get(process.host, [])
-    hcas = [replace(hca, direct=hca.direct and hca.name not in off) for hca in process.hcas]
-    if process.host in fabric.sockets:
-        hcas = []
-    if process.host in fabric.lossy:
-        hcas = [replace(hca, lossless=False) for hca in hcas]
-    return replace(process, hcas=hcas, library=fabric.libraries.get(process.host, process.library))
+    lossy = process.host in fabric.lossy
+    hcas = tuple(replace(hca, direct=hca.direct and hca.name not in off, lossy=lossy) for hca in process.hcas)
+    return replace(
+        process,
+        hcas=() if process.host in fabric.sockets else hcas,
+        library=fabric.libraries.get(process.host, process.library),
+    )
+
+
+def cliques(processes: list[Process]) -> list[str]:
+    """Return the domain that joins each process to others, "" where NVLink between hosts is off (2.21 to 2.30).
+
+    A rank whose GPU is of no domain, or a variable, switches it off for all ranks without a word.
+    """
+    off = len({process.host for process in processes}) < 2 or not all(
+        p2p_allowed(process.variables)
+        and number(process.variables, "NCCL_MNNVL_ENABLE", 2) != 0
+        and number(process.variables, "NCCL_CUMEM_ENABLE", 1) != 0
+        and all(gpu.domain for gpu in process.gpus)
+        for process in processes
+    )
+    names = ["" if off else domain(process) for process in processes]
+    return [name if names.count(name) > 1 else "" for name in names]
+
+
+def domain(process: Process) -> str:
+    """Return UUID and clique of a process's GPUs, as a variable has the clique."""
+    own, _, clique = process.gpus[0].domain.partition(" ")
+    return f"{own} {number(process.variables, _CLIQUE, int(clique))}" if own else ""
 
 
 def _rails(ranks: list[Rank]) -> list[Hca]:
-    """The devices beside the ranks' GPUs, in the order of the GPUs; else the best that there is for all."""
-    found: list[Hca] = []
-    for rank in ranks:
-        beside = [hca for hca in rank.process.hcas if rank.distance(hca) <= PXB]
-        nearest = min((rank.distance(hca) for hca in beside), default=0)
-        found += [hca for hca in beside if rank.distance(hca) == nearest and hca not in found]
-    first = ranks[0]
-    return found or [min(first.process.hcas, key=lambda hca: (-hca.gbps, first.distance(hca), hca.index))]
+    """Return the devices beside the ranks' GPUs, in the order of the GPUs; else the best that there is for all."""
+    hcas, first = ranks[0].process.hcas, ranks[0]
+    found = [hca for rank in ranks for hca in hcas if rank.distance(hca) == NEAR]
+    best = sorted(hcas, key=lambda hca: (-hca.gbps, first.distance(hca), hca.index))[:1]
+    return list(dict.fromkeys(found)) or best
 
 
 def _lane(ranks: list[Rank], rails: list[Hca], channel: int) -> Lane:
     """The ring comes in beside the device and goes once round the node. Its last GPU sends by the same device."""
     hca = rails[channel % len(rails)] if rails else None
     place = min(range(len(ranks)), key=lambda n: ranks[n].distance(hca)) if hca else channel % len(ranks)
-    ring = [ranks[(place - step) % len(ranks)] for step in range(len(ranks))]
-    if hca is None:
-        return Lane(ring, None, None, False, False)
-    receiver, sender = ring[0], ring[-1]
-    # PXN: the data go over NVLink to the GPU beside the device.
-    through = (
-        sender.distance(hca) > PXB
-        and sender is not receiver
-        and receiver.card.nvlinks > 0
-        and number(sender.process.variables, "NCCL_PXN_DISABLE", 0) != 1
-    )
-    proxy = receiver if through else None
-    return Lane(ring, hca, proxy, receiver.direct(hca), (proxy or sender).direct(hca))
-
-
-def parent(channel: int, node: int, nodes: int) -> int:
-    """Of a node in the tree of a channel, -1 of its root: every other tree is the mirror image."""
-    place = node if channel % 2 == 0 else nodes - 1 - node
-    above = (place - 1) // 2 if place else -1
-    return above if above < 0 or channel % 2 == 0 else nodes - 1 - above
-
-
-def children(channel: int, node: int, nodes: int) -> list[int]:
-    return [one for one in range(nodes) if one != node and parent(channel, one, nodes) == node]
+    return Lane([ranks[(place - step) % len(ranks)] for step in range(len(ranks))], hca)

@@ -11,14 +11,14 @@ from __future__ import annotations
 import ctypes
 import time
 
-from .stop import not_simulated
+from .stop import NOT_SIMULATED, Stop
 
 # Bytes that one process may share.
 BLOCK = 1 << 14
 
 
 class Alone:
-    """A program that was built without MPI, or has nothing to do with others."""
+    """A program that was built without MPI."""
 
     rank, size = 0, 1
 
@@ -35,14 +35,14 @@ class Mpi(Alone):
     def __init__(self, library: str) -> None:
         try:
             self._lib = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-            self._world, self._byte = (self._handle(name) for name in ("ompi_mpi_comm_world", "ompi_mpi_byte"))
+            self._world, self._byte = (
+                ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(self._lib, name)))
+                for name in ("ompi_mpi_comm_world", "ompi_mpi_byte")
+            )
         except (OSError, ValueError) as error:
-            raise not_simulated(f"the programs know Open MPI only: {error}") from error
+            raise Stop(NOT_SIMULATED, err=f"lab: the programs know Open MPI only: {error}") from error
         self._lib.MPI_Init(None, None)
         self.rank, self.size = self._number("MPI_Comm_rank"), self._number("MPI_Comm_size")
-
-    def _handle(self, name: str) -> ctypes.c_void_p:
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(self._lib, name)))
 
     def _number(self, function: str) -> int:
         found = ctypes.c_int()
@@ -50,9 +50,9 @@ class Mpi(Alone):
         return found.value
 
     def share(self, mine: bytes) -> list[bytes]:
-        """What every process has to say, by rank; everybody gets all of it."""
+        """Return what every process has to say, by rank. Raises OverflowError for more than BLOCK."""
         if len(mine) > BLOCK - 8:
-            raise not_simulated(f"a process shares at most {BLOCK} bytes, not {len(mine)}")
+            raise OverflowError(f"a process shares at most {BLOCK} bytes, not {len(mine)}")
         sent = len(mine).to_bytes(8, "little") + mine.ljust(BLOCK - 8, b"\0")
         found, request = ctypes.create_string_buffer(BLOCK * self.size), ctypes.c_void_p()
         block = (sent, BLOCK, self._byte)
@@ -63,11 +63,9 @@ class Mpi(Alone):
 
     def _wait(self, request: ctypes.c_void_p) -> None:
         done = ctypes.c_int()
-        while True:
-            self._lib.MPI_Test(ctypes.byref(request), ctypes.byref(done), None)
-            if done.value:
-                return
+        while not done.value:
             time.sleep(0.002)
+            self._lib.MPI_Test(ctypes.byref(request), ctypes.byref(done), None)
 
     def close(self) -> None:
         request = ctypes.c_void_p()

@@ -9,6 +9,7 @@ import socket
 NOT_SIMULATED = 64
 USAGE_ERROR = "invalid usage (run with NCCL_DEBUG=WARN for details)"
 CUDA_ERROR = "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
+SYSTEM_ERROR = "unhandled system error (run with NCCL_DEBUG=INFO for details)"
 REMOTE_ERROR = "remote process exited or there was a network error"
 
 
@@ -21,7 +22,7 @@ class Stop(Exception):
 
 
 def host_name() -> str:
-    """As nccl-tests shows it: cut at the first dot."""
+    """Return this host's name as nccl-tests shows it: cut at the first dot."""
     return socket.gethostname().split(".")[0]
 
 
@@ -32,7 +33,3 @@ def nccl_failure(text: str, line: int, last_error: str) -> Stop:
 
 def cuda_failure(text: str) -> Stop:
     return Stop(2, f"{host_name()}: Test CUDA failure util.cu:672 '{text}'")
-
-
-def not_simulated(what: str) -> Stop:
-    return Stop(NOT_SIMULATED, err=f"lab: {what}")

@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What one RDMA port moves, in each direction: GB/s. Collectives (bandwidth.py) and perftest go by the same.
 
-Sources: host.md 2.4 (bytes around a packet's payload), field.md 5 (packet rate), nccl.md 7.4 (slots), cluster.md 1.
 What a small read request and what full traffic the other way cost is assumed.
 """
 
@@ -21,6 +20,7 @@ SMALL, LARGE_MTU = 0.85, 4096
 LOSSY = 0.35
 # A NIC that fetches what it sends in small requests waits for each of them.
 READ_REQUEST, SMALL_READS = 1024, 0.6
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -33,37 +33,29 @@ class Ways:
 
 
 def wire(gbps: float, mtu: int, layer: str) -> float:
-    """GB/s of payload on a link, in full packets. layer: of HEADERS."""
+    """Return GB/s of payload on a link, in full packets. layer: of HEADERS."""
     share = CARD * mtu / (mtu + HEADERS[layer])
     return gbps / 8 * share * (1 if mtu >= LARGE_MTU else SMALL)
 
 
-def ways(fabric: Fabric, host: str, device: str, port: float, read_request: int = 4096) -> Ways:
+def ways(fabric: Fabric, host: str, device: str, port: float, read_request: int) -> Ways:
     """port: GB/s that slot, link and its configuration leave.   read_request: the largest, in bytes."""
     whole = port * fabric.nodes.get(host, 1.0) * fabric.rails.get(host, {}).get(device, 1.0)
     fetched = 1.0 if read_request >= READ_REQUEST else SMALL_READS
-    return Ways(
-        whole * fetched * fabric.sends.get(host, {}).get(device, 1.0),
-        whole * fabric.receives.get(host, {}).get(device, 1.0),
-        fabric.both.get(host, {}).get(device, 1.0),
-    )
+    sends, receives, both = (of.get(host, {}).get(device, 1.0) for of in (fabric.sends, fabric.receives, fabric.both))
+    return Ways(whole * fetched * sends, whole * receives, both)
 
 
 def between(fabric: Fabric, one: str, other: str) -> float:
-    """Share of its bandwidth that a port has on the way from a host to another: all of a leaf send at once."""
+    """Return the share of its bandwidth that a port has from a host to another: all of a leaf send at once."""
     leaves = fabric.leaf(one), fabric.leaf(other)
     if leaves[0] == leaves[1]:
         return 1.0
     return min(fabric.uplinks.get(leaf, 1.0) for leaf in leaves) / max(1.0, fabric.oversubscription)
 
 
-# -- what shows of it ------------------------------------------------------------------------------------------------
-
-GIB = 1 << 30
-
-
 def errors(fabric: Fabric, host: str, device: str, sent: int, received: int) -> dict[str, int]:
-    """Counters of a port that move with these bytes, below ports/1: a bad fibre is seen where it arrives.
+    """Return the counters below ports/1 that move with these bytes: a bad fibre is seen where it arrives.
 
     What arrives broken at the switch only the switch counts; the sender sees that it has to send again.
     """

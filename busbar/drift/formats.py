@@ -1,0 +1,83 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write a report in every requested format."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import actions, cluster, fabric, html, junit, localise_section, output, prometheus, related_results, text
+from .history import History
+from .inventory import Manifest
+
+RESULTS = Path("busbar-results")
+FORMATS = {
+    "json": "everything as JSON",
+    "junit": "JUnit XML for CI",
+    "prometheus": "metrics for node_exporter's textfile collector",
+    "markdown": "Markdown for a chat",
+    "html": "one HTML page",
+}
+# Sections of a report from other runs' records.
+RELATED = {"cluster": cluster, "localised": localise_section, "fabric": fabric, "actions": actions}
+
+
+def emit(
+    arguments: argparse.Namespace,
+    data: Plain,
+    nights: History,
+    manifest: Manifest | None,
+    again: Sequence[str],
+    more: Mapping[str, Callable[[], str]] | None = None,
+) -> None:
+    """Write every output; the verdict goes to standard output where nothing else goes there.
+
+    manifest: of the inventory, None where none is named. again: shows the run. more: outputs of a run.
+    """
+    day = datetime.date.fromisoformat(data["run"]["started"][:10])
+    known = manifest or Manifest((), (), False)
+    results = arguments.results or Path(known.results or RESULTS)
+    found = related_results.RelatedResults(results, data["run"]["ended"], known.secrets, known.max_age_days)
+    data = {**data, **{name: section.latest(found) for name, section in RELATED.items()}}
+    makers: dict[str, Callable[[], str]] = {
+        "json": lambda: json.dumps(_with_evidence(data), indent=1, sort_keys=True) + "\n",
+        "junit": lambda: junit.render(data),
+        "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
+        "markdown": lambda: text.markdown(data, again),
+        "html": lambda: html.render(data),
+        **(more or {}),
+    }
+    targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
+    failed = _write(arguments, targets, makers)
+    if "-" not in targets.values():
+        print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
+    if failed:
+        # The verdict comes first.
+        raise failed
+
+
+def _write(
+    arguments: argparse.Namespace, targets: Mapping[str, str], makers: Mapping[str, Callable[[], str]]
+) -> OSError | None:
+    failed = None
+    for name, target in targets.items():
+        try:
+            # node_exporter is another user, and its file holds no value of a node.
+            output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
+        except OSError as error:
+            failed = error
+    return failed
+
+
+def _with_evidence(data: Plain) -> dict[str, object]:
+    hosts = {
+        name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
+    }
+    return {**data, "hosts": hosts}

@@ -1,0 +1,128 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Options of ``busbar drift`` and ``busbar report``."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import shlex
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+
+from ..command_line import MORE, add_ansible
+from .command import HISTORY, LEAST_DAYS, WITHIN, drift, show, stamp
+from .formats import FORMATS, RESULTS
+
+
+def add_drift(command: argparse.ArgumentParser) -> None:
+    text = "inventory, as for ansible-playbook"
+    command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
+    command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
+    more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is replaced by the day of the run.")
+    _add_verdict(command, more)
+    text = "hosts queried in parallel (default: ansible.cfg)"
+    more.add_argument("--forks", type=_positive, metavar="N", help=text)
+    text = "ssh, or one Slurm step (default: busbar_engine)"
+    more.add_argument("--engine", choices=("ssh", "slurm"), help=text)
+    text = "with slurm: include nodes with jobs, if Slurm permits"
+    more.add_argument("--engine-overlap", action="store_true", help=text)
+    text = "timeout of one host in seconds (%(default)s)"
+    more.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
+    text = "timeout of the run in seconds (%(default)s)"
+    more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
+    command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
+    _outputs(command, more)
+    add_ansible(command)
+    command.set_defaults(run=drift)
+
+
+def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsContainer) -> None:
+    """Add the options of the exit code and the notification. more: takes the rare ones."""
+    text = f"lowest severity that counts ({SEVERITIES[-1]})"
+    command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
+    text = "delete older runs, and older files named by {date}"
+    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
+    text = "command to run, without a shell, when the result changes"
+    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
+    text = "file with the https address to notify"
+    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
+    text = "notify of every run that is not in sync"
+    more.add_argument("--notify-always", action="store_true", help=text)
+
+
+def add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run", dest="number", type=_positive, metavar="N", help="run (default: last complete one)")
+    command.add_argument("--list", action="store_true", help="list the runs of the history")
+    text = "print the nodes of groups A,B, for --limit @FILE"
+    command.add_argument("--nodes", metavar="GROUP", help=text)
+    text = "FILE: - is standard output; {date} is the day of the run. --limit to --notify-always need --merge."
+    more = command.add_argument_group(MORE, text)
+    _outputs(command, more)
+    text = "inventory: its secrets are removed from the report"
+    command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)
+    text = "merge findings files of runs over disjoint hosts"
+    command.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
+    more.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
+    text = f"time limit over all runs in seconds ({WITHIN})"
+    more.add_argument("--within", type=_positive, metavar="S", help=text)
+    _add_verdict(more, more)
+    add_ansible(command)
+    command.set_defaults(run=show)
+
+
+def _outputs(command: argparse.ArgumentParser, more: argparse._ActionsContainer) -> None:
+    command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
+    command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
+    text = "compare with the last run up to YYYY-MM-DD"
+    command.add_argument("--since", type=_moment, metavar="DAY", help=text)
+    more.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
+    text = f"benchmark results (default: {RESULTS})"
+    more.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
+    for name, content in FORMATS.items():
+        text = f"write {content}{' (-: standard output)' if name == 'json' else ''}"
+        command.add_argument(f"--{name}", metavar="FILE", help=text)
+
+
+def _positive(text: str) -> int:
+    number = whole(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of 1 or more")
+    return number
+
+
+def _days(text: str) -> int:
+    if _positive(text) < LEAST_DAYS:
+        raise argparse.ArgumentTypeError(f"{text} is less than {LEAST_DAYS}, the days that a run is compared with")
+    return int(text)
+
+
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file mode such as 640")
+    return int(text, 8)
+
+
+def _argv(text: str) -> list[str]:
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a command: {error}") from error
+    if not argv:
+        raise argparse.ArgumentTypeError("is empty")
+    return argv
+
+
+def _moment(text: str) -> str:
+    """Return a day, which means its end, or a moment; in UTC, as runs are dated."""
+    try:
+        day = len(text) == len("YYYY-MM-DD")
+        moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a day like 2026-11-21, nor a time like 2026-11-21T02:00"
+        ) from error
+    return stamp(moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC))

@@ -1,0 +1,280 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""/etc/nccl.conf: the variables that a host's rails justify, and the canonical file.
+
+Rails come from the profile, device names from the host. Only what facts justify is written: every further line may
+become wrong. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
+src/graph/paths.cc (GDR level).
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass, field, replace
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..change import written
+from ..core.finding import Finding
+from ..machine import platform
+from ..machine.netdev import ROUTE_FILES
+from ..machine.profile import Profile
+from ..machine.rails import Rails, match
+from ..machine.rdma import rocev2
+from ..machine.topology import Topology
+from . import grammar, image_conf
+from . import topo_file as nccl_topo_file
+from .checks import DEVICE_NAME, GID_INDEX, RAILS, SOCKET_INTERFACE
+from .image_conf import Image
+from .version import Version, format_version
+
+# From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.
+DYNAMIC_GID: Version = (2, 21, 0)
+# Comment above each of the site's variables.
+EXTRA = "Set by the site in nccl_conf_extra."
+HEADER = (
+    "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
+    "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
+)
+# The kernel allows nearly anything in names. A line break or comma would change the file's meaning.
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Variable:
+    name: str
+    value: str
+    reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
+
+
+@dataclass(frozen=True)
+class Want:
+    """The site's part of the intent, beside the profile. Empty text and None: not set."""
+
+    gpudirect: str = "auto"  # auto, peermem, dmabuf, off
+    dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only; -1 for none
+    address_family: str = "ipv4"  # of the rails' RoCE v2 addresses; "": not set
+    management_interface: str = ""
+    extra: Optional[Mapping[str, str]] = None
+    image: Image = field(default_factory=Image)  # what the cloud's image has set
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """variables: in the order of the file. blockers: why nothing can be written; then variables is empty."""
+
+    variables: Tuple[Variable, ...]
+    blockers: Tuple[Finding, ...] = ()
+
+    @property
+    def expected(self) -> Dict[str, str]:
+        return {variable.name: variable.value for variable in self.variables}
+
+
+# Variables, and why nothing can be written.
+Part = Tuple[List[Variable], List[Finding]]
+
+
+# -- wanted variables ----------------------------------------------------------------------------------------
+
+
+def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[Version]) -> Derivation:
+    """The variables that profile, facts and site values justify.
+
+    versions: of the libraries that jobs use; empty where none is known.
+    """
+    rails = match(topology, profile)
+    missing = _missing_rails(topology, profile)
+    if missing:
+        return Derivation((), tuple(missing))
+    parts = [_hcas(rails, profile), _bootstrap(topology, want)]
+    if any("Ethernet" in rail.link_layers for rail in profile.rails):
+        parts.append(_roce(rails, want, versions))
+    if rails.nics:
+        parts += [(_gdr_level(profile, rails, want), []), (_topology_file(topology, profile), [])]
+    extra = want.extra or {}
+    variables = [variable for some, _blockers in parts for variable in some if variable.name not in extra]
+    variables += [Variable(name, value, EXTRA) for name, value in sorted(extra.items())]
+    names = {variable.name for variable in variables}
+    kept = [pair for pair in sorted(want.image.kept.items()) if pair[0] not in names]
+    variables += [Variable(name, value, want.image.reason) for name, value in kept]
+    blockers = tuple(blocker for _some, some in parts for blocker in some)
+    return Derivation((), blockers) if blockers else Derivation(tuple(variables))
+
+
+def render(variables: Sequence[Variable]) -> str:
+    """The canonical form that every NCCL version parses alike: NAME=VALUE, LF, no blanks, comments in column 0."""
+    lines = list(HEADER)
+    for variable in variables:
+        lines += ["#"] + textwrap.wrap(_comment(variable.reason), 110, initial_indent="# ", subsequent_indent="# ")
+        lines.append("%s=%s" % (variable.name, variable.value))
+    text = "\n".join(lines) + "\n"
+    return written.seal("", text, effect("", text))
+
+
+def effect(path: str, text: str) -> object:
+    """Return the lines as NCCL reads them: before 2.26 a comment with "=" is an assignment, and blanks count."""
+    return sorted(line for line in set(text.split("\n")) if line.strip() and (line[0] != "#" or "=" in line))
+
+
+def _comment(text: str) -> str:
+    """Names of profiles and devices stand in reasons. NCCL before 2.26 takes a comment with "=" for an assignment."""
+    return "".join(char if " " <= char <= "~" and char != "=" else "?" for char in text)
+
+
+def accepted_errors(accepted: Mapping[str, object]) -> List[str]:
+    """Return errors in the variables that a site accepts from elsewhere, a sentence each."""
+    errors: List[str] = []
+    for name, reason in accepted.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name.partition("=")[0]) is None:
+            errors.append("%r is neither NAME nor NAME=VALUE" % (name,))
+        elif not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
+            errors.append("%s has the reason %r, expected one line of text" % (name, reason))
+    return errors
+
+
+def extra_errors(extra: Mapping[str, object]) -> List[str]:
+    """Return errors in the site's variables, a sentence each. An odd character in one would make another line."""
+    errors: List[str] = []
+    for name, value in extra.items():
+        if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name) is None:
+            errors.append("%r is not a variable's name" % (name,))
+        elif isinstance(value, bool) or not isinstance(value, (str, int)):
+            errors.append("%s is %r, expected text or a whole number" % (name, value))
+        elif not str(value).isprintable():
+            errors.append("%s is %r, expected one line of printable text" % (name, value))
+    return errors
+
+
+def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
+    """Take what the inventory does not set from our present file. Return notes, too.
+
+    text: of nccl.conf.
+    """
+    ours = text if text and written.HEAD in text else ""
+    there = grammar.settings(grammar.parse(ours))
+    dscps = {str(traffic_class(dscp)): dscp for dscp in range(64)}
+    extra = image_conf.marked(ours, EXTRA) if want.extra is None else want.extra
+    dscp = dscps.get(there.get("NCCL_IB_TC", "")) if want.dscp is None else want.dscp if want.dscp >= 0 else None
+    family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
+    names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
+    names += ["NCCL_IB_ADDR_FAMILY"] if family == "ipv6" and not want.address_family else []
+    said = "nccl.conf retains %s, not set in the inventory: not judged; nccl_conf_extra: {}, busbar_roce: {} remove it"
+    return replace(want, extra=extra, dscp=dscp, address_family=family), [said % ", ".join(names)] if names else []
+
+
+def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
+    return [
+        RAILS.judge(
+            found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
+        )
+        for found in platform.all_missing(topology, profile, platform.RAIL_DEVICE)
+    ]
+
+
+def _hcas(rails: Rails, profile: Profile) -> Part:
+    names, odd = [], []
+    for number, nic in sorted(rails.nics.items()):
+        if nic.rdma is None:
+            raise AssertionError("rails.match returned a NIC without an RDMA device")
+        name = nic.rdma.name
+        names.append("%s:%d" % (name, nic.port.number) if nic.port and len(nic.rdma.ports) > 1 else name)
+        if _DEVICE_NAME.fullmatch(name) is None:
+            odd.append(_odd_name("rail %d" % number, name, nic.rdma.source))
+    reason = (
+        "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names exact;"
+        " without it mlx5_1 also takes in mlx5_10." % profile.name
+    )
+    return [Variable("NCCL_IB_HCA", "=" + ",".join(names), reason)] if names else [], odd
+
+
+def _odd_name(subject: str, name: str, source: str) -> Finding:
+    want = "a name of letters, digits, '_', '.' and '-'"
+    return DEVICE_NAME.judge(subject, "unknown", want, repr(name[:80]), source)
+
+
+def _bootstrap(topology: Topology, want: Want) -> Part:
+    name = "NCCL_SOCKET_IFNAME"
+    interface = want.management_interface
+    reason = "Bootstrap traffic uses the interface named in busbar_management_interface, and no other."
+    problems = _route_problems(topology)
+    if not interface:
+        # Where one family's routes cannot be read, the other's default route may not be the one that wins.
+        if not topology.routes or problems:
+            have = "; ".join(problems) or "no default route"
+            wanted = "the management interface"
+            return [], [SOCKET_INTERFACE.judge(name, "unknown", wanted, have, ", ".join(ROUTE_FILES))]
+        interface = topology.routes[0].netdev
+        reason = (
+            "Bootstrap traffic uses the interface of the default route (%s), and no other: docker0 or a storage network"
+            " would do for NCCL, too." % topology.routes[0].source
+        )
+    if _DEVICE_NAME.fullmatch(interface) is None:
+        return [], [_odd_name(name, interface, "the interface's name")]
+    return [Variable(name, "=" + interface, reason)], []
+
+
+def _route_problems(topology: Topology) -> List[str]:
+    return [str(problem) for problem in topology.problems if problem.source in ROUTE_FILES]
+
+
+def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Part:
+    variables: List[Variable] = []
+    blockers: List[Finding] = []
+    if any(version < DYNAMIC_GID for version in versions):
+        variables, blockers = _gid_index(rails, want.address_family, versions)
+    elif want.address_family == "ipv6":
+        reason = "The rails' addresses are IPv6 (busbar_roce.address_family)."
+        variables = [Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason)]
+    if want.dscp is not None:
+        reason = "Traffic class of the fabric's lossless queue: DSCP %d (busbar_roce.dscp) shifted left by two."
+        variables = [*variables, Variable("NCCL_IB_TC", str(traffic_class(want.dscp)), reason % want.dscp)]
+    return variables, blockers
+
+
+def traffic_class(dscp: int) -> int:
+    """Return NCCL_IB_TC for a DSCP; the device sets the two bits of ECN."""
+    return dscp << 2
+
+
+def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Part:
+    name, kind = "NCCL_IB_GID_INDEX", "IPv4" if address_family == "ipv4" else "IPv6"
+    oldest = format_version(min(versions))
+    gids = {
+        "rail %d" % number: rocev2(nic.port, address_family) if nic.port is not None else None
+        for number, nic in rails.nics.items()
+    }
+    indexes = {rail: None if gid is None else gid.index for rail, gid in gids.items()}
+    if len({*indexes.values()}) == 1 and None not in indexes.values():
+        reason = "NCCL %s does not find the RoCE v2 %s GID automatically; it has this index on every rail."
+        return [Variable(name, str(next(iter(indexes.values()))), reason % (oldest, kind))], []
+    have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(indexes.items()))
+    want = "one index of the RoCE v2 %s GID for all rails" % kind
+    source = "/sys/class/infiniband/*/ports/*/gid_attrs/types"
+    return [], [GID_INDEX.judge(name, "unknown", want, have, source, why=GID_INDEX.why % oldest)]
+
+
+def _gdr_level(profile: Profile, rails: Rails, want: Want) -> List[Variable]:
+    """Return NCCL_NET_GDR_LEVEL; nothing where NCCL's default (PXB) is right."""
+    mode, name = want.gpudirect, "NCCL_NET_GDR_LEVEL"
+    if mode == "off":
+        return [Variable(name, "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect).")]
+    # A guest hides the distance of a virtual function from a GPU: NCCL needs a topology file.
+    if mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
+        return []
+    paths = {path for rail in profile.rails for path in rail.paths.values()}
+    if "SYS" in paths and mode != "auto":
+        reason = "The profile puts rails across sockets from their GPUs, and busbar_gpudirect requires GPUDirect."
+        return [Variable(name, "SYS", reason)]
+    if paths & {"PHB", "NODE"}:
+        reason = "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
+        return [Variable(name, "PHB", reason)]
+    return []
+
+
+def _topology_file(topology: Topology, profile: Profile) -> List[Variable]:
+    reason = "This virtual machine does not show which NIC is near which GPU; the cloud's file does (profile %s)."
+    if not profile.topology_file or not topology.virtualization.is_vm:
+        return []
+    return [Variable(nccl_topo_file.NAME, profile.topology_file, reason % profile.name)]

@@ -1,0 +1,115 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge what is set for jobs before nccl.conf: it wins over the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..core.check import Check
+from ..core.finding import SEVERITIES, Finding, printable
+from . import lint as nccl_lint
+from . import lint_checks
+from .checks import OVERRIDES
+from .environment import Environment, Setting
+from .library import Library
+from .version import Version
+
+_WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
+
+
+def judge(
+    environment: Environment,
+    meant: Mapping[str, str],
+    accepted: Mapping[str, str],
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    hcas: Sequence[str] = (),
+) -> Tuple[List[Finding], List[str]]:
+    """Return findings on settings that override nccl.conf, and notes on accepted or cheap ones.
+
+    meant: the variables of /etc/nccl.conf.   accepted: NAME or NAME=VALUE -> the site's reason.
+    """
+    findings: List[Finding] = []
+    notes: List[str] = []
+    places: Dict[str, Set[str]] = {}
+    for one in environment.settings:
+        places.setdefault(one.variable, set()).add(one.source)
+    for one in _first_of_each(environment.settings):
+        if one.value is not None and meant.get(one.name) == one.value:
+            continue
+        reason = accepted.get(one.variable, accepted.get("%s=%s" % (one.name, one.value)))
+        if reason is not None:
+            notes.append("accepted: %s in %s (%s)" % (one.variable, printable(one.source), reason))
+            continue
+        found = _judge_one(one, meant, libraries, version, hcas, one in environment.missing)
+        if found is None:
+            continue
+        others = sorted(places[one.variable] - {one.source})
+        if others:
+            found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
+        if found.severity == "minor" and not one.idle:
+            notes.append("%s, %s: %s" % (found.source, found.have, found.why))
+            continue
+        findings.append(found)
+    if not findings:
+        want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
+        where = "the files that set jobs' variables"
+        findings.append(OVERRIDES.judge("the environment of jobs", "ok", want, have, where))
+    return findings, notes
+
+
+def _first_of_each(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """One setting of each variable and file, for a subject has one finding: a certain value goes before one that is
+    not known, or set under a condition."""
+    kept: Dict[Tuple[str, str], Setting] = {}
+    for one in settings:
+        known = kept.setdefault((one.source, one.variable), one)
+        if (known.value is None, known.conditional) > (one.value is None, one.conditional):
+            kept[(one.source, one.variable)] = one
+    return iter(kept.values())
+
+
+def _judge_one(
+    one: Setting,
+    meant: Mapping[str, str],
+    libraries: Sequence[Library],
+    version: Optional[Version],
+    hcas: Sequence[str],
+    missing: bool,
+) -> Optional[Finding]:
+    where = "%s:%d" % (one.source, one.line)
+    if one.value is None:
+        why = "only running the file would show the value, and Busbar does not run it"
+        fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
+        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
+        return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
+    found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
+    if missing:
+        why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf"
+        found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
+    if not found and one.raw:
+        found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
+        found = [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
+        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    elif not found:
+        found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
+    if not found:
+        return None
+    worst = found[0]
+    have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
+    why = "%s It reaches %s." % (worst.why, one.reach)
+    check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
+    severity = "minor" if one.idle else worst.severity
+    want = "not set" if worst.want in (None, "no line") else worst.want
+    fix = OVERRIDES.fix % (one.variable, one.line, one.source)
+    return _judged(check, one, worst.state, severity, want, have, why, fix)
+
+
+def _judged(
+    check: Check, one: Setting, state: str, severity: str, want: Optional[str], have: str, why: str, fix: str
+) -> Finding:
+    subject, source = "%s %s" % (one.source, one.variable), "%s:%d" % (one.source, one.line)
+    found = check.judge(subject, state, want, have[:200], source, fix, why=printable(why), severity=severity)
+    return found.scrubbed(())

@@ -1,0 +1,157 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Write /etc/nccl.conf: options and work of the module ``nccl_conf``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ..change import apply, module
+from ..core.host import Host, ParseError, Problem, attempt
+from ..core.plan import Plan, merge
+from ..machine import profile, topology, virtualization
+from . import containers, derive, environment, environment_judge, image_conf, plan, proof
+from . import library as nccl_library
+from .checks import LIBRARY
+from .version import Version, format_version, parse_version
+
+SPEC: module.Spec = {
+    **module.PROFILE,
+    "path": {"type": "path", "default": "/etc/nccl.conf"},
+    "extra": {"type": "dict"},
+    "accepted": {"type": "dict", "default": {}},
+    "containers": {"type": "list", "elements": "str", "choices": ["enroot", "docker", "kubernetes"], "default": []},
+    "libraries": {"type": "list", "elements": "path", "default": []},
+    "nccl_version": {"type": "str", "default": ""},
+    "prove": {"type": "bool", "default": True},
+    "gpudirect": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
+    "dscp": {"type": "int"},
+    "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
+    "management_interface": {"type": "str", "default": ""},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
+
+
+def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
+    task = Task(host, given)
+    result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
+    versions = sorted({format_version(library.version) for library in task.libraries})
+    facts = {"nccl": ", ".join(versions)}
+    return dict(result, variables=task.derivation.expected, notes=[*result["notes"], *task.notes()], facts=facts)
+
+
+class Task:
+    """Options of one call, and the state of the host that does not change with the files.
+
+    files: paths of all changed files.
+    """
+
+    def __init__(self, host: Host, given: Mapping[str, Any]) -> None:
+        """Raises ParseError, ReadError."""
+        self.host = host
+        self.given = given
+        check_options(given)
+        self.profile = profile.for_fabric(
+            profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None
+        )
+        self.version: Optional[Version] = _version(given["nccl_version"])
+        self.libraries: List[nccl_library.Library] = []
+        self.unreadable = Plan()
+        self.scan()
+        cpuinfo = attempt(partial(host.read, virtualization.CPUINFO), virtualization.CPUINFO, [])
+        self.releases = Plan(tuple(plan.judge_releases(self.libraries, self.version, cpuinfo)))
+        # Rails, paths and routes are all in sysfs and procfs.
+        self.machine = topology.read(host, ask_nvidia_smi=False)
+        self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        self.environment = environment.NOTHING
+        self.files: Set[str] = set()
+        self.want, self.unset = self.wanted()
+        versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
+        self.derivation = derive.derive(self.machine, self.profile, self.want, versions)
+        proves = given["prove"] and not self.derivation.blockers
+        self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
+
+    def wanted(self) -> Tuple[derive.Want, List[str]]:
+        """Return the site's part of the intent, and notes on what it leaves to the present file. Raises ReadError."""
+        given = self.given
+        text = attempt(lambda: self.host.read_system(given["path"]), given["path"], [])
+        # What stays of the present file if it is not the suite's.
+        cloud = self.machine.virtualization.cloud
+        image = image_conf.read(text, cloud, self.libraries, self.version, self.hcas)
+        extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
+        names = ("gpudirect", "dscp", "address_family", "management_interface")
+        want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
+        return derive.with_unset(want, text)
+
+    def scan(self) -> None:
+        """Scan the jobs' libraries, or those in the standard places if neither libraries nor a version are given."""
+        paths: Sequence[str] = self.given["libraries"]
+        if not paths and self.version is None:
+            paths = nccl_library.find(self.host)
+        for path in paths:
+            problems: List[Problem] = []
+            library = attempt(partial(nccl_library.scan, self.host.system(path)), path, problems)
+            if library is not None:
+                self.libraries.append(replace(library, path=path))
+            for problem in problems:
+                found = LIBRARY.judge(path, "unknown", want="a libnccl.so.2", have=problem.message)
+                self.unreadable = merge(self.unreadable, Plan((found,)))
+
+    def prove(self, library: nccl_library.Library) -> proof.Proof:
+        text = derive.render(self.derivation.variables)
+        return proof.prove(self.host.system(library.path), text, self.derivation.expected, base=self.host.system_root)
+
+    def look(self) -> Plan:
+        path = self.given["path"]
+        have = plan.read(self.host, path)
+        owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
+        have = plan.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
+        self.environment = have.environment
+        judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
+        plans = [self.unreadable, self.releases, plan.plan(have, self.derivation, path, *judged)]
+        for runtime in self.given["containers"]:
+            target, text = containers.render(runtime, path)
+            plans.append(plan.plan_file(self.host.read_system(target), target, text))
+        found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
+        self.files.update(change.path for change in found.changes)
+        return found
+
+    def notes(self) -> List[str]:
+        """Return notes of the last read."""
+        judged = (self.derivation.expected, self.given["accepted"], self.libraries, self.version, self.hcas)
+        said = [*self.unset, *self.environment.notes, *environment_judge.judge(self.environment, *judged)[1]]
+        said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)
+        if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
+            return said
+        unproven = (
+            "nccl.conf was linted against the table of NCCL %s and not proven: list the libraries that jobs use in"
+            " busbar_nccl_libraries"
+        )
+        return [unproven % self.given["nccl_version"], *said]
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Raise ParseError. Paths get into files for containers: a line break in one would become another line there."""
+    for name, paths in (("path", [given["path"]]), ("libraries", given["libraries"])):
+        for path in paths:
+            if not path.startswith("/") or not path.isprintable():
+                raise ParseError("%s: %r is not an absolute path" % (name, path))
+    if given["dscp"] is not None and not -1 <= given["dscp"] <= 63:
+        raise ParseError("dscp is %d, expected 0 to 63, or -1 for none" % given["dscp"])
+    for name, errors in (
+        ("extra", derive.extra_errors(given["extra"] or {})),
+        ("accepted", derive.accepted_errors(given["accepted"])),
+    ):
+        if errors:
+            raise ParseError("%s: %s" % (name, "; ".join(errors)))
+
+
+def _version(text: str) -> Optional[Version]:
+    try:
+        return parse_version(text) if text else None
+    except ParseError as error:
+        raise ParseError("nccl_version: %s" % error) from error

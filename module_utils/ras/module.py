@@ -1,0 +1,26 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Query the RAS of a node's jobs: options and work of the module ``nccl_ras_info``."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+from ..change import module
+from ..core.host import Host
+from ..core.plan import Plan
+from . import read as nccl_ras
+from . import views as ras_views
+
+SPEC: module.Spec = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
+
+
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    reading = nccl_ras.read(host, min(max(given["interval"], 0.0), 3600.0))
+    return dict(
+        Plan(tuple(nccl_ras.judge(host, reading))).result(),
+        views=[ras_views.to_dict(view) for view in reading.views],
+        processes=[nccl_ras.process_dict(process) for process in reading.node.processes],
+        addresses=list(reading.addresses),
+        silent=[nccl_ras.silence_dict(silence) for silence in reading.silent],
+    )

@@ -1,0 +1,200 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Read what SHARP needs on a node: libraries, network plugins, variables, the aggregation manager's port.
+
+Files are read and never loaded, no tool of SHARP is run (sharp_coll_test loads the link).
+Sources: nccl-rdma-sharp-plugins 2f5ac02 (src/sharp_plugin.c), NCCL 2.30.7 (src/init.cc).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..machine.profile import Profile
+from ..nccl_conf import environment, environment_sources
+from ..nccl_conf import library as nccl_library
+from ..nccl_tests import programs
+
+CONF = "/etc/nccl.conf"
+# TCP port of sharp_am, over IPoIB.
+PORT = 6126
+# Seconds for its response.
+ANSWER = 3.0
+COLL = "libsharp_coll.so"
+# Where NVIDIA's packages and HPC-X put both; "*" is one name.
+_PLACES = (
+    *("/opt/mellanox/sharp/lib", "/opt/mellanox/nccl-rdma-sharp-plugin/lib", "/usr/local/lib", "/usr/local/lib64"),
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+    *("/opt/hpcx*/sharp/lib", "/opt/hpcx*/nccl_rdma_sharp_plugin/lib"),
+    *("/usr/local/hpcx*/sharp/lib", "/usr/local/hpcx*/nccl_rdma_sharp_plugin/lib"),
+)
+_PLUGIN = re.compile(r"libnccl-net(?:-[\w.-]{1,64})?\.so(?:\.[\d.]{1,20})?$")
+_SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
+_TREE = re.compile(r"/(hpcx[^/]*)/")
+_LISTS = re.compile(r"libsharp0(?::[\w-]+)?\.list$")
+_DPKG = "/var/lib/dpkg/info"
+# As nccl_conf/environment.py words it.
+_EVERYBODY = ("jobs of all users", "logins of all users")
+
+
+@dataclass(frozen=True)
+class SharpWanted:
+    """profile: for the site's fabric.   directories: where library and plugin lie; empty: the usual places.
+
+    manager: HOST or HOST:PORT of sharp_am; "" not given.   nodes: most nodes of a job; 0 not given.
+    """
+
+    profile: Profile
+    directories: Tuple[str, ...] = ()
+    manager: str = ""
+    nodes: int = 0
+
+
+@dataclass(frozen=True)
+class File:
+    """A library or a plugin.
+
+    needed: names by which it links to libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*.
+    """
+
+    path: str
+    version: str = ""
+    needed: Tuple[str, ...] = ()
+
+    @property
+    def tree(self) -> str:
+        """The HPC-X that it is of, ``hpcx-v2.21``; "" of none."""
+        found = _TREE.search(self.path)
+        return found.group(1) if found else ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A variable in one place. value: None if it is not set, or not ``certain``: it depends on running the file.
+
+    everybody: jobs of all users get it from there.
+    """
+
+    value: Optional[str]
+    source: str
+    everybody: bool = True
+    certain: bool = True
+
+
+@dataclass(frozen=True)
+class SharpState:
+    """State of a node. other: unrelated libraries of that name, a sentence; "" for none.
+
+    strangers: network plugins without CollNet.   variables: name -> what some jobs get, the same for all or not.
+    answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
+    """
+
+    libraries: Tuple[File, ...] = ()
+    plugins: Tuple[File, ...] = ()
+    strangers: Tuple[str, ...] = ()
+    other: str = ""
+    variables: Mapping[str, Tuple[Given, ...]] = field(default_factory=dict)
+    answered: Optional[str] = None
+    problems: Tuple[Problem, ...] = ()
+
+
+def read(host: Host, want: SharpWanted, reach: Optional[Callable[[str, int], str]] = None) -> SharpState:
+    """Read the state. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
+    problems: List[Problem] = []
+    libraries: List[File] = []
+    plugins: List[File] = []
+    strangers: List[str] = []
+    others: List[str] = []
+    for folder in _folders(host, want.directories, problems):
+        for name in attempt(partial(host.listdir_system, folder), folder, problems) or ():
+            path = "%s/%s" % (folder, name)
+            if name.startswith(COLL) and os.path.isfile(host.system(path)):
+                libraries.append(File(path))
+            elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
+                found = attempt(partial(_plugin, host, path), path, problems)
+                if found is not None and found.version:
+                    plugins.append(found)
+                elif found is not None:
+                    strangers.append(path)
+            elif name.startswith("libsharp.so"):
+                others.append(path)
+    listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, problems) or ()
+    others += ["%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name)]
+    other = "%s is of libsharp0, spherical harmonics, and no SHARP" % others[0] if others else ""
+    variables = _variables(host, problems)
+    answered = None if not want.manager else (reach or reached)(*address(want.manager))
+    files = (tuple(libraries), tuple(plugins), tuple(strangers))
+    return SharpState(*files, other, variables, answered, tuple(problems))
+
+
+def _folders(host: Host, given: Sequence[str], problems: List[Problem]) -> List[str]:
+    """Each once, however many links lead there."""
+    found: Dict[str, str] = {}
+    for place in given or _PLACES:
+        top, star, rest = place.partition("*")
+        folders = [place]
+        if star:
+            above, begin = top.rsplit("/", 1)
+            names = attempt(partial(host.listdir_system, above), above, problems) or ()
+            folders = ["%s/%s%s" % (above, name, rest) for name in names if name.startswith(begin)]
+        for folder in folders:
+            full = host.system(folder)
+            if os.path.isdir(full):
+                found.setdefault(os.path.realpath(full), folder)
+    return list(found.values())
+
+
+def _plugin(host: Host, path: str) -> File:
+    """A network plugin; without a version where it exports no CollNet. Raises ReadError."""
+    full = host.system(path)
+    try:
+        versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
+        needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(COLL))
+    except ReadError as error:
+        raise ReadError(path, error.problem.message) from error
+    return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])), needed)
+
+
+def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ...]]:
+    """Return variables. The environment of all jobs precedes nccl.conf; a user's setting affects only that user."""
+    found: Dict[str, List[Given]] = {}
+    for one in environment.read(host).settings:
+        if not one.idle and one.name == one.variable:
+            certain = one.value is not None and not one.conditional
+            source = "%s:%d" % (one.source, one.line)
+            given = Given(one.value if certain else None, source, one.reach in _EVERYBODY, certain)
+            found.setdefault(one.variable, []).append(given)
+    text = attempt(partial(host.read_system, CONF), CONF, problems)
+    for pair in environment_sources.parse_nccl_conf(text or ""):
+        before = found.setdefault(pair.name, [])
+        if not any(one.everybody and one.certain for one in before):
+            before.append(Given(pair.value, "%s:%d" % (CONF, pair.line)))
+    return {name: tuple(each) for name, each in found.items()}
+
+
+def address(text: str) -> Tuple[str, int]:
+    """``HOST`` or ``HOST:PORT``. Raises ParseError."""
+    match = re.match(r"^(?:\[([0-9a-fA-F:.]{2,45})\]|([A-Za-z0-9][\w.-]{0,252}))(?::(\d{1,5}))?$", text.strip())
+    port = int(match.group(3) or PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise ParseError("sharp_manager is %r, expected HOST, HOST:PORT or [ADDRESS]:PORT" % text[:80])
+    return match.group(1) or match.group(2), port
+
+
+def reached(host: str, port: int) -> str:
+    """Return why a port accepts no connection, "" if it does. It is closed immediately, and nothing is sent."""
+    try:
+        socket.create_connection((host, port), ANSWER).close()
+    except socket.gaierror as error:
+        return "the name is not known here (%s)" % error.strerror
+    except OSError as error:
+        timed = isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT
+        return "no response within %g s" % ANSWER if timed else str(error.strerror or error)
+    return ""

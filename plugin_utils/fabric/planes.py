@@ -1,0 +1,147 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Planes of an InfiniBand fabric: what one subnet manager manages, of several hosts' sweeps.
+
+Of several sweeps of a plane the best counts; planes whose managers share switches are joined, and are one plane here.
+Pure. Sources: IBTA specification 1, 14.4 (subnet managers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import SWITCH, Node, Sweep
+
+# Node GUID and port number.
+End = tuple[str, int]
+_UP = ("active", "armed", "init")
+
+
+@dataclass
+class Plane:
+    """sweeps: for each subnet manager the best one first.   managers: their GUIDs; more than one where planes are
+    joined, none where no master was seen.   nodes: by GUID, of the best sweeps.
+    before: the best earlier sweeps of the same plane.   label: in findings, the same from run to run.
+    passed: what was checked, for the findings that are ok.
+    """
+
+    index: int
+    sweeps: tuple[Sweep, ...]
+    managers: tuple[str, ...]
+    nodes: Mapping[str, Node]
+    before: tuple[Sweep, ...] = ()
+    label: str = ""
+    passed: dict[Check, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Sweep:
+        return self.sweeps[0]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that swept it."""
+        return tuple(sorted({sweep.host for sweep in self.sweeps}))
+
+    @cached_property
+    def joined(self) -> bool:
+        """True for several planes that share switches, by the managers or by the last sweeps."""
+        return len(self.managers) > 1 or len(self.apart) > 1
+
+    @cached_property
+    def apart(self) -> tuple[frozenset[str], ...]:
+        """The switches of each plane that was separate at the last sweep, as far as they are in this one."""
+        groups: list[frozenset[str]] = []
+        for sweep in self.before:
+            own = frozenset(node.guid for node in sweep.nodes if node.guid in self.switches)
+            beside = [group for group in groups if not group & own]
+            groups = [*beside, own.union(*(group for group in groups if group & own))]
+        return tuple(group for group in groups if group)
+
+    @cached_property
+    def switches(self) -> dict[str, Node]:
+        return {guid: node for guid, node in self.nodes.items() if node.kind == SWITCH}
+
+    @cached_property
+    def holes(self) -> tuple[tuple[End, str], ...]:
+        """Ends without the node that must be there: the sweep is partial, whatever its tools report."""
+        found: list[tuple[End, str]] = []
+        peers = {(guid, port.number): port.peer for guid, node in self.nodes.items() for port in node.ports}
+        for end, peer in peers.items():
+            node = self.nodes[end[0]]
+            if peer is None:
+                port = node.port(end[1])
+                if node.kind == SWITCH and end[1] and port is not None and port.state in _UP:
+                    found.append((end, f"is {port.state}, and nothing responded there"))
+            elif peer[0] not in self.nodes:
+                found.append((end, f"leads to 0x{peer[0]}, which did not respond"))
+            elif (peers.get(peer) or end) != end:
+                found.append((end, "and its peer report different data of their cable"))
+        return tuple(sorted(found))
+
+    @cached_property
+    def complete(self) -> bool:
+        best = [next(sweep for sweep in self.sweeps if sweep.plane == one) for one in self.managers] or [self.best]
+        return bool(self.nodes) and not self.holes and all(sweep.complete for sweep in best)
+
+
+def _worth(sweep: Sweep) -> tuple[object, ...]:
+    """Sort the best first: of complete sweeps the newest, of others the largest."""
+    size = -len(sweep.nodes)
+    return not sweep.complete, *((-sweep.at, size) if sweep.complete else (size, -sweep.at)), sweep.host, sweep.device
+
+
+def group_planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane]:
+    # Without a manager each sweep may be a separate plane.
+    of_manager: dict[str, list[Sweep]] = {}
+    for sweep in sorted(sweeps, key=_worth):
+        of_manager.setdefault(sweep.plane or f"~{len(of_manager)}", []).append(sweep)
+    groups: list[tuple[list[str], set[str]]] = []
+    for manager in sorted(of_manager):
+        names, switches = [manager], _switches(of_manager[manager][0])
+        apart = [group for group in groups if not group[1] & switches]
+        for group in groups:
+            if group[1] & switches:
+                names, switches = group[0] + names, switches | group[1]
+        groups = [*apart, (names, switches)]
+    planes = []
+    for index, (names, switches) in enumerate(sorted(groups, key=lambda group: group[0])):
+        managers = [name for name in names if name[0] != "~"]
+        nodes: dict[str, Node] = {}
+        for name in managers or names:
+            for node in of_manager[name][0].nodes:
+                nodes.setdefault(node.guid, node)
+        every = [sweep for name in (*managers, *names) for sweep in of_manager[name]]
+        sweeps_of = tuple({id(one): one for one in every}.values())
+        known = _before(before, set(managers), switches)
+        planes.append(Plane(index, sweeps_of, tuple(managers), nodes, known))
+    return planes
+
+
+def _switches(sweep: Sweep) -> set[str]:
+    return {node.guid for node in sweep.nodes if node.kind == SWITCH}
+
+
+def _before(before: Sequence[Sweep], managers: set[str], switches: set[str]) -> tuple[Sweep, ...]:
+    """Return the best sweep of each earlier plane that is the same, by its switches or else by its manager."""
+    best: dict[str, Sweep] = {}
+    for sweep in sorted(before, key=lambda one: (one.complete, len(one.nodes), one.at)):
+        own = _switches(sweep)
+        if own & switches or (sweep.plane in managers and not (own and switches)):
+            best[sweep.plane] = sweep
+    return tuple(best[name] for name in sorted(best))
+
+
+def plane_label(rails: Iterable[int]) -> str:
+    """Return ``plane of rails 0-3,6``."""
+    numbers = sorted(set(rails))
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"plane of rail{'s' if len(numbers) > 1 else ''} {text}"
