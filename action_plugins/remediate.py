@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     action_log,
+    codec,
     due_roles,
     findings_file,
     host_variables,
@@ -102,7 +103,7 @@ class ActionModule(ControlAction):
             # In check mode nothing is measured.
             "paired": [] if self._task.check_mode else rollout.good_first(pairs),
             "accused": [host for host in fit if host in hosts],
-            "accusations": [one.to_dict() for one in found.accusations],
+            "accusations": [asdict(one) for one in found.accusations],
             "wrong": dict(found.wrong),
         }
 
@@ -112,7 +113,7 @@ class ActionModule(ControlAction):
         hosts = {str(host): hostvars.raw_get(host) for host in variables["ansible_play_hosts_all"]}
         inventory = [str(host) for host in variables["groups"].get(findings_file.GROUP) or []]
         read = variables["remediate_read_result"]
-        accused = [accusations.accusation_from_dict(one) for one in read["accusations"]]
+        accused = [codec.build(Accusation, one) for one in read["accusations"]]
         log = action_log.read(given["results"])
         if log.torn:
             display.warning(f"{action_log.file(given['results'])}: a crash has cut off {log.torn} of its lines")
@@ -153,7 +154,7 @@ class ActionModule(ControlAction):
         planned = variables["remediate_plan_result"]
         state = _state(variables)
         steps = machine.Remediation(
-            plan.plan_from_dict(planned["hosts"][host]),
+            codec.build(plan.NodePlan, planned["hosts"][host]),
             state or machine.State(),
             variables,
             node_lock.this_run().id,
@@ -179,7 +180,7 @@ class ActionModule(ControlAction):
         host = str(variables["inventory_hostname"])
         planned = (variables.get("remediate_plan_result") or {}).get("hosts", {}).get(host)
         wrong = ((variables.get("remediate_read_result") or {}).get("wrong") or {}).get(host, "")
-        of_host = plan.plan_from_dict(planned) if planned else None
+        of_host = codec.build(plan.NodePlan, planned) if planned else None
         return report.result(of_host, _state(variables) or machine.State(), wrong, self._task.check_mode)
 
 

@@ -46,14 +46,6 @@ class Accusation:
     boot_id: str = ""
     good: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "finding": self.finding.to_dict(), "good": list(self.good)}
-
-
-def accusation_from_dict(data: Mapping[str, Any]) -> Accusation:
-    """Return what ``to_dict`` was called on."""
-    return Accusation(**{**data, "finding": findings.from_dict(data["finding"]), "good": tuple(data["good"])})
-
 
 @dataclass(frozen=True)
 class Accusations:

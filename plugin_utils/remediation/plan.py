@@ -194,20 +194,9 @@ class NodePlan:
         return tuple(item.finding for item in self.items if item.verdict in (MEND, MEASURE))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data of lists and dictionaries."""
+        """Return plain data of lists and dictionaries, for ``codec.build``."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return data
-
-
-def plan_from_dict(data: Mapping[str, Any]) -> NodePlan:
-    """Return what ``to_dict`` was called on."""
-    given: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in data.items()}
-    return NodePlan(**{**given, "items": tuple(map(_item_from_dict, data["items"]))})
-
-
-def _item_from_dict(data: Mapping[str, Any]) -> Item:
-    report = data["report"] and from_dict(data["report"])
-    return Item(**{**data, "finding": from_dict(data["finding"]), "roles": tuple(data["roles"]), "report": report})
 
 
 # -- one accusation ----------------------------------------------------------------------------------------------------

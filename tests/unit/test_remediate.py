@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, plan, proof, report, rollout
@@ -331,7 +331,7 @@ def test_without_a_log_nothing_is_done(tmp_path: Path) -> None:
 
 def judged(host: NodePlan, now: CurrentResult, done: bool = True, kept_out: bool = False) -> proof.Outcome:
     """Judge a plan after its way through a registered variable."""
-    again = plan.plan_from_dict(json.loads(json.dumps(host.to_dict())))
+    again = codec.build(NodePlan, host.to_dict())
     assert again == host
     return proof.judge(again, now, done, kept_out)
 
