@@ -199,7 +199,7 @@ class _MeasureRun:
                 raise runner.RunnerError(
                     runner.clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", self._manifest.secrets)
                 )
-            return runner.results(runner._read(file, len(hosts)), manifest, {})
+            return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
 
     def _search(self, results: Mapping[str, HostResult], batch: Sequence[measure.Unit]) -> list[str]:
         """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
