@@ -38,7 +38,7 @@ _AFTER = {role.name: role.after for role in suite.SUITE}
 
 @dataclass
 class State:
-    """What is known of one node in this run.
+    """Hold what is known of one node in this run.
 
     step: the one that is being done, "" for none.   steps: those after it.   begun: something was logged that has to
     be closed.   pending: it waits until it is measured with others.   refused, held: why nothing is done.   failure:
