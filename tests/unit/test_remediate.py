@@ -218,6 +218,10 @@ def test_batches_are_those_of_serial(sizes: list[int | str], nodes: int, found: 
     assert rollout.batches(sizes, nodes) == found
 
 
+def result(*found: Finding, **more: Any) -> dict[str, Any]:
+    return {"findings": [one.to_dict() for one in found], "passed": [], "changed": False, **more}
+
+
 class HostVars(dict[str, Any]):
     """As Ansible's."""
 
@@ -320,6 +324,19 @@ def test_a_play_plans_over_all_and_takes_each_step_after_it_is_logged(
     assert [one["check"] for one in report["findings"]] == ["remediate.rollout"]
 
 
+@pytest.mark.parametrize(("found", "verdict"), [(result(NODE), "mend"), ({}, "told")])
+def test_what_was_measured_with_good_nodes_is_planned_by_that(tmp_path: Path, found: Any, verdict: str) -> None:
+    file = tmp_path / "f.json"
+    good = {"findings": [], "passed_ids": [NODE.id]}
+    file.write_text(json.dumps({"hosts": {"a": {"findings": [NODE.to_dict()]}, "b": good, "c": good}}))
+    play = Play(tmp_path, "abc")
+    read = play.run("read", "remediate_read_result", findings=[str(file)])
+    assert (read["pairs"], read["paired"]) == ({"a": ["b", "c"]}, ["b", "c", "a"])
+    play.of_host["a"]["localise_round_result"] = {"hosts": {"a": found} if found else {}, "record": {}}
+    [item] = play.run("plan", "remediate_plan_result")["hosts"]["a"]["items"]
+    assert item["verdict"] == verdict
+
+
 def test_without_a_log_nothing_is_done(tmp_path: Path) -> None:
     assert "without a log of it" in Play(tmp_path, "a").run("read", "x", results="")["msg"]
     (tmp_path / "file").touch()
@@ -377,10 +394,6 @@ def test_a_critical_finding_that_nobody_names_keeps_out_only_what_was_kept_out_b
 
 
 # -- step by step ------------------------------------------------------------------------------------------------------
-
-
-def result(*found: Finding, **more: Any) -> dict[str, Any]:
-    return {"findings": [one.to_dict() for one in found], "passed": [], "changed": False, **more}
 
 
 def audit(*found: Finding, passed: Sequence[str] = ()) -> dict[str, Any]:
