@@ -18,7 +18,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
 from ..driver import kernels, module_file, module_lists, peermem
 from ..driver.module_file import ModuleFile
 from ..driver.peermem import SYS
-from ..kernel_args import plan as kernel_args
+from ..kernel_args import read as kernel_args
 from ..machine import gpu
 from ..machine.pci import parse_text, read_value
 from ..ofed import read as ofed_state

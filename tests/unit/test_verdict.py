@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verdict import judge, not_ok, render
 
 from tests import goldens
-
-from .test_cluster_plan_action import host
 
 ROOT = Finding(
     "platform.rail_device", "rail 3", "drift", "critical", "a NIC", "none", "/sys", "every node waits", "mend"
@@ -138,13 +138,14 @@ def test_the_findings_file_holds_everything() -> None:
 @pytest.mark.parametrize(("roles", "ok"), [(["verify"], False), (["verify", "mtu"], True)])
 def test_what_verify_by_hand_did_not_test_is_unknown_whatever_busbar_verify_is(roles: list[str], ok: bool) -> None:
     lock = {"findings": [], "passed": ["lock.held[live]@the node"], "held": True}
+    values = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_verify": False})
+    wanted = {"values": values, "profile": shipped()["hgx-h100"], "profile_name": "hgx-h100", "benchmark_runs": []}
     raw: dict[str, Any] = {
-        **host(busbar_verify=False),
+        "busbar_intent": wanted,
         "node_lock_result": lock,
         "mtu_result": GOOD,
         "inventory_hostname": "n1",
     }
-    raw["busbar_intent"]["benchmark_runs"] = []
     found = verdict_action._Found()
     found.add("n1", raw, None, roles, {}, nightly=False)
     assert judge(found.results, roles, partial=False, off=found.off).ok is ok
