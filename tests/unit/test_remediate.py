@@ -152,7 +152,7 @@ def test_what_is_done_and_what_came_of_it() -> None:
         lines.append(f"report, {name}: repaired {of['repaired']}; notes {of['notes']}")
         lines += [f"    {one['state']} {one['check']}: {one['have']}; do: {one['fix']}" for one in of["findings"]]
     for name, case in RUNS.items():
-        lines += [f"steps, {name}", *case.lines()]
+        lines += [f"steps, {name}", *replace(case, entries=[], state=State()).lines()]
     goldens.text("remediate", "\n".join([*lines, ""]))
 
 
@@ -408,10 +408,7 @@ def figures(busbw: float, *found: Finding, passed: Sequence[str] = ()) -> dict[s
 
 @dataclass
 class Case:
-    """A remediation whose steps register what is given; a step that has a list takes one after the other.
-
-    fails: steps that fail.   kinds: of the results, as the action reads them.
-    """
+    """A remediation whose steps register what is given; of a list one after the other. fails: steps that fail."""
 
     host: NodePlan
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -480,7 +477,7 @@ USUAL = {
     "remediate_busy": IDLE,
     "remediate_audit": audit(passed=[MTU.id]),
 }
-LINKED, QUIET, FIGURE = (planned(accused(MTU), fresh(one)) for one in (LINK, MTU, MTU))
+LINKED, QUIET = (planned(accused(MTU), fresh(one)) for one in (LINK, MTU))
 FIGURE = planned(accused(SLOW), fresh(SLOW, MTU))
 REBOOTED = planned(accused(MTU), fresh(replace(MTU, disruption="reboot")))
 JOBS = result(finding("drain.idle", state="withheld", have="job 7"), drained=False, ours=False, jobs=["7"])
