@@ -240,16 +240,17 @@ def test_a_host_that_is_lost_or_in_use_costs_no_other_its_proof() -> None:
     busy = {**Network().usual(Call("node02", "rail_info", {})), "busy": ["pid 7"]}
     network = Network(
         rail_info={"node01": unreachable, "node02": busy},
-        pings={"node03": unreachable},
+        pings={"node03": unreachable, "node05": {"failed": True, "msg": "Timed out"}},
         perftest={"node04": unreachable},
     )
     found = network.verify(8, there=7)
     assert found.pop("node01") == [("perftest.pair", "unreachable")]
     assert found.pop("node02") == [("perftest.pair", "busy: pid 7")]
     assert found.pop("node03") == [("perftest.pair", "unreachable")]
+    assert found.pop("node05") == [("perftest.pair", "Timed out")]
     assert found.pop("node08") == [("perftest.pair", "nothing was read of its rails")]
     assert found.pop("node04") == [("perftest.bandwidth", "the test gave no result on this host: unreachable")]
-    assert found == {"node05": [], "node06": [], "node07": []}
+    assert found == {"node06": [], "node07": []}
 
 
 # -- the lines and the file --------------------------------------------------------------------------------------------
