@@ -244,8 +244,8 @@ class Proof:
             "finished_at": min((one["finished_at"] for one in measured if one["finished_at"]), default=None),
             "simulated": any(one["simulated"] for one in measured),
             "stored": self.check_mode,
-            "commands": [line for part in measured for line in part["commands"]],
-            "notes": sorted({note for part in measured for note in part["notes"]}),
+            "commands": [line for part in measured for line in part.get("commands") or ()],
+            "notes": sorted({note for part in measured for note in part.get("notes") or ()}),
         }
 
     def findings(self, host: str, variables: Variables) -> list[Finding]:
