@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Print every rail's result over all hosts, and store it in a file. Documented in library/verify_report.py."""
+"""Print the rail tests of all hosts, and store them in a file. Results: host -> ``verify_result``."""
 
 from __future__ import annotations
 
@@ -11,49 +11,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ansible.utils.display import Display
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    codec,
-    result_schema,
-    results_folder,
-    screen,
-    terminal,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
-
-display = Display()
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
 FORMAT = 1
 LATEST = "latest.json"
-
-
-class ActionModule(FleetAction):
-    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
-
-    def act(self, variables: Values, given: Values) -> Values:
-        hostvars = variables["hostvars"]
-        results = {}
-        for host in variables["ansible_play_hosts"]:
-            of_host = hostvars[host]
-            found = of_host.get("verify_result") or {}
-            if found.get("sessions") and codec.is_valid(codec.many(result_schema.tested), found["sessions"]):
-                results[host] = found
-        if results:
-            more = f"-v, or {given['path'] or 'perftest_results_path'}"
-            display.display(f"\n{screen.cut(render(results), terminal.WIDTH, more, display.verbosity > 0)}\n")
-        if self._task.check_mode or not given["path"] or not results:
-            return {"changed": False, "path": ""}
-        try:
-            path = str(write(Path(given["path"]), results))
-        except OSError as error:
-            msg = f"perftest_results_path: {error_text(error)}"
-            return {"changed": False, "path": "", "failed": True, "msg": msg}
-        display.display(f"results: {path}")
-        return {"changed": False, "path": path}
 
 
 def render(results: Mapping[str, Mapping[str, Any]]) -> str:

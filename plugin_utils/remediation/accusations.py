@@ -21,7 +21,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     localise_judge,
     localise_record,
-    nodeset,
     result_schema,
     results_folder,
 )
@@ -29,36 +28,30 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 # Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20
 MOST_HOSTS = 20_000
-# Characters of names in a sentence.
-_ROOM = 180
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 _boot_id = codec.text(64, line=True)
 
 
 @dataclass(frozen=True)
-class Suspect:
+class Accusation:
     """One finding of one node.
 
-    file: its source.   at: time of the audit, seconds since 1970, None where unknown.   boot_id: of the node then, ""
-    where unknown.   partners: nodes it was measured with.   evidence: lines with the figures.   good: nodes that were
-    measured with others and are good; of a record those of its leaf.
+    at: time of the audit, seconds since 1970, None where unknown.   boot_id: of the node then, "" where unknown.
+    good: nodes that were measured with others and are good; of a record those of its leaf.
     """
 
     host: str
     finding: Finding
-    file: str
     at: float | None = None
     boot_id: str = ""
-    partners: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
     good: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Suspects:
+class Accusations:
     """strangers: hosts of the files that are not in the inventory.   wrong: host -> error of its findings."""
 
-    accusations: tuple[Suspect, ...] = ()
+    accusations: tuple[Accusation, ...] = ()
     strangers: tuple[str, ...] = ()
     wrong: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,26 +59,19 @@ class Suspects:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*(one.host for one in self.accusations), *self.wrong]))
 
-    def notes(self) -> list[str]:
-        """Return lines about hosts that the inventory does not have."""
-        if not self.strangers:
-            return []
-        names = nodeset.brief([printable(name)[:80] for name in self.strangers], _ROOM)
-        return [f"not in the inventory's group gpu_nodes, so nothing is done there: {names}"]
 
-
-def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Suspects:
+def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Accusations:
     """Read all files. Return each finding of a node once, from the latest file that has it.
 
     inventory: its nodes. Raises OSError, ParseError; the message names the file.
     """
-    latest: dict[tuple[str, str], Suspect] = {}
+    latest: dict[tuple[str, str], Accusation] = {}
     strangers: dict[str, None] = {}
     wrong: dict[str, str] = {}
     for path in paths:
         try:
             data = codec.read(results_folder.content(Path(path), LIMIT).decode(), LIMIT)
-            found = list(_of_file(data, str(path)))
+            found = list(_of_file(data))
         except (ParseError, ValueError) as error:
             raise ParseError(
                 f"{printable(str(path))} is not a file of findings: {printable(str(error)[:300])}"
@@ -99,17 +85,17 @@ def read(paths: Sequence[str | Path], inventory: Collection[str]) -> Suspects:
                 before = latest.get((host, one.finding.id))
                 if before is None or (one.at or 0) >= (before.at or 0):
                     latest[host, one.finding.id] = one
-    return Suspects(tuple(latest.values()), tuple(strangers), wrong)
+    return Accusations(tuple(latest.values()), tuple(strangers), wrong)
 
 
-def _of_file(data: object, file: str) -> Iterator[tuple[str, Suspect | str]]:
-    """Yield host and suspect, or why its findings are invalid. Raises ValueError."""
+def _of_file(data: object) -> Iterator[tuple[str, Accusation | str]]:
+    """Yield host and accusation, or why its findings are invalid. Raises ValueError."""
     if not isinstance(data, dict):
         raise ParseError("it is not a dictionary")
     if isinstance(data.get("hosts"), dict):
-        yield from _of_findings(data, file)
+        yield from _of_findings(data)
     elif "tests" in data and "nodes" in data:
-        yield from _of_record(localise_record.from_dict(data), file)
+        yield from _of_record(localise_record.from_dict(data))
     elif isinstance(data.get("findings"), list):
         raise ParseError(
             "its findings name no nodes, as those of a job's log: they describe the past and not a node's current"
@@ -122,7 +108,7 @@ def _of_file(data: object, file: str) -> Iterator[tuple[str, Suspect | str]]:
         )
 
 
-def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Suspect | str]]:
+def _of_findings(data: Mapping[str, Any]) -> Iterator[tuple[str, Accusation | str]]:
     if len(data["hosts"]) > MOST_HOSTS:
         raise ParseError("it has more than %d hosts" % MOST_HOSTS)
     at = _ended(data.get("run"))
@@ -141,7 +127,7 @@ def _of_findings(data: Mapping[str, Any], file: str) -> Iterator[tuple[str, Susp
         for item in given:
             finding = findings.from_dict(item)
             if not finding.ok:
-                yield host, Suspect(host, finding, file, at, boot_id, good=good)
+                yield host, Accusation(host, finding, at, boot_id, good)
 
 
 def _is_good(said: Mapping[str, object]) -> bool:
@@ -149,7 +135,7 @@ def _is_good(said: Mapping[str, object]) -> bool:
     return isinstance(passed, list) and localise_judge.NODE.finding_id("host") in passed
 
 
-def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str, Suspect | str]]:
+def _of_record(record: localise_record.Record) -> Iterator[tuple[str, Accusation | str]]:
     accused = {host for one in record.findings for host in one.hosts if not one.finding.ok}
     good = {host for test in record.tests if test.outcome == "pass" for host in test.hosts} - accused
     leaves = {node.host: node.leaf for node in record.nodes}
@@ -157,17 +143,8 @@ def _of_record(record: localise_record.Record, file: str) -> Iterator[tuple[str,
         if one.finding.ok:
             continue
         for host in one.hosts:
-            tests = [test for test in record.tests if host in test.hosts]
-            partners = dict.fromkeys(other for test in tests for other in test.hosts if other != host)
             near = tuple(sorted(other for other in good if leaves.get(other) == leaves.get(host)))
-            evidence = tuple(_evidence_text(test) for test in tests)
-            yield host, Suspect(host, one.finding, file, record.finished, "", tuple(partners), evidence, near)
-
-
-def _evidence_text(test: localise_record.MeasuredTest) -> str:
-    """Format a test: ``pair node1+node2: 24.1 GB/s of 45 (fail)``."""
-    figure = "no result" if test.figure is None else "%.4g GB/s" % test.figure
-    return printable("%s %s: %s of %.4g (%s)" % (test.kind, "+".join(test.hosts), figure, test.bar or 0, test.outcome))
+            yield host, Accusation(host, one.finding, record.finished, good=near)
 
 
 def _ended(run: object) -> float | None:
