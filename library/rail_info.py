@@ -11,8 +11,8 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads for each rail of the profile its PCI address, RDMA device, interface, address, MTU, firmware, PSID and QoS,
-    the driver's version, and what uses the node. M(busbar.fabric.consistency) compares this over all hosts, and
-    M(busbar.fabric.rail_pairs) makes pairs of it.
+    the driver's version, and what uses the node. M(busbar.fabric.verify) compares this over all hosts, and
+    makes pairs of it.
   - Changes nothing.
 options:
   address_family:

@@ -98,17 +98,6 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     return dict(Plan().result(), info=info.to_dict(), busy=reasons)
 
 
-def from_dict(data: Mapping[str, Any]) -> HostInfo:
-    """Return what ``to_dict`` wrote, after its way through JSON."""
-    return HostInfo(
-        data["product"],
-        data["driver"],
-        tuple(RailInfo(**{**one, "addresses": tuple(one.get("addresses", ()))}) for one in data["rails"]),
-        {int(number): why for number, why in data["missing"].items()},
-        tuple(data.get("gpus", ())),
-    )
-
-
 def read(
     host: Host,
     machine: Topology,

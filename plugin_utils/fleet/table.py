@@ -16,9 +16,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_che
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
+from ..role_result import RoleResult
+
 SOURCE = "results of all hosts"
 # Two comparisons read each address.
 _parsed = functools.lru_cache(20_000)(ip_interface)
+# Host -> role -> its result. The stage replaces what a comparison adds to.
+Results = Mapping[str, dict[str, RoleResult]]
 # Rail, None for the host as a whole, and its value; None where it could not be read.
 Value = tuple[int | None, str | None]
 
