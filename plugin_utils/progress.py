@@ -139,7 +139,6 @@ class Run:
         if section is not self._current:
             lines = self._closed(self._current) if self._ordered else []
             section.since = self._clock()
-            section.printed_at = section.printed_at or section.since
             self._current = section
         self._task, self._once = printable(name), once
         if self._ordered:

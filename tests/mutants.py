@@ -3,8 +3,9 @@
 """How many small faults in the product the unit tests find: ``python -m tests.mutants [NUMBER] [SEED]``.
 
 Each mutant changes one expression in a copy of the checkout: a comparison, a number, a not. It is killed where a test
-fails of the files in tests/unit that name its module, or one that imports it, or a golden of a file there that names
-its folder. Files with a test that fails without a mutant are left out. The rest are printed, to be looked at.
+fails of the files in tests/unit that are of its noun or name its module, else that name one that imports it; or a
+golden of a file there that names its folder; or a row of tests/unit/readings of its module. Files with a test that
+fails without a mutant are left out. The rest are printed, to be looked at.
 """
 
 from __future__ import annotations
@@ -96,11 +97,16 @@ def _texts(pattern: str) -> dict[Path, str]:
 
 
 def selected(path: Path, steps: int = 3) -> tuple[list[str], list[str]]:
-    """Return the files of tests that name the module most often, or else those of its users, and files of goldens."""
+    """Return the files of tests of the module's noun and those that name it most often, else those of its users.
+
+    Second, files of goldens.
+    """
     words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
     counts, goldens = {}, {}
     for file, text in _texts("tests/unit/**/test_*.py").items():
-        if all(re.search(rf"\b{word}\b", text) for word in words):
+        if file.stem.startswith(f"test_{words[0]}"):
+            counts[str(file)] = len(text)
+        elif all(re.search(rf"\b{word}\b", text) for word in words):
             counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
         if "mark.golden" in text and re.search(rf"\b{words[0]}\b", text):
             goldens[str(file)] = len(re.findall(rf"\b{words[0]}\b", text))
@@ -131,6 +137,9 @@ def is_killed(mutant: Mutant, files: list[str], goldens: list[str], copy: Path) 
     try:
         # What a golden costs is little, what is beside it in its file may cost much.
         runs = [[*PYTEST, "-x", *only, *names] for only, names in (((), files), (("-m", "golden"), goldens)) if names]
+        name = ".".join(mutant.path.with_suffix("").parts[1:])
+        if any(copy.glob(f"tests/unit/readings/{name}.*")):
+            runs.append([*PYTEST, "-x", "-k", name, "tests/unit/test_readings.py"])
         return any(
             subprocess.run(argv, cwd=copy, capture_output=True, timeout=LIMIT, check=False).returncode != 0
             for argv in runs
@@ -142,7 +151,12 @@ def is_killed(mutant: Mutant, files: list[str], goldens: list[str], copy: Path) 
 
 
 def main(number: int, seed: int) -> None:
-    paths = [file.relative_to(ROOT) for top in PRODUCT for file in sorted((ROOT / top).rglob("*.py"))]
+    paths = [
+        file.relative_to(ROOT)
+        for top in PRODUCT
+        for file in sorted((ROOT / top).rglob("*.py"))
+        if not file.is_symlink()
+    ]
     every = [one for path in paths if "lab" not in path.parts for one in mutants(path)]
     chosen = random.Random(seed).sample(every, number)
     jobs = os.cpu_count() or 1

@@ -135,10 +135,8 @@ def _start(
                 # If we are killed, the kernel ends the program, too (and a launcher its ranks).
                 preexec_fn=lambda: control(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise ReadError(argv[0], "could not be started: %s" % (getattr(error, "strerror", None) or error)) from error
-    except subprocess.SubprocessError as error:
-        raise ReadError(argv[0], "could not be started: %s" % error) from error
 
 
 def _wait(

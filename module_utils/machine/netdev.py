@@ -166,7 +166,7 @@ def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
 def _pci(device: Optional[str]) -> Optional[str]:
     """The PCI function that is this interface. Not the USB controller that one hangs on, nor a subfunction's parent."""
     parts = (device or "").split("/")
-    if len(parts) > 1 and re.fullmatch("virtio[0-9]+", parts[-1]):
+    if re.fullmatch("virtio[0-9]+", parts[-1]):
         parts.pop()
     try:
         return parse_address(parts[-1])

@@ -78,7 +78,7 @@ def parse_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -
     rules, routes, dynamic = [], [], False
     for section, settings in blocks:
         values = {one.key: one.value for one in settings}
-        words = [word for pair in values.items() if pair[0] != "Destination" for word in pair]
+        words = [word for pair in values.items() for word in pair]
         for one in settings:
             if one.key == "Address" and section in ("Network", "Address"):
                 addresses = [*addresses, one.value] if one.value else []

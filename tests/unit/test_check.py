@@ -322,6 +322,9 @@ def test_a_machine_that_no_profile_fits_gets_one_of_its_own_with_its_doubts_on_t
     files = drafted(tmp_path, ["host_limits.login"], doubts, platform, **facts)
     name = files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"]
     assert name == (platform or name)
+    assert infer.assume({"recognition": {**FACTS, **facts}}, {}).values["busbar_platform"] == (
+        "unknown" if facts else "hgx-h200"
+    )
     assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
     lines = (tmp_path / f"profiles/{name}.yml").read_text().splitlines()
     assert [line for line in lines if "CHECK" in line] == checks

@@ -180,6 +180,12 @@ def test_a_limit_that_is_too_low_or_malformed_is_replaced(name: str, limit: obje
     assert json.loads(after)["default-ulimits"][name]["Hard"] == kept
 
 
+def test_shared_memory_that_is_no_size_is_quoted_in_part() -> None:
+    assert container_limits.edit(json.dumps({"default-shm-size": "9" * 99 + "x"}), WANT)[1][2:] == [
+        "default-shm-size is " + "9" * 40
+    ]
+
+
 def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
     want = replace(WANT, limits=host_limits.LimitsWanted(1048576, 0))
     assert "default-shm-size" not in json.loads(container_limits.edit("", want)[0])

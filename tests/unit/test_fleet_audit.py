@@ -39,6 +39,18 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks() -
     assert (sorted(asked), most) == (sorted(hosts), 4)
 
 
+@pytest.mark.parametrize(("engine", "expected"), [("ssh", "by_task"), ("slurm", "failed")])
+def test_slurm_audits_only_where_it_is_the_engine(engine: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_given: object) -> None:
+        raise fleet_audit.SlurmError("x")
+
+    plugin: Any = object.__new__(fleet_audit.ActionModule)
+    monkeypatch.setattr(plugin, "_audit_by_slurm", refuse)
+    monkeypatch.setattr(fleet_audit.ansible_core, "worker_runs_tasks", lambda: None)
+    given = {"heard": "x", "manifest": "", "collect": False, "engine": engine, "host_timeout": 1.0, "overlap": False}
+    assert plugin.act({"ansible_play_hosts": ["a"], "hostvars": {}}, given)[expected]
+
+
 def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_threads, "ALONE", 0.05)
     free = threading.Event()

@@ -261,6 +261,18 @@ def state(**more: Any) -> str:
     return json.dumps({**given, "kept_out": None, "said": "", **more})
 
 
+def test_the_state_has_the_last_fifty_runs_before_it_and_forty_findings_in_short(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    done = gate_slurm.Done("none", "")
+    long = MINOR.judge("x", "drift", "w", "y" * 301, "z")
+    for number in range(52):
+        stored = gate_program.store(
+            host, {"at": number, "stage": "health", "verdict": "pass", "action": "none"}, [long] * 41, done
+        )
+    assert [one["at"] for one in stored["history"]] == [*range(50, 0, -1)]
+    assert [one["have"] for one in stored["findings"]] == ["y" * 300] * 40
+
+
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
     host, nothing = Host(str(tmp_path), str(tmp_path)), gate.GateWanted(())
     assert not gate.plan(gate.read(host, nothing), nothing).findings

@@ -77,6 +77,18 @@ def test_each_tool_is_asked_once_and_only_the_record_is_written(machine: Path) -
     assert kept.last.driver_loaded == {"nvidia": "56758272 0xffffffffc1200000"}
 
 
+def test_a_record_that_cannot_be_written_names_the_directory(machine: Path) -> None:
+    host = Host(str(machine), str(machine))
+    folder = machine / record.FOLDERS[-1].lstrip("/")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("")
+    have = node.read(host, NODE, PROFILE, clock=lambda: 1000.0, pause=lambda _seconds: None)
+    plan = judge.store_counters(host, have, judge.plan(have, NODE, judge.Wanted(PROFILE)))
+    assert [one.fix for one in plan.findings if one.check == judge.RECORD.id] == [
+        f"make {record.FOLDERS[-1]} a directory that root owns and can write, and run this again"
+    ]
+
+
 def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(machine: Path) -> None:
     def told_of(now: float) -> list[dict[str, Any]]:
         host = Host(str(machine), str(machine))

@@ -47,6 +47,9 @@ def test_a_record_is_read_as_it_was_written() -> None:
         record.render(StoredRecords(FIRST)).replace('"replays": 3', '"replays": 99999999999999999999999'),
         record.render(StoredRecords(FIRST)).replace('"boot-1"', "[]"),
         record.render(StoredRecords(FIRST)).replace("1000.0", '"x"'),
+        record.render(StoredRecords(replace(FIRST, gpus={str(n): {} for n in range(record._DEVICES + 1)}))),
+        record.render(StoredRecords(replace(FIRST, pci={"a": {str(n): 0 for n in range(record._COUNTERS + 1)}}))),
+        record.render(StoredRecords(replace(FIRST, ports={str(n): {} for n in range(record._DEVICES + 1)}))),
     ],
 )
 def test_what_is_no_record_is_refused(text: str) -> None:

@@ -239,6 +239,11 @@ def test_the_breaker_holds_a_further_taint_back_over_all_pages(
     assert ("have the taint already" in capsys.readouterr().out) != tainted
 
 
+def test_at_least_one_node_may_carry_the_taint_and_never_all() -> None:
+    given = [(1.0, 10), (0.5, 10), (0.1, 3), (0.1, 2), (0.5, 1), (0.0, 9)]
+    assert [command._most(*each) for each in given] == [9, 5, 1, 1, 0, 0]
+
+
 def test_many_that_fail_at_the_same_moment_do_not_empty_the_cluster(cluster: Cluster) -> None:
     """A driver update that all gates dislike."""
     threads = [

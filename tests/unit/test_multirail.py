@@ -385,7 +385,10 @@ STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip
 def test_rules_that_an_owner_brings_as_advised_are_read_back(claim: type[Claim], given: Addressing) -> None:
     owner = Owner((claim("/etc/x", "/etc/x", before="", addressing=given),))
     assert all(f.ok for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings)
-    for lacking in (replace(given, rules=()), replace(given, routes=())):
+    other = tuple(replace(one, other=True) for one in given.rules)
+    later = tuple(replace(one, priority=1001) for one in given.rules)
+    rows = [*(replace(given, rules=rules) for rules in ((), other, later)), replace(given, routes=())]
+    for lacking in rows:
         owner = Owner((replace(owner.claims[0], addressing=lacking),))
         wrong = [f for f in multirail.plan(have(rail(owner=owner)), NVIDIA).findings if not f.ok]
         assert [(f.check, f.state) for f in wrong] == [("multirail.rules", "not_owned")]

@@ -465,6 +465,7 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"bar_busbw": -1}, "bar_busbw"),
         ({"hosts": ["10.0.0.1"]}, "prints names, not addresses"),
         ({"repeats": 0}, "repeats is 0, expected 1 to 100"),
+        ({"repeats": 101}, "repeats is 101"),
         ({"algorithm": "Ring Tree"}, "is not an NCCL_ALGO"),
         ({"algorithm": "Ring", "environment": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO is what algorithm sets"),
         ({"rails": 0}, "rails is 0"),

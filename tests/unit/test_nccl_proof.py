@@ -17,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
@@ -274,6 +276,13 @@ def test_what_it_answers_is_bounded_typed_and_ends_in_time(
     assert proof.message.startswith(f"not proven, because {proof.doubt}, and as UID {OVERFLOW_UID}: {library}: ")
     assert message in proof.message
     assert len(json.dumps(proof.message)) < 5000
+
+
+def test_who_may_make_a_mount_namespace_needs_no_user_namespace() -> None:
+    flags = list[int]()
+    libc: Any = SimpleNamespace(unshare=lambda given: flags.append(given) or 0)
+    nccl_reader._enter_namespace(libc)
+    assert flags == [nccl_reader._CLONE_NEWNS]
 
 
 @ROOT_ONLY

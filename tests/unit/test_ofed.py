@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.kernels import Kernels
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import ModuleFile
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed import module, packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import plan as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import UMAD_TEXT, OfedWanted
@@ -200,6 +200,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "ib_umad unread": (UMAD_UNREAD, {"umad": True}),
     "ib_umad not wanted any more": (UMAD, {}),
     "packages unread": (fresh(packages=None, problems=(Problem("dpkg-query", "did not respond"),)), {}),
+    "repository unread": (healthy(files={}), {}),
     "key closed": (healthy(closed={packages.paths(APT, "mofed")[0]: 0o600}), {}),
     "EL": (on_el(), {}),
     "EL, not locked": (on_el(packages=EL_LOOSE), {}),
@@ -238,6 +239,7 @@ def test_a_stack_that_is_half_inbox_and_half_ofed(name: str) -> None:
         ("nvidia precompiled for another OFED", "ofed.nvidia", "busbar_gpudirect: dmabuf"),
         ("leftovers of another OFED", "ofed.conflict", "mlnx-ofed-all, mlnx-ofed-kernel-only"),
         ("fresh, no key", "ofed.repository", "mofed_repository_key"),
+        ("repository unread", "ofed.repository", "look at /etc/apt/"),
     ],
 )
 def test_what_a_finding_names(case: str, check: str, words: str) -> None:
@@ -325,6 +327,25 @@ def test_modules_of_el_come_built_before_doca_3_2_and_as_sources_since(version: 
     names = Packages({driver: "25.10-1"} if driver else {}, ())
     plan = ofed.plan(on_el(packages=names, users=(User("nvme", "a disk"),)), replace(WANT, version=version))
     assert one_of(plan, "ofed.dependents").want == package
+
+
+@pytest.mark.parametrize(
+    ("given", "package", "repository"),
+    [
+        ({}, "doca-ofed", "https://top/doca/3.2.1/ubuntu24.04/x86_64/"),
+        ({"package": "doca-roce", "repository": URL}, "doca-roce", URL),
+        ({"flavour": "mlnx-ofed", "repository": URL}, "mlnx-ofed-all", URL),
+        ({"flavour": "inbox"}, "", ""),
+    ],
+)
+def test_package_and_repository_follow_from_the_flavour(
+    tmp_path: Path, given: dict[str, str], package: str, repository: str
+) -> None:
+    put(tmp_path, "/etc/os-release", 'ID=ubuntu\nVERSION_ID="24.04"\n')
+    defaults = {name: option.get("default") for name, option in module.SPEC.items()}
+    options = {**defaults, "version": "3.2.1", "repository_top": "https://top", **given}
+    want = module._want(Host(str(tmp_path), str(tmp_path)), options, False, "x86_64")
+    assert (want.package, want.repository) == (package, repository)
 
 
 def test_mounts_over_rdma_are_told_from_others() -> None:

@@ -67,6 +67,7 @@ def test_acs_is_found_behind_other_capabilities_and_worded_as_lspci_does() -> No
     assert acs is not None
     assert (acs.offset, acs.control) == (0x14E, REDIRECTING)
     assert str(acs) == "SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-"
+    assert [str(registers.Acs(0, 1 << bit)).count("+") for bit in range(8)] == [1] * 7 + [0]
 
 
 def test_a_function_without_acs_has_none() -> None:

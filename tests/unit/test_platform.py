@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import platform_facts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
@@ -133,6 +134,26 @@ def test_findings_of_a_machine() -> None:
 def test_a_cable_is_advised_only_where_the_link_does_not_train(state: str, physical: str) -> None:
     findings = plan(nic(2, port_state=state, port_phys_state=physical), H100).findings
     assert (next(one for one in findings if not one.ok).fix == RAIL_STATE.fix) == (physical == "Polling")
+
+
+GUEST = replace(IB, virtualization=replace(IB.virtualization, is_vm=True))
+
+
+@pytest.mark.parametrize(
+    ("topology", "expected"),
+    [
+        (IB, True),
+        (nic(0, role="storage"), True),
+        (nic(0, role="management"), False),
+        (nic(0, role="vf"), False),
+        (nic(0, GUEST, role="vf"), True),
+        (nic(0, **DOWN), True),
+        (replace(nic(0, **DOWN), paths=dict.fromkeys(IB.paths, "SYS")), False),
+        (nic(0, rdma=None), False),
+    ],
+)
+def test_a_nic_that_may_be_a_rail_has_rdma_and_is_up_or_near_a_gpu(topology: Topology, expected: bool) -> None:
+    assert platform_facts._may_be_rail(topology, topology.nics[0]) is expected
 
 
 def test_two_candidates_are_told_apart_by_rate() -> None:

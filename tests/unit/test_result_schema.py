@@ -117,6 +117,7 @@ def test_what_ansible_would_obey_is_dropped() -> None:
         ("rail_info", RAIL_INFO, ("info", "rails", 0, "rate_gbps"), float("nan"), "info.rails[0].rate_gbps"),
         ("rail_info", RAIL_INFO, ("info", "rails", 0, "rate_gbps"), float("inf"), "info.rails[0].rate_gbps"),
         ("rail_info", RAIL_INFO, ("info", "rails", 0, "number"), True, "info.rails[0].number"),
+        ("rail_info", RAIL_INFO, ("info", "rails", 0, "number"), 100, "info.rails[0].number"),
         ("rail_info", RAIL_INFO, ("info", "rails", 0, "mtu"), 10**400, "info.rails[0].mtu"),
         ("rail_info", RAIL_INFO, ("info", "missing", "4"), None, "info.missing.'4'"),
         ("nccl_tests_build", BUILD, ("class_id",), "../../root/.ssh/authorized_keys", "class_id"),
@@ -161,6 +162,21 @@ def test_text_that_no_module_writes_is_refused(text: str, said: str) -> None:
     with pytest.raises(codec.Invalid) as caught:
         codec.read(text)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("check", "largest", "larger"),
+    [
+        (codec.text(), "x" * 65536, "x" * 65537),
+        (codec.text(codec.LINE), "x" * 1024, "x" * 1025),
+        (codec.whole(), 1 << 53, (1 << 53) + 1),
+        (codec.many(codec.flag), [True] * 20000, [True] * 20001),
+    ],
+)
+def test_a_value_has_a_largest_size(check: codec.Check, largest: Any, larger: Any) -> None:
+    check(largest)
+    with pytest.raises(codec.Invalid):
+        check(larger)
 
 
 def test_what_has_no_schema_has_a_depth() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils import platform_facts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -85,6 +86,13 @@ def with_number(path: str, value: int | None) -> PortState:
     """value: None where the file is not there."""
     numbers = {**NUMBERS, path: value}
     return replace(GOOD, numbers={path: number for path, number in numbers.items() if number is not None})
+
+
+def test_settings_that_hosts_are_compared_by_are_whole_or_left_out() -> None:
+    known = platform_facts._setting(GOOD)
+    assert (known["cnp"], known["ecn"], known["tos"], known["pfc"]) == ([48, 6], [3], 106, [3])
+    assert platform_facts._setting(with_number(f"{SYSFS}/roce_np/cnp_dscp", None))["cnp"] is None
+    assert platform_facts._setting(with_dcb(trust="pcp"))["dscp2prio"] is None
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

@@ -451,7 +451,7 @@ def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     result = call(check=True)
     assert list(folder.iterdir()) == []
     call()
-    assert {path.name for path in folder.iterdir()} == {port.rdma for port in node.ports[:2]}
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*")} == {port.rdma for port in node.ports[:2]}
     shutil.rmtree(folder)
     result = call(check=True)
     tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
@@ -506,6 +506,12 @@ def test_the_ports_of_rails_and_what_is_set_of_each(
     rows: list[Any] = [list(asdict(port).values()) for port in those]
     rows += [roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), those)]
     goldens.check("roce_qos_module", f"ports: {which.__name__}", [*rows, *golden_rows.plan(plan)])
+
+
+def test_interfaces_of_one_bridge_are_no_bond(node: Node) -> None:
+    found, match = node.machine("hgx-h200", "ethernet")
+    nics = [replace(nic, netdevs=(replace(nic.netdevs[0], master="br0"),)) for nic in match.nics.values()]
+    assert [port.pci for port in ports(replace(found, nics=nics), rails.Rails({0: nics[0]}, {}, None))] == [nics[0].pci]
 
 
 def test_a_subfunction_cannot(tmp_path: Path) -> None:

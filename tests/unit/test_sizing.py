@@ -49,7 +49,11 @@ def test_the_rings_share_the_message_so_a_nic_carries_an_eighth() -> None:
 def test_a_network_slower_than_needed_is_not_enough() -> None:
     found = sized(1.0, cluster=sizing.as_measured(H100, 39.0))
     assert (found.enough, found.exit_code) == (False, 2)
-    assert value(found, "of it computing") < 95
+    step = value(found, "step with waiting")
+    assert value(found, "of it computing") == pytest.approx(100 / step)
+    assert step > 1 / 0.95
+    assert value(found, "network busy") == pytest.approx(100 * value(found, "network alone") / step)
+    assert value(found, "lost a day") == pytest.approx((1 - 1 / step) * 4096 * 24)
 
 
 def test_seven_billion_parameters_take_seven_seconds_and_not_one() -> None:

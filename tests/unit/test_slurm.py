@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Node, SlurmState
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import readings
+from tests.trees import tool
 
 IDLE = SlurmState(Node("node01", ("IDLE",)))
 OURS = SlurmState(Node("node01", ("IDLE", "DRAIN"), "busbar: firmware (run-1)", "root@2026-11-21T13:03:06"))
@@ -26,6 +29,24 @@ LINE = "NodeName=node01 Arch=x86_64 OS=Linux 6.1 #1 SMP State={} ThreadsPerCore=
 def test_only_what_is_busbars_or_free_is_touched(have: str, state: str, command: str | None) -> None:
     plan = slurm.plan(NODES[have], "node01", state, "firmware" if state == "drained" else "", "run-2")
     assert [argv.argv[3] for argv in plan.commands] == ([command] if command else [])
+
+
+@pytest.mark.parametrize(("after", "states", "drained"), [("IDLE", ["unknown"], False), ("IDLE+DRAIN", [], True)])
+def test_a_command_that_succeeds_and_does_nothing_is_reported(
+    tmp_path: Path, after: str, states: list[str], drained: bool
+) -> None:
+    reason = " Reason=busbar: firmware (run-1) [root@2026-11-21T13:03:06]" if drained else ""
+    tool(
+        tmp_path,
+        "usr/bin/scontrol",
+        f'if [ "$1" = update ]; then touch {tmp_path}/done; elif [ -e {tmp_path}/done ]; then echo "{LINE}{reason}"; '
+        f'else echo "{LINE}"; fi'.format(after, "", "IDLE", ""),
+    )
+    tool(tmp_path, "usr/bin/squeue", "exit 0")
+    given = {"scheduler": "slurm", "node": "node01", "state": "drained", "reason": "firmware", "run": "run-1"}
+    host = Host(str(tmp_path), str(tmp_path))
+    result = slurm.work(host, {**given, "wait": False, "timeout": 60}, False)
+    assert ([one["state"] for one in result["findings"]], result["drained"]) == (states, drained)
 
 
 def test_what_stays_drained_says_why_in_words_that_slurm_takes() -> None:

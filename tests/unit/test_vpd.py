@@ -26,6 +26,7 @@ ROWS = {
     "no serial number": (NAME + resource(0x90, FIELDS) + b"\x78", {"part": "MCX75310AAS-NEAT"}),
     "an empty one": (resource(0x90, field(b"SN", b"  ")), {}),
     "cut off within it": (resource(0x90, field(b"SN", b"MT2317X00001"))[:-3], {}),
+    "a long serial number": (resource(0x90, field(b"SN", b"x" * 201)), {"serial": "x" * 200}),
     "only a name": (NAME + b"\x78", {}),
     "written fields only": (resource(0x91, field(b"SN", b"x")), {}),
     "control characters": (resource(0x90, field(b"SN", b"a\x1b[31m")), {"serial": r"a\x1b[31m"}),
