@@ -271,6 +271,9 @@ def test_the_state_has_the_last_fifty_runs_before_it_and_forty_findings_in_short
         )
     assert [one["at"] for one in stored["history"]] == [*range(50, 0, -1)]
     assert [one["have"] for one in stored["findings"]] == ["y" * 300] * 40
+    for at, reason, since in ((60, "a", 60), (61, "a", 60), (62, "b", 62), (63, None, None)):
+        stored = gate_program.store(host, {**stored, "at": at}, [], replace(done, reason=reason))
+        assert stored["kept_out"] == (since and {"reason": reason, "at": since})
 
 
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:

@@ -154,7 +154,12 @@ FAULTS: dict[str, tuple[str, Files]] = {
     "ifcfg that NetworkManager leaves": ("not_owned", {**NM, SCRIPTS % "ens1": IFCFG + "NM_CONTROLLED=no\n"}),
     "an ifcfg file of an address that is not known": (
         "unknown",
-        {**NM, SCRIPTS % "a": "HWADDR=B8:3F:D2:00:00:01\nMTU=9000\n", "/sys/class/net/ens1/addr_assign_type": "1"},
+        {
+            **NM,
+            SCRIPTS % "ens1": IFCFG,
+            SCRIPTS % "a": "HWADDR=B8:3F:D2:00:00:01\n",
+            "/sys/class/net/ens1/addr_assign_type": "1",
+        },
     ),
     "an ifcfg file that is unmanaged": (
         "not_owned",

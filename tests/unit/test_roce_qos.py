@@ -90,7 +90,7 @@ def with_number(path: str, value: int | None) -> PortState:
 
 def test_settings_that_hosts_are_compared_by_are_whole_or_left_out() -> None:
     known = platform_facts._setting(GOOD)
-    assert (known["cnp"], known["ecn"], known["tos"], known["pfc"]) == ([48, 6], [3], 106, [3])
+    assert (known["cnp"], known["ecn"], known["tos"], known["trust"]) == ([48, 6], [3], 106, "dscp")
     assert platform_facts._setting(with_number(f"{SYSFS}/roce_np/cnp_dscp", None))["cnp"] is None
     assert platform_facts._setting(with_dcb(trust="pcp"))["dscp2prio"] is None
 

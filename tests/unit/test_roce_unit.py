@@ -153,28 +153,6 @@ def test_what_is_written_is_what_is_read_again() -> None:
     assert WANTED.want() == PortConfig.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
-GIVEN_NOTHING: dict[str, Any] = {"pause_off": None, "traffic_class": 0}
-
-
-@pytest.mark.parametrize(
-    ("text", "roce", "expected"),
-    [
-        (None, {"dscp": 26}, ({"dscp": 26}, GIVEN_NOTHING, 0)),
-        (None, None, ({}, GIVEN_NOTHING, 0)),
-        (roce_unit.render(WANTED)[INTENT], {}, ({}, GIVEN_NOTHING, 0)),
-        ("{", {"dscp": 26}, ({"dscp": 26}, GIVEN_NOTHING, 0)),
-        ("{", None, ({}, GIVEN_NOTHING, 0)),
-        (roce_unit.render(WANTED)[INTENT], None, ({"dscp": 26}, {**GIVEN_NOTHING, "pause_off": True}, 1)),
-        (roce_unit.render(WANTED)[INTENT], {"dscp": 8}, ({"dscp": 8}, {**GIVEN_NOTHING, "pause_off": True}, 1)),
-    ],
-)
-def test_what_the_inventory_does_not_set_is_as_the_node_has_it(
-    text: str | None, roce: dict[str, Any] | None, expected: tuple[dict[str, Any], dict[str, Any], int]
-) -> None:
-    whole, settings, notes = roce_unit.with_unset(text, roce, GIVEN_NOTHING)
-    assert (whole, settings, len(notes)) == expected
-
-
 def test_settings_of_another_type_are_an_error() -> None:
     with pytest.raises(ParseError, match="another type"):
         replace(WANTED, settings={"prio2tc": 3}).want()
