@@ -19,19 +19,11 @@ REPORTED = "reported"
 # Functions that the program has called, by file of NCCL's sources: an error that they return ends a call of it.
 _PROGRAM_CALLS = re.compile(r"(?:^|/)(?:init|transport|generic|group|enqueue|collectives)\.(?:cc|cpp|cu):")
 
-
 # Reports, the one that says most of what failed first.
-_REPORTS = [
-    "signal",
-    "exception_nccl",
-    "test",
-    "exit",
-    "mpi_abort",
-    "worker_lost",
-    "exception_remote",
-    "consequence",
-    "error_line",
-]
+_REPORTS = (
+    *("signal", "exception_nccl", "test", "exit", "mpi_abort"),
+    *("worker_lost", "exception_remote", "consequence", "error_line"),
+)
 
 
 @dataclass

@@ -15,49 +15,12 @@ from ..core.number import signed
 
 Value = Union[str, int, float, None]
 # Groups that hold integers and decimal numbers.
-_INTEGERS = frozenset(
-    [
-        "rank",
-        "ranks",
-        "nodes",
-        "local",
-        "device",
-        "nvml",
-        "index",
-        "port",
-        "channel",
-        "source",
-        "target",
-        "proxy",
-        "distance",
-        "level",
-        "collective",
-        "p2p",
-        "per_peer",
-        "nvls",
-        "state",
-        "pattern",
-        "channels",
-        "driver",
-        "mbit",
-        "result",
-        "tried",
-        "most",
-        "size",
-        "count",
-        "opcount",
-        "datatype",
-        "op",
-        "root",
-        "clique_size",
-        "low",
-        "high",
-        "split",
-        "mnnvl",
-        "old_mbit",
-    ]
-)
-_DECIMALS = frozenset(["bandwidth", "total", "bootstrap"])
+_INTEGERS = frozenset((
+    "rank", "ranks", "nodes", "local", "device", "index", "port", "channel", "source", "target", "distance", "level",
+    "collective", "p2p", "per_peer", "nvls", "state", "pattern", "channels", "driver", "mbit", "old_mbit", "result",
+    "tried", "most", "size", "count", "datatype", "op", "root", "low", "high", "mnnvl",
+))  # fmt: skip
+_DECIMALS = frozenset(["bandwidth", "total"])
 
 
 class Fact(NamedTuple):

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     facts,
@@ -13,10 +16,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     relations,
     table,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
 
+from tests import goldens
 from tests.unit.diagnose.job_log import HEALTHY, ranks
+from tests.unit.test_nccl_formats import CONVERSION
 
 WARN = "%s:%d:%d [0] net_ib.cc:1 NCCL WARN "
 A, B = WARN % ("node0", 100, 100), WARN % ("node1", 101, 101)
@@ -109,33 +115,29 @@ def test_each_pattern_names_a_known_event() -> None:
     assert details - set(program_events.BY_ID) == set()
 
 
-@pytest.mark.parametrize(
-    ("text", "event"),
-    [
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)", "port port error"),
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)", "port_active port active"),
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: LID change(11)", "event LID change"),
-        ("Device 1 marked as failed. Initiating recovery? yes", "hca_lost"),
-        ("There are still 2 outstanding recovery operations while the communicator is destroyed", "fallback"),
-        ("OOO RQ is force enabled but not supported on both sides (device=mlx5_0, localOooRq=1)", "setting"),
-        ("NCCL cannot use more than 4 plane IDs", "setting"),
-        ("TOPO/NET : Only matched 1 devices, 2 requested from mlx5_0,mlx5_1", "setting"),
-        ('NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple ranks on one device', "setting"),
-        ("sendProxySetup: net plugin returned invalid value for maxP2pBytes 7", "plugin_build"),
-        (
-            "NET/IB: Error in mlx5dv_get_data_direct_sysfs_path with device mlx5_0",
-            "verbs mlx5dv_get_data_direct_sysfs_path",
-        ),
-        ("cudaArch 900 ncclMaxSharedMem 77 exceeds device/fn maxSharedMem 66", "driver"),
-        ("Fatal: host threads racing to launch NCCL on same device.", "usage"),
-        ("rank 0 failed to NET register userbuff 0x1 buffSize 8", "fallback"),
-        ("sched_setaffinity failed with error: Invalid argument", "system"),
-        ("something that no row reads", "warning"),
-    ],
-)
-def test_a_warning_is_an_event(text: str, event: str) -> None:
-    found, fields = nccl_events.classify(text)
-    assert _name(found.id, fields["code"] if fields else "") == event
+def message(text: str) -> str:
+    """Return a message of a format, with a number or a name in the place of each conversion."""
+    values = {"s": "eth0", "m": "Invalid argument", "p": "0x7f00aa", "f": "2.5", "g": "2.5", "%": "%", "c": "x"}
+    return CONVERSION.sub(lambda match: values.get(match.group(1), "7"), text.partition("\\n")[0])
+
+
+@pytest.mark.golden
+def test_each_format_of_nccl_is_an_event_or_a_fact() -> None:
+    found: Counter[str] = Counter()
+    for row in formats():
+        if row.level == "WARN":
+            event, fields = nccl_events.classify(message(row.text))
+            found[_name(event.id, fields.get("code", ""))] += 1
+        else:
+            fact = facts.read(message(row.text))
+            found[f"fact {fact.name}" if fact is not None else "not read"] += 1
+    goldens.check("diagnose", "formats of NCCL", sorted(found.items()))
+
+
+@pytest.mark.parametrize("line", Path(__file__).with_name("reports.txt").read_text().splitlines())
+def test_a_report_of_others_is_an_event(line: str) -> None:
+    found = program_events.classify(line[30:])
+    assert (found and _name(found[0].id, found[1]["code"])) == line[:30].rstrip()
 
 
 @pytest.mark.parametrize(
