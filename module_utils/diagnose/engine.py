@@ -153,8 +153,6 @@ def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str
         return True
     if condition == "before":
         return before(cause.first, effect.first)
-    if condition == "device":
-        return any(_one_device(one, other) for one in effect.kept for other in cause.kept)
     named = [one.fields.get("peer") or "" for one in effect.kept]
     peers = {_short(addresses.get(peer, peer)) for peer in named} & {_short(host) for host in cause.hosts} - {""}
     if condition == "peer":

@@ -79,7 +79,7 @@ ROWS: Tuple[Row, ...] = (
         r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"),
     Row("NET/", "port",
         r"NET/IB ?: \[(?P<index>\d{1,4})\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?(?P<port>\d{1,3})/(?P<layer>"
-        r"\w{1,8}) (?:[^\n]{0,80}?speed=(?P<mbit>\d{1,9})\b)?(?:[^\n]{0,400}?\bar=(?P<adaptive>[01])\b)?"),
+        r"\w{1,8}) (?:[^\n]{0,80}?speed=(?P<mbit>\d{1,9})\b)?"),
     Row("NET/", "speed_change",
         r"NET/IB ?: (?P<name>[\w.-]{1,64}):(?P<port>\d{1,3}) speed change detected: (?P<old_mbit>\d{1,9}) -> (?P<"
         r"mbit>\d{1,9}) Mbps"),
@@ -145,7 +145,7 @@ ROWS: Tuple[Row, ...] = (
     Row("comm nccl [Ran", "named",
         r"(?:\[Rank \d{1,8}\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks (?"
         r"P<ranks>\d{1,8})"),
-    Row("Conn", "rings", r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?"),
+    Row("Conn", "rings", "Connected all rings"),
     Row("Conn", "met", "Connected all trees"),
     Row("Tree", "tree", r"Trees \[0\] (?:-?\d{1,8}/){2}-?\d{1,8}->(?P<rank>\d{1,8})->"),
     Row("rank", "collnet_connected", r"rank (?P<rank>\d{1,8}) Connected CollNet"),

@@ -15,7 +15,7 @@ from . import nccl_events, program_events, ras
 from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
-from .lines import LONGEST, MARK, Head, clock, decode, launcher_rank
+from .lines import LONGEST, Head, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader, _compiled
 from .state import Process
@@ -53,14 +53,14 @@ class Log(StateLog):
     """Everything that is known of a log. table: of nccl-tests.   ras: reports of RAS.   binary: lines with zero bytes.
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
-    rccl: it has lines of AMD's RCCL.   collapsed: lines that Ray marks as repeated.
+    rccl: it has lines of AMD's RCCL.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
         self.ras = ras.Report()
-        self.binary = self.last_step = self.last_success = self.collapsed = 0
+        self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
         self.details = _compiled((*nccl_events.DETAILS, *program_events.DETAILS))
@@ -87,12 +87,6 @@ class Reader(StateReader):
     def source(self, name: str) -> None:
         super().source(name)
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
-
-    def _before(self, text: str) -> None:
-        mark = MARK.search(text)
-        before = text[: mark.start()] if mark else ""
-        if "Watchdog" in before:
-            self._report(before)
 
     def _other(self, line: bytes) -> None:
         log = self.log
@@ -213,7 +207,6 @@ class Reader(StateReader):
             for name, value in _TYPED_VARIABLE.findall(text[:2000])[:16]:
                 if len(log.typed) < _TYPED:
                     log.typed[name] = value
-        log.collapsed += "[repeated " in text
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""

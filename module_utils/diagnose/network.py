@@ -248,9 +248,6 @@ def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
 
 def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leading: Set[str]) -> List[Finding]:
     found = []
-    if len(bad) > 3:
-        everyone = [process for processes in bad.values() for process in processes]
-        bad = {("%d interfaces (%s)" % (len(bad), names(name for name, _why in bad)), next(iter(bad))[1]): everyone}
     for (name, why), processes in sorted(bad.items()):
         have = "%s, %s, on %s" % (name, why, hosts_of(process.host for process in processes))
         chosen = {one.variables["NCCL_SOCKET_IFNAME"] for one in processes if "NCCL_SOCKET_IFNAME" in one.variables}
@@ -350,14 +347,10 @@ def _speeds(job: Job) -> List[Finding]:
     """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran."""
     speeds: Dict[Tuple[str, str], int] = {}
     changes: Dict[str, List[str]] = {}
-    adaptive: Dict[str, Set[str]] = {}
     for node, processes in nodes_of(job.processes).items():
         used = {name for process in processes for name in _rdma(process)}
         for process in processes:
             speeds.update({(node, name): mbit for name, mbit in process.speeds.items() if name in used and mbit > 0})
-            for name, value in process.adaptive.items():
-                if name in used:
-                    adaptive.setdefault(value, set()).add("%s of %s" % (name, node or UNNAMED))
             for name, old, new in process.speed_changes:
                 if new < old:
                     changes.setdefault(node, []).append("%s %g to %g Gbit/s" % (name, old / 1000, new / 1000))
@@ -375,12 +368,6 @@ def _speeds(job: Job) -> List[Finding]:
         have = "the speed of a port fell while the job ran: %s on %s" % (names(own, 8), node or UNNAMED)
         subject = "%s %s change" % (job.name, node)
         found.append(HCA_SPEED.judge(subject, "drift", "no change", have, "speed change detected"))
-    if len(adaptive) > 1:
-        have = "adaptive routing is off (ar=0) on %s, and on elsewhere" % names(adaptive["0"], 6)
-        why = "HCAs with and without adaptive routing in one job: flows of those without may collide"
-        subject = "%s adaptive routing" % job.name
-        fix = "compare ROCE_ADAPTIVE_ROUTING and NCCL_IB_ADAPTIVE_ROUTING of these HCAs"
-        found.append(HCA_SPEED.judge(subject, "drift", "alike", have, "NET/IB ar=", fix, why=why, severity="minor"))
     return found
 
 
@@ -415,11 +402,6 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
                 unable_on.setdefault((device, process.gdr_why or _NOT_ABLE), set()).add(process.node)
     if unable_on:
         return [_off(job, nodes, device, cause, "", True, gpus) for (device, cause), nodes in sorted(unable_on.items())]
-    rings = {process.rings[1] for process in job.processes if process.rings is not None} - {None}
-    if rings:
-        have = "on, by the line on the rings" if rings == {True} else "off in the rings of some ranks; cause unknown"
-        state, fix = ("ok", None) if rings == {True} else ("drift", AGAIN)
-        return [GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix)]
     have = "the log shows no connection between nodes%s" % _decided(job)
     return [GDR.judge(job.name, "unknown", want, have, _VIA, AGAIN, severity="minor")]
 

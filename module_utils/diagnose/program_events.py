@@ -244,7 +244,6 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("algorithm/protocol", "algorithm", r"[nN]o algorithm/protocol (?:nor \w{1,20} )?available"),
     ("Duplicate GPU", "duplicate_gpu",
         r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
-    ("NCCL warning(error)", "quoted", r"[Ll]ast NCCL warning\(error\)[^:']{0,60}(?:: |')(?P<text>[^'\n]{3,300})"),
     ("NCCL error|NCCL Error|NCCL operation|NCCL_ERROR_|ncclResult=|ncclUnhandledCuda|ncclSystem|ncclInternal|"
         "ncclRemote|ncclInvalid|communicator was aborted", "exception_nccl", r"NCCL [eE]rror\b|ncclResult=\d|"
         r"nccl(?:UnhandledCuda|System|Internal|Remote)Error\b|ncclInvalid(?:Usage|Argument)\b|"
@@ -465,9 +464,6 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
         if match is None:
             continue
         fields = {key: value for key, value in match.groupdict().items() if value is not None}
-        if name == "quoted":
-            event, quoted = nccl_events.classify(fields["text"])
-            return (event, quoted) if event.id != "warning" else (BY_ID["exception_nccl"], {})
         if name == "exit":
             fields["code"] = exit_code(fields)
             if not fields["code"]:

@@ -100,12 +100,6 @@ class Report:
 def judge(report: Report) -> List[Finding]:
     """Return findings on a report; an ok one where it lists no error and no warning."""
     found = [_judge(block) for block in report.blocks]
-    for group in report.groups:
-        told = any(block.comm.startswith("%s-" % group["group"]) for block in report.blocks)
-        if group["state"].split(",")[0] in ("ABORT", "FINALIZE", "NOCOMM", "INIT") and not told:
-            have = "RAS: group %(group)s, %(comms)s communicators of %(size)s ranks: %(state)s, %(errors)s" % group
-            subject = "ras group %s" % group["group"]
-            found.append(RANKS.judge(subject, "unknown", "RUNNING", have, "RAS", _AGAIN, why=_MOMENT, severity="minor"))
     if not found and report.groups:
         ranks = sum(int(group["there"]) for group in report.groups)
         have = "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang" % ranks

@@ -207,11 +207,6 @@ class StateReader:
                 self._open = None
         if not found:
             self._other(line)
-        elif len(text) > 120:
-            self._before(text)
-
-    def _before(self, text: str) -> None:
-        """Read what stands before the first record of a line: the line of another process, which has no end."""
 
     def _other(self, _line: bytes) -> None:
         """Read a line that is none of NCCL's."""

@@ -122,8 +122,7 @@ class Process:
     devices: Dict[int, Hca] = _EMPTY
     ports: Dict[str, Hca] = _EMPTY
     speeds: Dict[str, int] = _EMPTY
-    adaptive: Dict[str, str] = _EMPTY
-    speed_changes: Tuple[Tuple[str, int, int], ...] = ()
+    speed_changes: AbstractSet[Tuple[str, int, int]] = frozenset()
     interfaces: Dict[str, str] = _EMPTY
     list_cut: bool = False
     oob: Tuple[str, str] = ("", "")
@@ -143,7 +142,7 @@ class Process:
     collnet: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""
     sharp: AbstractSet[int] = frozenset()
-    rings: Optional[Tuple[Optional[bool], Optional[bool]]] = None
+    rings: bool = False
     graphs: AbstractSet[Tuple[int, int, float, str]] = frozenset()
     system: float = 0.0
     nvlinks: Dict[str, float] = _EMPTY
@@ -437,13 +436,6 @@ def _port(_state: State, process: Process, found: Found) -> None:
     process.put("ports", found["name"], Hca(intern(found["name"]), found["port"], found["layer"]))
     if found["mbit"]:
         process.put("speeds", found["name"], found["mbit"])
-    if found["adaptive"]:
-        process.put("adaptive", found["name"], found["adaptive"])
-
-
-def _speed_change(_state: State, process: Process, found: Found) -> None:
-    if len(process.speed_changes) < KINDS:
-        process.speed_changes += ((found["name"], found["old_mbit"], found["mbit"]),)
 
 
 def _interfaces(_state: State, process: Process, found: Found) -> None:
@@ -520,10 +512,6 @@ def _fabric(_state: State, process: Process, found: Found) -> None:
         process.add("fabrics", (uuid, found["clique"], found["state"], found["health"] or ""))
 
 
-def _rings(_state: State, process: Process, found: Found) -> None:
-    process.rings = tuple(None if found[name] is None else found[name] != "0" for name in ("pxn", "gdr"))  # type: ignore[assignment]
-
-
 def _collnet(state: State, process: Process, found: Found) -> None:
     keys = [key for key in dict.fromkeys(process.pointers.values())
             if key in state.communicators and state.communicators[key].began.get(found["rank"]) is process]  # fmt: skip
@@ -587,7 +575,7 @@ _FOLDS: Dict[str, Fold] = {
     "hcas": _hcas,
     "merged": _merged,
     "port": _port,
-    "speed_change": _speed_change,
+    "speed_change": _add("speed_changes", lambda found: (found["name"], found["old_mbit"], found["mbit"])),
     "interfaces": _interfaces,
     "interface": _put("interfaces", lambda process, found: (found["name"], process.interfaces.get(found["name"], ""))),
     "gdr_pair": _gdr_pair,
@@ -599,7 +587,7 @@ _FOLDS: Dict[str, Fold] = {
     "variable": _variable,
     "returned": _returned,
     "fabric": _fabric,
-    "rings": _rings,
+    "rings": _set("rings", lambda _found: True),
     "collnet_connected": _collnet,
     "collnet_channel": _collnet_channel,
     "channels": _channels,

@@ -230,10 +230,3 @@ _LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str], int], None]],
     (_RANK, _rank), (_RANKS, _ranks), (_BEGIN, lambda table, found, order: table.start(order, int(found["gpus"]))),
     (_WRONG, _end), (_AVERAGE, _average), (_VERSION, _version), (_NAME, _name),
 )  # fmt: skip
-
-
-def alone(table: Table) -> Tuple[int, ...]:
-    """Return lines at which programs of one rank each begin: processes that ran alone (a build without MPI)."""
-    single = [program for program in table.programs if len(program.ranks) == 1]
-    pids = {(rank.host, rank.pid) for program in single for rank in program.ranks.values()}
-    return tuple(program.order for program in single) if len(single) > 1 and len(pids) > 1 else ()

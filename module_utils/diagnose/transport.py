@@ -87,7 +87,7 @@ def transport(job: Job) -> Transport:
             ordered = sorted(paths.items(), key=lambda one: (one[0][0], one[0][1], not one[0][2], str(one[0][4])))
             found = tuple(Path(*key, channels=count) for key, count in ordered)
             ranks.append(RankTransport(process.host, process.key[1], rank, tuple(sorted(process.networks)), found))
-        if not process.ways and process.rings is None:
+        if not process.ways and not process.rings:
             bare.append(process)
     used: Set[str] = {path.network for one in ranks for path in one.paths}
     cut = sum(path.channels for one in ranks for path in one.paths if path.gdr is None)
