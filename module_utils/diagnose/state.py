@@ -30,7 +30,6 @@ _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):([^\s<]{1,100})")
 _NET = re.compile(r"NET/([^/]{1,40}(?:/(?!\d)[^/]{1,40})?)/(\d{1,5})(?:\((\d{1,8})\))?(/GDRDMA)?(.*)")
 _OF_INIT = {
     "device": re.compile(r"\bcudaDev (\d{1,4})\b"),
-    "nvml": re.compile(r"\bnvmlDev (\d{1,4})\b"),
     "bus": re.compile(r"\bbusId ([0-9a-f]{1,16})\b(?!\.)"),
     "id": re.compile(r"\bcommId 0x([0-9a-f]{1,16})\b(?!\.)"),
     "parent": re.compile(r"\bparent (0x[0-9a-f]{1,16})\b"),
@@ -240,7 +239,7 @@ class State:
         process = self.processes.get(key)
         if process is None:
             if len(self.processes) >= PROCESSES:
-                self.left_out["processes"] = self.left_out.get("processes", 0) + 1
+                self._leave_out("processes")
                 return None
             process = self.processes[key] = Process(key, order, source, launcher_rank)
         return process
@@ -249,23 +248,21 @@ class State:
         found = self.communicators.get(key)
         if found is None:
             if len(self.communicators) >= COMMUNICATORS:
-                self.left_out["communicators"] = self.left_out.get("communicators", 0) + 1
+                self._leave_out("communicators")
                 return None
             found = self.communicators[key] = Communicator(key, ranks)
         return found
 
+    def _leave_out(self, kind: str) -> None:
+        self.left_out[kind] = self.left_out.get(kind, 0) + 1
+
     def fold(self, process: Process, fact: Fact) -> None:
         """Take a fact in; what only comes behind a bootstrap proves that the ranks have met."""
-        if fact.name in BEHIND_BOOTSTRAP:
-            self._meet(process)
+        if fact.name in BEHIND_BOOTSTRAP and process.pointers:
+            self.communicators[list(process.pointers.values())[-1]].met = True
         fold = _FOLDS.get(fact.name)
         if fold is not None:
             fold(self, process, fact.fields)
-
-    def _meet(self, process: Process) -> None:
-        keys = list(process.pointers.values())[-1:]
-        if keys and keys[0] in self.communicators:
-            self.communicators[keys[0]].met = True
 
     # -- facts that concern communicators ------------------------------------------------------------------------------
 
@@ -277,55 +274,56 @@ class State:
         key = extra["id"] or process.pointers.get(pointer, "")
         if not key and extra["color"]:
             key = "%s/%s" % (process.pointers.get(extra["parent"], "split"), extra["color"])
-        if not key:
-            key = self._only_of_size(ranks) or "of %d ranks" % ranks
-        communicator = self.communicator(key, ranks)
+        communicator = self.communicator(key, ranks) if key else self._of_size(ranks)
         if communicator is None:
             return
+        key = communicator.key
         communicator.split = communicator.split or bool(extra["color"])
-        communicator.partial = communicator.partial or key.startswith("of ")
         communicator.one_process = communicator.one_process or found.get("call") == "ncclCommInitAll"
         process.put("pointers", pointer, key)
         if rank < ranks:
             communicator.began.setdefault(rank, process)
             if found["phase"] == "COMPLETE":
                 communicator.done.add(rank)
-        world = self.communicators.get(process.ranks.get(rank, ""))
-        if world is None or world.ranks <= ranks:
-            sizes = [self.communicators[one].ranks for one in process.ranks.values() if one in self.communicators]
-            biggest = max(sizes, default=0)
-            if ranks > biggest:
-                process.ranks, process.buses, process.cuda_devices = {}, {}, {}
-            if ranks >= biggest and (ranks > biggest or key in process.ranks.values() or not process.ranks):
-                process.put("ranks", rank, key)
-                if extra["bus"]:
-                    process.put("buses", rank, extra["bus"])
-                if extra["device"]:
-                    process.put("cuda_devices", rank, int(extra["device"]))
+        biggest = max((self.communicators[one].ranks for one in process.ranks.values()), default=0)
+        if ranks > biggest:
+            process.ranks, process.buses, process.cuda_devices = {}, {}, {}
+        if ranks > biggest or key in process.ranks.values():
+            process.put("ranks", rank, key)
+            if extra["bus"]:
+                process.put("buses", rank, extra["bus"])
+            if extra["device"]:
+                process.put("cuda_devices", rank, int(extra["device"]))
 
-    def _same_size(self, ranks: int) -> List[Communicator]:
-        found = self.communicators.values() if len(self.communicators) < 64 else ()
-        return [one for one in found if one.ranks == ranks]
+    def _of_size(self, ranks: int) -> Optional[Communicator]:
+        """Return the only communicator of a size, which is made where no line begins one; None of several."""
+        every = self.communicators.values() if len(self.communicators) < 64 else ()
+        same = [one for one in every if one.ranks == ranks]
+        if same:
+            return same[0] if len(same) == 1 else None
+        made = self.communicator("of %d ranks" % ranks, ranks)
+        if made is not None:
+            made.partial = True
+        return made
 
-    def _only_of_size(self, ranks: int) -> str:
-        same = self._same_size(ranks)
-        return same[0].key if len(same) == 1 else ""
+    def _begin(self, process: Process, found: Found) -> Optional[Communicator]:
+        """Place a rank in the only communicator of its size."""
+        communicator = self._of_size(found["ranks"])
+        if communicator is not None and found["rank"] < found["ranks"]:
+            communicator.began.setdefault(found["rank"], process)
+        return communicator
 
     def shape(self, process: Process, found: Found) -> None:
         if found.get("mnnvl") is not None:
             process.mnnvl = bool(found["mnnvl"])
         key = process.pointers.get(found["comm"] or "", "")
         nodes, local = found["nodes"], found["local"] or 0
-        if not key and found["rank"] is not None:
-            key = self._only_of_size(found["ranks"]) or "of %d ranks" % found["ranks"]
-            communicator = self.communicator(key, found["ranks"])
-            if communicator is not None:
-                communicator.partial = communicator.partial or not communicator.began
-                communicator.began.setdefault(found["rank"], process)
         communicator = self.communicators.get(key)
-        if communicator is None and len(process.pointers) == 1:
-            communicator = self.communicators.get(next(iter(process.pointers.values())))
-            communicator = communicator if communicator is not None and communicator.ranks == found["ranks"] else None
+        if not key and found["rank"] is not None:
+            communicator = self._begin(process, found)
+        elif communicator is None and len(process.pointers) == 1:
+            only = self.communicators.get(next(iter(process.pointers.values())))
+            communicator = only if only is not None and only.ranks == found["ranks"] else None
         if communicator is not None:
             communicator.met = True
             communicator.nodes = max(communicator.nodes or 0, nodes)
@@ -334,33 +332,20 @@ class State:
             process.shapes = (nodes, found["ranks"], local)
 
     def timed(self, process: Process, found: Found) -> None:
-        self._of_size(process, found, "done")
+        communicator = self._begin(process, found)
+        if communicator is not None and found["rank"] < found["ranks"]:
+            communicator.done.add(found["rank"])
 
     def end(self, process: Process, found: Found) -> None:
         process.ended = found["how"]
         key = process.pointers.get(found["comm"], "")
-        communicator = self.communicators.get(key) or self._of_size(process, found, "")
+        communicator = self.communicators.get(key) or self._begin(process, found)
         if communicator is not None:
             communicator.gone.setdefault(found["how"], set()).add(found["rank"])
 
     def named(self, process: Process, found: Found) -> None:
         if not process.pointers:
-            self._of_size(process, found, "")
-
-    def _of_size(self, process: Process, found: Dict[str, Any], note: str) -> Optional[Communicator]:
-        """Place a rank in the only communicator of its size, which is made where no line begins one."""
-        ranks = found["ranks"]
-        same = self._same_size(ranks)
-        communicator = same[0] if len(same) == 1 else None
-        if not same:
-            communicator = self.communicator("of %d ranks" % ranks, ranks)
-            if communicator is not None:
-                communicator.partial = True
-        if communicator is not None and found["rank"] < ranks:
-            communicator.began.setdefault(found["rank"], process)
-            if note == "done":
-                communicator.done.add(found["rank"])
-        return communicator
+            self._begin(process, found)
 
     def channel(self, process: Process, found: Dict[str, Any], count: int = 1) -> None:
         source, target, path = found["source"], found["target"], found["path"]
@@ -426,16 +411,14 @@ def _hcas(_state: State, process: Process, found: Found) -> None:
         process.oob = (oob.group(1), oob.group(2))
 
 
-def _merged(_state: State, process: Process, found: Found) -> None:
-    process.put("devices", found["index"], Hca(found["name"], 1))
-    if found["mbit"]:
-        process.put("speeds", found["name"], found["mbit"])
-
-
 def _port(_state: State, process: Process, found: Found) -> None:
-    process.put("ports", found["name"], Hca(intern(found["name"]), found["port"], found["layer"]))
+    name, port = found["name"], found.get("port")
+    if port is None:
+        process.put("devices", found["index"], Hca(name, 1))
+    else:
+        process.put("ports", name, Hca(intern(name), port, found["layer"]))
     if found["mbit"]:
-        process.put("speeds", found["name"], found["mbit"])
+        process.put("speeds", name, found["mbit"])
 
 
 def _interfaces(_state: State, process: Process, found: Found) -> None:
@@ -573,7 +556,7 @@ _FOLDS: Dict[str, Fold] = {
     "channel": State.channel,
     "operation": State.operation,
     "hcas": _hcas,
-    "merged": _merged,
+    "merged": _port,
     "port": _port,
     "speed_change": _add("speed_changes", lambda found: (found["name"], found["old_mbit"], found["mbit"])),
     "interfaces": _interfaces,
