@@ -37,6 +37,7 @@ _PATHS = (
     ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
     ((2, 18, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
 )
+_TAKE_OUT = "take %s out of the job and out of /etc/nccl.conf"
 _REACHES, _VIA = "reaches other nodes", "Channel ... via NET"
 # GPUs that a node usually has, at most.
 _OF_A_NODE = 8
@@ -134,33 +135,27 @@ def _because(proven: Sequence[str], possible: Sequence[str]) -> str:
 
 def causes(processes: Sequence[Process], job: Job) -> Tuple[str, Optional[str]]:
     """Return why TCP is used, as lines prove or allow it, and what to do."""
-    proven: List[str] = []
-    possible: List[str] = []
-    fixes: List[str] = []
-    variables: Dict[str, str] = {}
-    for process in processes:
-        variables.update(process.variables)
+    variables = {name: value for process in processes for name, value in process.variables.items()}
     absent = {why for process in processes for why in process.absent}
     plugins = {(state, name) for process in processes for kind, state, name in process.plugins if kind == "NET"}
-    states = {state for state, _name in plugins}
+    states, idle = {state for state, _name in plugins}, {name for state, name in plugins if state == "idle"}
     none = "device" in absent and not any(process.hcas for process in processes)
-    if variables.get("NCCL_NET", "").lower() == "socket":
-        proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
-        fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
-    idle = {name for state, name in plugins if state == "idle"}
-    if idle:
-        proven.append("the network plugin %s is not used: it found no device that it takes" % names(idle))
-        fixes.append("`fi_info` in the job's own container shows what libfabric sees")
-    if _disabled(variables):
-        proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
-        proven[-1] += "; without it there would be no RDMA either: NET/IB found no device" if none else ""
-        fixes.append("take NCCL_IB_DISABLE out of the job and out of /etc/nccl.conf")
+    off = "NCCL_IB_DISABLE=%s" % variables.get("NCCL_IB_DISABLE", "")
+    off += "; without it there would be no RDMA either: NET/IB found no device" if none else ""
+    unused = "the network plugin %s is not used: it found no device that it takes" % names(idle)
+    socket = variables.get("NCCL_NET", "").lower() == "socket"
+    rows = (
+        (socket, "NCCL_NET=%s" % variables.get("NCCL_NET"), _TAKE_OUT % "NCCL_NET"),
+        (bool(idle), unused, "`fi_info` in the job's own container shows what libfabric sees"),
+        (_disabled(variables), off, _TAKE_OUT % "NCCL_IB_DISABLE"),
+        ("interface" in absent, "NET/IB found no IP interface for its control messages", INTERFACE.fix),
+    )
+    proven = [text for holds, text, _fix in rows if holds]
+    fixes = [fix for holds, _text, fix in rows if holds]
+    possible: List[str] = []
     if "libibverbs" in absent and not proven:
         possible.append("libibverbs.so.1 cannot be opened, so NET/IB looked for no HCA")
         fixes.append("`ls /sys/class/infiniband` on the nodes: with HCAs there, install libibverbs1 where the job runs")
-    if "interface" in absent:
-        proven.append("NET/IB found no IP interface for its control messages")
-        fixes.append(INTERFACE.fix)
     if none and not proven:
         proven.append("NET/IB found no RDMA device with an active port")
     elif ("failed", "IB") in plugins and not absent and not proven:
@@ -221,8 +216,7 @@ def _plugins(job: Job) -> List[Finding]:
 def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
     if job.nodes == 1 or not job.processes:
         return []
-    bad: Dict[Tuple[str, str], List[Process]] = {}
-    tunnels: Dict[str, List[Process]] = {}
+    bad: Dict[Tuple[bool, str, str], List[Process]] = {}
     good: Set[str] = set()
     leading: Set[str] = set()
     for process in job.processes:
@@ -234,40 +228,28 @@ def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
             used.setdefault(process.oob[0], "")
         for name, address in used.items():
             why = _ends_here(name, address)
-            if why:
-                bad.setdefault((name, why), []).append(process)
-            elif name.startswith(_TUNNELS):
-                tunnels.setdefault(name, []).append(process)
+            if why or name.startswith(_TUNNELS):
+                bad.setdefault((not why, name, why), []).append(process)
             else:
                 good.add(name)
-    if good and not bad and not tunnels and not events & _UNREACHED:
+    if good and not bad and not events & _UNREACHED:
         return [INTERFACE.judge(job.name, "ok", _REACHES, names(good), "Bootstrap: Using")]
-    found = [_tunnel(job, name, processes, leading) for name, processes in sorted(tunnels.items())]
-    return [*_local_interfaces(job, bad, leading), *found]
+    return [_interface(job, name, why, on, name in leading) for (_tunnel, name, why), on in sorted(bad.items())]
 
 
-def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leading: Set[str]) -> List[Finding]:
-    found = []
-    for (name, why), processes in sorted(bad.items()):
-        have = "%s, %s, on %s" % (name, why, hosts_of(process.host for process in processes))
+def _interface(job: Job, name: str, why: str, processes: Sequence[Process], leads: bool) -> Finding:
+    """Judge an interface that ends on the node, for that reason, or is a tunnel."""
+    hosts, several = hosts_of(process.host for process in processes), job.nodes is not None and job.nodes > 1
+    state, severity = "unknown", "major" if leads else "minor"
+    if why:
+        have = "%s, %s, on %s" % (name, why, hosts)
         chosen = {one.variables["NCCL_SOCKET_IFNAME"] for one in processes if "NCCL_SOCKET_IFNAME" in one.variables}
         have += "; NCCL_SOCKET_IFNAME=%s" % names(chosen) if chosen else ""
-        several = job.nodes is not None and job.nodes > 1
-        severity = None if several else "minor" if one_host(job) or name not in leading else "major"
         have += "" if several else "; harmless on one node, and the log does not show how many there are"
-        state = "drift" if several else "unknown"
-        subject = "%s %s" % (job.name, name)
-        found.append(INTERFACE.judge(subject, state, _REACHES, have, "Bootstrap: Using", severity=severity))
-    return found
-
-
-def _tunnel(job: Job, name: str, processes: Sequence[Process], leading: Set[str]) -> Finding:
-    have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (
-        name,
-        hosts_of(p.host for p in processes),
-    )
-    severity = "minor" if name not in leading else "major"
-    return INTERFACE.judge("%s %s" % (job.name, name), "unknown", _REACHES, have, "Bootstrap: Using", severity=severity)
+        state, severity = ("drift", "critical") if several else (state, "minor" if one_host(job) else severity)
+    else:
+        have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (name, hosts)
+    return INTERFACE.judge("%s %s" % (job.name, name), state, _REACHES, have, "Bootstrap: Using", severity=severity)
 
 
 def _ends_here(name: str, address: str) -> str:
@@ -441,9 +423,9 @@ def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optiona
             fix = "`nvidia-smi topo -m`: the HCA has to be on the GPU's own PCIe switch, and in NCCL_IB_HCA; or set"
             return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer path is intended" % far, True
     if level in ("LOC", "0"):
-        return "NCCL_NET_GDR_LEVEL=%s" % level, "take NCCL_NET_GDR_LEVEL out of the job and out of /etc/nccl.conf", True
+        return "NCCL_NET_GDR_LEVEL=%s" % level, _TAKE_OUT % "NCCL_NET_GDR_LEVEL", True
     if sends is not False and process.variables.get("NCCL_NET_GDR_READ") == "0":
-        return "NCCL_NET_GDR_READ=0", "take NCCL_NET_GDR_READ out of the job and out of /etc/nccl.conf", True
+        return "NCCL_NET_GDR_READ=0", _TAKE_OUT % "NCCL_NET_GDR_READ", True
     if process.gdr_devices.get(device):
         return "the HCA could; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows", "", False
     if process.dmabuf:
