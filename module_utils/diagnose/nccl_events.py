@@ -129,43 +129,38 @@ EVENTS: Tuple[Event, ...] = (
         fix="read it with the plugin's lines above it, and the peers' logs of that time"),
     Event("warning", checks.WARNING, WEAK, state="unknown"),
 )
+# An event of an HCA, up to its name.
+_ASYNC = (
+    r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: ")
 PATTERNS: Tuple[Tuple[str, str], ...] = (
-    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|"
-        "GDR Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
+    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|GDR "
+        "Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
     ("plugin_build", "plugin returned invalid value for max|NCCL_DEVICE_UNPACK plugin has incompatible"),
-    ("hca_lost", r"Device \d+ marked as failed"),
     ("verbs", "Error in (?P<code>mlx5dv_get_data_direct_sysfs_path)"),
     ("usage", "host threads racing to launch|does not satisfy symmetric registration"),
     ("driver", "exceeds device/fn maxSharedMem"),
     ("system", "sched_[gs]etaffinity failed|ncclSocketMultiOp: invalid|Failed to (?:create|set) CUDA context"),
     ("fallback", "failed to (?:NET|NVLS|IPC) register userbuff|COLLNET failed to register|recovery operations"),
-    ("harmless", r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled"),
-    ("port_active",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>port active)"),
-    ("port",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>port error)"),
-    ("event",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
-        "communication established|send queue drained|last WQE reached|SRQ limit reached|"
-        r"path migrat\w{1,10}(?! error))"),
+    ("harmless", r"Could not find nccl\w{1,60} symbol"),
+    ("port_active", _ASYNC + "(?P<code>port active)"),
+    ("port", _ASYNC + "(?P<code>port error)"),
+    ("event", _ASYNC + "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
+        r"communication established|send queue drained|last WQE reached|SRQ limit reached|path migrat\w{1,10}(?! "
+        "error))"),
     ("limits", "(?P<code>Too many open files)"),
     ("limits", r"(?P<code>[Pp]oll(?:\(\))? failed: Invalid argument)"),
     ("limits", "(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
-    ("completion", r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|"
-        r"status=?) ?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?"),
-    ("completion",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on QP \([^)]*\))?[^:]"
-        r"*: (?P<code>[\w -]{0,40}(?:work queue error|QP\b|access|request error))"),
-    ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |"
-        r"error )?event(?: on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
+    ("completion", r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|status=?) "
+        r"?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?"),
+    ("completion", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on QP "
+        r"\([^)]*\))?[^:]*: (?P<code>[\w -]{0,40}(?:work queue error|QP\b|access|request error))"),
+    ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |error )?event(?: "
+        r"on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
     ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ (?P<code>GID table changed)"),
-    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|"
-        "functional device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
-    ("queue_pair",
-        r"Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev (?P<device>[\w.-]{1,64})"),
+    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|functional "
+        "device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
+    ("queue_pair", "Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev "
+        r"(?P<device>[\w.-]{1,64})"),
     ("queue_pair", "Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
     ("memory_limit", r"Call to ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)\w* failed.*Cannot allocate memory"),
     ("registration", r"Call to (?P<code>ibv_reg_\w{1,40}) failed"),
@@ -173,47 +168,42 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("verbs", r"(?P<code>(?:ibv_post_\w{1,20}|mlx5dv_\w{1,60})(?:\(\))?) failed"),
     ("hca_skipped", r"NET/IB ?: Unable to (?:open|query) (?:device|port\w*) (?P<device>[\w.-]{1,64})"),
     ("verbs", r"NET/IB ?: (?P<code>\w{1,8} failed in ncclIbRoceGetVersionNum)"),
-    ("duplicate_gpu",
-        r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
+    ("duplicate_gpu", r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device "
+        r"(?P<code>\w{1,20})"),
     ("duplicate_gpu", "Multiple Ranks are using the same GPU|Multiple ranks detected using the same GPU"),
-    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|"
-        "not initialized via NCCL_|must be initialized via NCCL_"),
+    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|not initialized via "
+        "NCCL_|must be initialized via NCCL_"),
     ("version", "Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
     ("no_interface", r"No interface found in the same subnet as remote address (?P<peer>\S{1,100})"),
-    ("no_interface", "(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|"
-        r"NET/IB\w* ?: No IP interface found|No usable listening|no device found (?:after excluding|matching)|"
-        "verify NCCL_OOB_NET_IFNAME"),
+    ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|NET/IB\w* ?: No IP interface found|"
+        "No usable listening|no device found (?:after excluding|matching)|verify NCCL_OOB_NET_IFNAME"),
     ("address", r"connecting to address .{0,60}with family \d+ is neither"),
     ("name", "Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
     ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
-    ("bootstrap",
-        "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
-    ("consequence", "unlink shared memory|munmap of shared memory|proxy ops shm unlink|shm close failed|"
-        r"deregister \w+ buffer|Legacy IPC cleanup"),
+    ("bootstrap", "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
+    ("consequence", r"unlink shared memory|munmap of shared memory|deregister \w+ buffer|Legacy IPC cleanup"),
     ("shared_memory", "Error while (?P<code>attaching) to shared memory segment"),
-    ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|"
-        r"Error: failed to (?:create|extend) shared mem|Could not map \S+ size|Unexpected bus error|"
-        "insufficient shared memory"),
+    ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|Error: failed to "
+        r"(?:create|extend) shared mem|Could not map \S+ size"),
     ("uds", r"\bUDS: (?P<code>[A-Z][a-z]+ (?:data over socket|to socket|creation error)?).*"),
-    ("connect", "ollConnect.{0,100}(?:failed|error|returned|"
-        r"POLLOUT).{0,100} connect(?:ing)? to (?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
-    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|"
-        "returned|error|exceeded)"),
-    ("connect", r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|"
-        r"exceeded (?:error )?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)"),
+    ("connect", "ollConnect.{0,100}(?:failed|error|returned|POLLOUT).{0,100} connect(?:ing)? to "
+        r"(?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
+    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|returned|"
+        "error|exceeded)"),
+    ("connect", r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|exceeded (?:error "
+        r")?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)"),
     ("closed", r"Connection closed by remote peer ?(?P<peer>(?!\[rank\d)\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
-    ("closed", r"Call to (?:sendmsg|recvmsg|send|recv)\b.{0,200}?(?:to|"
-        r"from)? ?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:"),
+    ("closed", r"Call to (?:sendmsg|recvmsg|send|recv)\b.{0,200}?(?:to|from)? "
+        r"?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:"),
     ("accept", r"^(?!\[).*Accept failed"),
     ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
     ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
-    ("consequence", "Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|"
-        r"Failed to execute operation|\[Service thread\]|\[Proxy (?:[Ss]ervice|Progress)|socket progress error|"
-        "ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
-        "async(?:Job)? failed|communicator encountered a fatal error|is in abort state|communicator was revoked|"
+    ("consequence", r"Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|\[Service thread\]|\[Proxy "
+        "(?:[Ss]ervice|Progress)|socket progress error|ncclSocketInit: connecting|ncclAsyncJobComplete|commReclaim|"
+        "commDestroySync|communicator encountered a fatal error|is in abort state|communicator was revoked|"
         r"ncclProxyStop|ncclProxy\w{1,40} call to|hostStreamPlanCallback|Unexpected connections are not empty|"
-        "ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|"
-        r"called when comm\S* ?== 0|comm->(?:base\.)?ready == 0|Accept failed"),
+        r"ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|called when comm\S* "
+        "?== 0"),
     ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
     ("fabric_manager", "(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
@@ -223,16 +213,15 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         r"\s)(?P<error>[^\n]{1,80})"),
     ("cuda", "(?P<code>CUDA out of memory)"),
     ("nvml", "Failed to open libnvidia-ml"),
-    ("driver",
-        "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported prior"),
-    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|"
-        r"old driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
-    ("driver", r"(?:Cuda|CUDA) driver|ROC[rm]\w* (?:Driver|failure|SMI init)|Failed to (?:find|load) ROC"),
-    ("mismatch", "[Mm]essage truncated|collective mismatch|may be hanging|Mismatched collective|"
-        r"posted incorrect receive info|receiving \d+ bytes instead|symmetric registration check failed|"
-        "Detected mismatch between collectives"),
-    ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|"
-        "must have a prefix|no symmetric kernel available"),
+    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported "
+        "prior"),
+    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|old "
+        r"driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
+    ("driver", "(?:Cuda|CUDA) driver"),
+    ("mismatch", "[Mm]essage truncated|collective mismatch|posted incorrect receive info|symmetric registration check "
+        "failed"),
+    ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a "
+        "prefix|no symmetric kernel available"),
     ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
     ("no_transport", "No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
@@ -241,69 +230,60 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         "different link_layer|different number of devices="),
     ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET|(?:NET/TOPO|"
         "TOPO/NET) : (?:Only matched|Can.t find|Couldn.t)"),
-    ("handshake", r"socketFinalizeAccept.*: wrong (?:type|magic)|wrong type \d+ != \d+|magic mismatch"),
-    ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|"
-        r"XML \w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
-    ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|"
-        r"fail|annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|"
-        r"[Ff]ailed to lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
+    ("handshake", "socketFinalizeAccept.*: wrong (?:type|magic)|magic mismatch"),
+    ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML "
+        r"\w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
+    ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|fail|"
+        r"annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|[Ff]ailed to "
+        r"lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
     ("fallback", "(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
     ("fallback", "(?P<code>Cannot initialize CollNet|falling back to simple order)"),
     ("topology", r"Attribute \w{1,40} of node \w{1,40} not found"),
-    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |"
-        "real path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|"
-        r"Error : ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|"
-        r"tree already has|requires NIC \d+ but|ran out of room to store"),
-    ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|Limiting value|"
-        r"^Invalid \S+ \d+ \(m(?:ax|in|ust)|User asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|"
-        r"is not a valid value|Ignoring SHM locality|is out of range \[|ignoring NCCL_|"
-        "set by environment is ignored|too big|disabling CollNet"),
-    ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)|GDRCopy|Failed to open libgdrapi"),
+    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |real "
+        "path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|Error : "
+        r"ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|tree already has|"
+        r"requires NIC \d+ but|ran out of room to store"),
+    ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|^Invalid \S+ \d+ \(m(?:ax|in|ust)|User "
+        r"asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|is not a valid value|Ignoring SHM locality|is out "
+        r"of range \[|ignoring NCCL_|disabling CollNet"),
+    ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)"),
     ("usage", "argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
-        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|"
-        r"rank requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|"
-        "already been destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|"
-        r"ncclRedOp|Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|"
-        "improper usage of|exceeds ndev|cannot be captured in a graph|[nN]etName .* (?:does not match|"
-        "different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|"
-        "fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid pointer|"
-        "not within valid range|Both NCCL_CTA_POLICY"),
-    ("device_api", r"\bGIN\b|\bRMA\b|\bgin[ :]|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|"
-        r"registration|has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|"
-        "ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments|shadow pool|"
-        r"extends beyond allocation|No allocation found at|lsaRank|GFD test|CPU-backed|\(must be 0\)|Dev comm not|"
-        "needs to be valid|shared contexts"),
+        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank "
+        r"requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|already been "
+        "destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|ncclRedOp|"
+        r"Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|"
+        "exceeds ndev|[nN]etName .* (?:does not match|different from)|not being captured by|ncclCommGetUniqueId|FP8 "
+        "reduction support|fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid "
+        "pointer|not within valid range|Both NCCL_CTA_POLICY"),
+    ("device_api", r"\bGIN\b|\bRMA\b|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|"
+        r"has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|ncclWaitSignal|"
+        "ncclSignal|DOCA (?:Error|failure)|GDAKI|shadow pool|extends beyond allocation|No allocation found at|lsaRank|"
+        r"GFD test|CPU-backed|\(must be 0\)|Dev comm not|needs to be valid|shared contexts"),
     ("confidential", "Multi-GPU CC Off"),
-    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|"
-        "Internal error|lib wrapper not initialized|unable to allocate (?:requests|subtasks)|test called with NULL|"
-        r"pass NULL socket|Could not find pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|"
-        "Invalid regBufType|Failed to determine (?:intra|local)|diviser of|ran out of channel space|"
-        "no inflight credit|Invalid request index|non-zero bits in|MLOPart|netMasks|Unknown netDevs|hostHash|"
-        "ncclCheckMultiRank|ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|"
-        "Net registration invalid|maxSharedMem|are NULL|must be provided|buffer is NULL|Group creation failed"),
-    ("value", r"alive message batch|with a single device|Resiliency requires pre-posted"),
+    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|lib wrapper not "
+        "initialized|unable to allocate (?:requests|subtasks)|test called with NULL|pass NULL socket|Could not find "
+        r"pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|Invalid regBufType|diviser of|ran "
+        "out of channel space|Invalid request index|MLOPart|netMasks|Unknown netDevs|hostHash|ncclCheckMultiRank|"
+        "ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|Net registration invalid|"
+        "are NULL|must be provided|buffer is NULL|Group creation failed"),
+    ("value", "alive message batch|with a single device|Resiliency requires pre-posted"),
     ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
     ("closed", r"ocketProgressOpt: Call to \S{1,20} (?P<peer>[^\s<]{1,100})(?:<\d+>)? failed"),
     ("registration", "register (?:userbuff|sendbuff)|^register fails"),
-    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|request type|"
-        r"Unrecognized request|completion \((?:req|comm)=|retreive a request|No format specified|sendReq\(|"
-        r"socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|Unknown device code|desc type|"
-        "descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|invalid IPC|peerIndex|"
-        "failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|"
-        "Invalid argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
+    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|Unrecognized request|completion "
+        r"\((?:req|comm)=|No format specified|sendReq\(|socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|"
+        "Unknown device code|desc type|descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|"
+        "invalid IPC|failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|Invalid "
+        "argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
     ("port_in_use", "Address already in use"),
-    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|"
-        "failed to join thread|random_device"),
-    ("plugin_waits",
-        r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, nanos (?P"
-        r"<code>\d{1,20})"),
+    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|failed to "
+        "join thread|random_device"),
+    ("plugin_waits", r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, "
+        r"nanos (?P<code>\d{1,20})"),
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
-    ("harmless", "dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
-        r"total number of sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S{0,60} ?symbol|not able to (?:find|load)|"
-        "Failed to open libnccl|NCCL_NET_MERGE_POLICY|"
-        "Continue without profiler|not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|"
-        "^RAS received unknown|unknown event type|Profiler|Inspector|remote FLID|"
-        "Unable to create thread context due to old"),
+    ("harmless", "dlvsym failed|Failed to open libibverbs|NCCL_SOCKET_NTHREADS is greater|total number of sockets is "
+        r"greater|NCCL_WORK_FIFO_\w+=|NCCL_NET_MERGE_POLICY|not dumping topology|Duplicate (?:option|registration)|RAS "
+        "thread terminating|^RAS received unknown|unknown event type|Profiler|remote FLID"),
     ("fallback", r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|"
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
 )
