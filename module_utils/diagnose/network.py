@@ -61,7 +61,7 @@ def one_host(job: Job) -> str:
 
 def _shape(job: Job) -> Tuple[int, int]:
     """Return the most nodes and ranks that a process reports."""
-    shapes = [(0, 0, 0), *(one.shapes for one in job.processes)]
+    shapes = [(0, 0), *(one.shapes for one in job.processes)]
     return max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
 
 

@@ -217,7 +217,7 @@ class StateReader:
         key: Key = (head.host, head.pid, None if head.pid is not None else third)
         if head.pid is not None:
             key = self._with_host(key)
-        process = self.log.state.process(key, self.log.lines, len(self.log.sources), head.rank)
+        process = self.log.state.process(key, self.log.lines, head.rank)
         if process is not None and head.rank is not None and process.launcher_rank is None:
             process.launcher_rank = head.rank
         return process
@@ -249,7 +249,7 @@ class StateReader:
         if fact.name == "channel":
             self._remember(line, process, fact)
         elif fact.name == "returned":
-            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device, head.tid)
+            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
         elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
             process.completed = self.log.lines
         elif fact.name == "retry":

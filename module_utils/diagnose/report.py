@@ -115,7 +115,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
                    for node, own in by_node.items() if any(p.speeds for p in own)},
         "gdr": _gdr(job),
         "channels": channels,
-        "coll_channels": max((process.channels[0] for process in job.processes), default=0),
+        "coll_channels": max((process.channels for process in job.processes), default=0),
         "nvls": {"available": _all_or_none([process.nvls for process in job.processes]),
                  "channels": max((process.nvls_channels or 0 for process in job.processes), default=0)},
         "collnet": {"connected": len(reduction.connected), "proven": reduction.proven, "why": reduction.why},

@@ -75,7 +75,6 @@ class Call(NamedTuple):
     source: int
     order: int
     device: Optional[int]
-    tid: Optional[int] = None
     progress: bool = False
 
 
@@ -137,7 +136,7 @@ class Process:
     nvls: Optional[bool] = None
     nvls_channels: Optional[int] = None
     nvls_group: bool = False
-    channels: Tuple[int, int, int] = (0, 0, 0)
+    channels: int = 0
     collnet: AbstractSet[Tuple[str, int]] = frozenset()
     collnet_why: str = ""
     sharp: AbstractSet[int] = frozenset()
@@ -145,7 +144,6 @@ class Process:
     graphs: AbstractSet[Tuple[int, int, float, str]] = frozenset()
     system: float = 0.0
     nvlinks: Dict[str, float] = _EMPTY
-    nvswitch: bool = False
     ways: Dict[Way, int] = _EMPTY
     crossed: AbstractSet[Tuple[int, int]] = frozenset()
     bridged: AbstractSet[Tuple[int, int]] = frozenset()
@@ -162,14 +160,13 @@ class Process:
     cuda_devices: Dict[int, int] = _EMPTY
     ended: str = ""
     named_ranks: AbstractSet[int] = frozenset()
-    shapes: Tuple[int, int, int] = (0, 0, 0)
+    shapes: Tuple[int, int] = (0, 0)
     last_gpu: str = ""
     completed: int = 0
 
-    def __init__(self, key: Key, order: int, source: int, launcher_rank: Optional[int] = None) -> None:
+    def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:
         self.key = key
         self.order = order
-        self.source = source
         self.launcher_rank = launcher_rank
 
     @property
@@ -235,13 +232,13 @@ class State:
         self.operations: Dict[Tuple[str, str], Dict[int, Tuple[str, int, int]]] = {}
         self.stuck_operations: Set[Tuple[str, int]] = set()
 
-    def process(self, key: Key, order: int, source: int, launcher_rank: Optional[int]) -> Optional[Process]:
+    def process(self, key: Key, order: int, launcher_rank: Optional[int]) -> Optional[Process]:
         process = self.processes.get(key)
         if process is None:
             if len(self.processes) >= PROCESSES:
                 self._leave_out("processes")
                 return None
-            process = self.processes[key] = Process(key, order, source, launcher_rank)
+            process = self.processes[key] = Process(key, order, launcher_rank)
         return process
 
     def communicator(self, key: str, ranks: int) -> Optional[Communicator]:
@@ -329,7 +326,7 @@ class State:
             communicator.nodes = max(communicator.nodes or 0, nodes)
             communicator.local_ranks = max(communicator.local_ranks, local)
         if nodes > process.shapes[0]:
-            process.shapes = (nodes, found["ranks"], local)
+            process.shapes = (nodes, found["ranks"])
 
     def timed(self, process: Process, found: Found) -> None:
         communicator = self._begin(process, found)
@@ -504,7 +501,7 @@ def _collnet(state: State, process: Process, found: Found) -> None:
 
 
 def _channels(_state: State, process: Process, found: Found) -> None:
-    process.channels = (found["collective"], found["p2p"] or 0, found["per_peer"] or 0)
+    process.channels = found["collective"]
     if found["nvls"] is not None:
         process.nvls_channels = max(process.nvls_channels or 0, found["nvls"])
 
@@ -512,7 +509,6 @@ def _channels(_state: State, process: Process, found: Found) -> None:
 def _nvlink(_state: State, process: Process, found: Found) -> None:
     if found["bandwidth"] and process.last_gpu:
         process.put("nvlinks", process.last_gpu, process.nvlinks.get(process.last_gpu, 0.0) + found["bandwidth"])
-        process.nvswitch = process.nvswitch or bool(found["switch"])
 
 
 def _system(_state: State, process: Process, found: Found) -> None:
@@ -564,7 +560,7 @@ _FOLDS: Dict[str, Fold] = {
     "gdr_pair": _gdr_pair,
     "gdr_device": _gdr_device,
     "gdr_plugin": _gdr_plugin,
-    **{"plugin_" + name: _plugin(name) for name in ("missing", "loaded", "failed", "idle", "assigned", "unfit")},
+    **{"plugin_" + name: _plugin(name) for name in ("missing", "loaded", "failed", "idle", "unfit")},
     "plugin_error": _plugin_error,
     "plugin_variable": _plugin_variable,
     "variable": _variable,
@@ -577,7 +573,6 @@ _FOLDS: Dict[str, Fold] = {
     "nvlink": _nvlink,
     "gpu": _set("last_gpu", lambda found: found["gpu"]),
     "nvls": _set("nvls", lambda found: found["no"] is None),
-    "plugin_speaks": _add("plugins", lambda found: ("NET", "speaks", found["provider"] or found["name"])),
     "graph": _add(
         "graphs", lambda found: (found["pattern"], found["channels"], found["bandwidth"] or 0.0, found["path"])
     ),
