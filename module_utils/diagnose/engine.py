@@ -46,7 +46,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
     _name_ranks(failing, jobs)
-    _promote(log, failing)
+    _promote(failing)
     _link(failing, addresses)
     root = _root(log, failing)
     if root is not None:
@@ -69,7 +69,7 @@ def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
                 group.ranks.add(rank)
 
 
-def _promote(log: Log, groups: Iterable[Group]) -> None:
+def _promote(groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:

@@ -24,6 +24,7 @@ OLDEST = (2, 18)
 _EVIDENCE = ("consequence", "exception_nccl", "exception_remote", "test", "worker_lost", "mpi_abort", "error_line")
 _EVIDENCE += ("signalled", "progress")
 _MOST = 12
+_STEPPED = "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
 # A finding on a fact, its tier and its confidence.
 Fact = Tuple[Finding, int, str]
 
@@ -91,7 +92,7 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
         slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
-    facts += _calls(log, found_jobs, diagnosis)
+    facts += _calls(found_jobs, diagnosis)
     of_ras = ras.judge(log.ras)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
@@ -179,7 +180,7 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
         severity = "critical" if event.severity == "" else severity
     if group.tier == CAUSE and event.tier in (WEAK, NETWORK):
         severity, state = "critical", "unknown" if event.id == "warning" else "drift"
-    parts = [_title(log, job, group, waited)]
+    parts = [_title(job, group, waited)]
     if group.tier == WEAK:
         severity = "major" if severity == "critical" and not event.severity else severity
         if event.id == "verbs" and any(process.devices for process in job.processes):
@@ -197,12 +198,11 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
     if event.id == "port":
         parts += ports.describe(log, group)
     parts += [_ended(group), _followed(diagnosis, group)]
-    causes = detail.causes or event.causes
-    causes = _setting(job, group) or causes
-    proven = detail.proven or bool(_setting(job, group))
+    setting = _setting(job, group)
+    causes, proven = setting or detail.causes or event.causes, detail.proven or bool(setting)
     if causes and group.because is None:
         parts.append("%s: %s" % ("cause" if proven else "possible causes", causes))
-    why = _stepped(waited) if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
+    why = _STEPPED if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
     fix = detail.fix or event.fix
     subject = "%s %s" % (job.name, group.name)
     source = "line %d" % group.first.order
@@ -212,11 +212,7 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
     )  # fmt: skip
 
 
-def _stepped(waited: waits.Waits) -> str:
-    return "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
-
-
-def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
+def _title(job: Job, group: Group, waited: waits.Waits) -> str:
     """Return what happened: the quoted line, or a few words where several lines say it together."""
     event, one = group.event, group.first
     if event.id in ("watchdog", "signalled"):
@@ -377,7 +373,7 @@ def _tests(log: Log) -> List[Fact]:
     return [(finding, CAUSE, PROVEN)]
 
 
-def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
+def _calls(found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
     """Judge calls within NCCL that returned an error without a warning."""
     calls = [(one, call) for one, call in diagnosis.calls if call.order > one.completed or _reached(one)]
     if not calls or not found_jobs:

@@ -105,7 +105,7 @@ class Reader(StateReader):
             self._ras_left -= 1
             if log.ras.line(text):
                 return
-        if log.table.line(line, text, log.lines):
+        if log.table.line(line, text):
             return
         if self._last_error is not None and LABEL.sub("", text, count=1).strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1

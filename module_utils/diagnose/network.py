@@ -75,7 +75,7 @@ def _network(job: Job) -> List[Finding]:
         on = [one for one in job.processes if (one.absent and not one.hcas) or _disabled(one.variables)]
         if not on or nodes == 1:
             return []
-        because, fix = causes(on, job)
+        because, fix = causes(on)
         who = hosts_of(one.host for one in on)
         have = "no RDMA device is used by %s, and the log does not show which network is%s" % (who, because)
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
@@ -90,7 +90,7 @@ def _network(job: Job) -> List[Finding]:
     if _kept_apart(job):
         return []
     on = [process for process in job.processes if SOCKETS in (*process.networks, *(way.via for way in process.ways))]
-    because, fix = causes(on or job.processes, job)
+    because, fix = causes(on or job.processes)
     have = "Socket (TCP), over %s" % over
     if job.values("NCCL_HOSTID") and len(job.hosts) < (nodes or 0):
         have += ", which NCCL_HOSTID makes of fewer hosts"
@@ -133,7 +133,7 @@ def _because(proven: Sequence[str], possible: Sequence[str]) -> str:
     return text + ("; possible causes: %s" % "; ".join(possible) if possible else "")
 
 
-def causes(processes: Sequence[Process], job: Job) -> Tuple[str, Optional[str]]:
+def causes(processes: Sequence[Process]) -> Tuple[str, Optional[str]]:
     """Return why TCP is used, as lines prove or allow it, and what to do."""
     variables = {name: value for process in processes for name, value in process.variables.items()}
     absent = {why for process in processes for why in process.absent}
@@ -277,7 +277,7 @@ def _rdma(process: Process) -> Dict[str, Set[int]]:
 
 def used_hcas(processes: Sequence[Process]) -> Tuple[Set[str], Set[str]]:
     """Return the HCAs that processes of a node use, and those that NCCL sees there."""
-    seen = {part for process in processes for hca in process.hcas for part in hca.parts}
+    seen = {part for process in processes for part in process.hcas}
     return {name for process in processes for name in _rdma(process)}, seen
 
 

@@ -51,7 +51,7 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     return found
 
 
-def present(log: Log, job: Job, groups: Sequence[Group] = ()) -> Set[int]:
+def present(job: Job, groups: Sequence[Group] = ()) -> Set[int]:
     """Return ranks of the job's largest communicator that lines name as their writer's."""
     if job.world is None:
         return set()
@@ -109,7 +109,7 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         quiet = not failed and not any(process.calls or process.retry or process.ended for process in job.processes)
         severity = "major" if one.ranks > 1 and not quiet else "minor"
         return RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, why=_READY, severity=severity)
-    here = present(log, job, groups) if one is job.world else set(one.began)
+    here = present(job, groups) if one is job.world else set(one.began)
     away = missing(here, one.ranks)
     if one.one_process or one.formed or not away:
         have = "%s no Init START here, and no rank has its Init COMPLETE" % of_ranks(gone, " has", " have")

@@ -65,11 +65,9 @@ class Report:
 
     groups: List[Dict[str, str]] = field(default_factory=list)
     blocks: List[Block] = field(default_factory=list)
-    lines: int = 0
 
     def line(self, text: str) -> bool:
         """Take a line in; return whether it is one of the report's."""
-        self.lines += 1
         text = text[:400]
         group = _GROUP.match(text)
         if group is not None:

@@ -105,7 +105,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
         "ranks": None if world is None else world.ranks,
-        "ranks_here": len(present(log, job, groups)) if world is not None else len(log.table.ranks) or None,
+        "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
         "nodes": job.nodes,
         "communicators": len(job.communicators),
         "network": _per_host(job.processes, lambda process: sorted(process.networks)),
@@ -207,7 +207,7 @@ def facts_line(log: Log, job: Job) -> str:
     parts = ["NCCL %s" % (", ".join(job.versions) or log.table.library or "release unknown")]
     ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
     if ranks:
-        here = len(present(log, job)) if job.world is not None else ranks
+        here = len(present(job)) if job.world is not None else ranks
         parts.append("%d ranks" % ranks if here >= ranks else "%d of %d ranks" % (here, ranks))
     nodes = job.nodes
     hosts = job.hosts or sorted({one.host for one in log.table.ranks.values()})

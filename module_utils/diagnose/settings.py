@@ -37,7 +37,7 @@ def extra_hcas(job: Job) -> List[str]:
         if value[:1] in ("^", "="):
             continue
         named = {part.partition(":")[0] for part in value.split(",")}
-        seen = {part for one in job.processes for hca in one.hcas for part in hca.parts}
+        seen = {part for one in job.processes for part in one.hcas}
         found += sorted(name for name in seen - named if any(name.startswith(part) for part in named if part))
     return found
 
@@ -55,7 +55,7 @@ def _values(job: Job) -> List[Finding]:
             # NCCL prints what it reads, so it knows the name.
             silent = ("unknown_variable", "dead_variable")
             faults = [one for one in faults if not one.check.endswith(silent) and one.severity != "minor"]
-            seen = {part for process in job.processes for hca in process.devices.values() for part in hca.parts}
+            seen = {part for process in job.processes for name in process.devices.values() for part in name.split("+")}
             named = {part.partition(":")[0] for part in value.lstrip("=^").split(",")}
             extra = extra_hcas(job) if name == "NCCL_IB_HCA" else []
             for one in faults[:1]:

@@ -23,7 +23,7 @@ _FABRIC = (
     (6, 3, (1,), "access timeout recovery"), (8, 15, range(2, 16), "a wrong configuration"),
 )  # fmt: skip
 
-_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?(\d{1,4})(?::-?\d{1,9}){0,4}/(IB|RoCE)")
+_HCA = re.compile(r"\[(\d{1,4})\]\s?([^\s:/{}]{1,128}):(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)")
 _MERGED = re.compile(r"\[(\d{1,4})\]=\{([^}]*)\}")
 _OOB = re.compile(r" ?OOB ([^\s:]{1,64}):([^\s<]{1,100})")
 _INTERFACE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,64}):([^\s<]{1,100})")
@@ -38,18 +38,6 @@ _OF_INIT = {
 Found = Dict[str, Any]
 # host, pid; without a pid host and the rank of the launcher's prefix.
 Key = Tuple[str, Optional[int], Optional[int]]
-
-
-class Hca(NamedTuple):
-    """A network's device. name: ``mlx5_0``, of merged ports joined by +.   layer: IB or RoCE."""
-
-    name: str
-    port: int = 0
-    layer: str = ""
-
-    @property
-    def parts(self) -> List[str]:
-        return self.name.split("+")
 
 
 class Way(NamedTuple):
@@ -109,7 +97,8 @@ _EMPTY: Dict[Any, Any] = {}
 class Process:
     """Facts of one process. Empty collections are shared until a value comes: most processes have few.
 
-    plugins: kind, state, name.   fabrics: uuid, clique, state, health mask.   completed: line of Init COMPLETE.
+    devices: names, of merged ports joined by +.   plugins: kind, state, name.   fabrics: uuid, clique, state, health
+    mask.   completed: line of Init COMPLETE.
     """
 
     versions: AbstractSet[str] = frozenset()
@@ -117,8 +106,8 @@ class Process:
     cpu: str = ""
     driver: Optional[int] = None
     networks: AbstractSet[str] = frozenset()
-    devices: Dict[int, Hca] = _EMPTY
-    ports: Dict[str, Hca] = _EMPTY
+    devices: Dict[int, str] = _EMPTY
+    ports: Dict[str, None] = _EMPTY
     speeds: Dict[str, int] = _EMPTY
     speed_changes: AbstractSet[Tuple[str, int, int]] = frozenset()
     interfaces: Dict[str, str] = _EMPTY
@@ -179,10 +168,10 @@ class Process:
         return self.variables.get("NCCL_HOSTID") or self.host
 
     @property
-    def hcas(self) -> List[Hca]:
+    def hcas(self) -> List[str]:
         """HCAs that NET/IB takes, of its list and of lines on single ports."""
-        named = {part for hca in self.devices.values() for part in hca.parts}
-        return [*self.devices.values(), *(hca for name, hca in self.ports.items() if name not in named)]
+        listed = [part for name in self.devices.values() for part in name.split("+")]
+        return list(dict.fromkeys([*listed, *self.ports]))
 
     def add(self, name: str, value: Any) -> None:
         values = getattr(self, name)
@@ -207,10 +196,9 @@ class Process:
         if network == SOCKETS:
             cards = list(self.interfaces)
             return cards[index] if index is not None and index < len(cards) else "NET/Socket/%s" % index
-        hca = self.devices.get(-1 if index is None else index)
-        if hca is None and not self.devices and index is not None and index < len(self.ports):
-            hca = list(self.ports.values())[index]
-        return hca.name if hca is not None else "NET/%s/%s" % (network, index)
+        if not self.devices and index is not None and index < len(self.ports):
+            return list(self.ports)[index]
+        return self.devices.get(-1 if index is None else index) or "NET/%s/%s" % (network, index)
 
     def rank_at(self, device: Optional[int]) -> Optional[int]:
         """Return the rank of the largest communicator that has a CUDA device, or the only rank."""
@@ -398,10 +386,9 @@ def _hcas(_state: State, process: Process, found: Found) -> None:
     for match in _MERGED.finditer(listed):
         ports = _HCA.findall(match.group(2))
         if ports:
-            name = "+".join(port[1] for port in ports)
-            process.put("devices", int(match.group(1)), Hca(name, int(ports[0][2]), ports[0][3]))
-    for index, name, port, layer in _HCA.findall(_MERGED.sub("", listed)):
-        process.put("devices", int(index), Hca(intern(name), int(port), layer))
+            process.put("devices", int(match.group(1)), "+".join(name for _index, name in ports))
+    for index, name in _HCA.findall(_MERGED.sub("", listed)):
+        process.put("devices", int(index), intern(name))
     process.list_cut = process.list_cut or "..." in listed or "\u2026" in listed
     oob = _OOB.match(rest)
     if oob:
@@ -409,13 +396,12 @@ def _hcas(_state: State, process: Process, found: Found) -> None:
 
 
 def _port(_state: State, process: Process, found: Found) -> None:
-    name, port = found["name"], found.get("port")
-    if port is None:
-        process.put("devices", found["index"], Hca(name, 1))
+    if "layer" in found:
+        process.put("ports", intern(found["name"]), None)
     else:
-        process.put("ports", name, Hca(intern(name), port, found["layer"]))
+        process.put("devices", found["index"], found["name"])
     if found["mbit"]:
-        process.put("speeds", name, found["mbit"])
+        process.put("speeds", found["name"], found["mbit"])
 
 
 def _interfaces(_state: State, process: Process, found: Found) -> None:

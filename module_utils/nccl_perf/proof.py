@@ -111,7 +111,7 @@ def _hosts(job: Job, proof: transport.Transport) -> Dict[str, HostTransport]:
     used: Dict[str, Set[str]] = {}
     without: Dict[str, Set[str]] = {}
     for process in job.processes:
-        parts = (part for device in process.devices.values() for part in device.parts)
+        parts = (part for name in process.devices.values() for part in name.split("+"))
         found.setdefault(_short(process.host), set()).update(parts)
     for process in job.world.began.values() if job.world is not None else ():
         ranks[_short(process.host)] = ranks.get(_short(process.host), 0) + 1
