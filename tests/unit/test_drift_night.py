@@ -278,7 +278,7 @@ def test_an_answer_that_is_none_says_so() -> None:
     data = {"hosts": {"n1": {**GOOD, "findings": [{"check": 7}]}}}
     host = runner.results(data, Manifest(("n1",), (), False), {})["n1"]
     assert host.end == "incomplete"
-    assert [f.have for f in host.findings] == ["its result is not valid: a finding's 'check' is int, expected str"]
+    assert [f.have for f in host.findings] == ["its result is not valid: findings[0].aspect: is missing"]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ from tests.campaigns import ANSWER, FACTS, Nodes, Play, perf, rails_of
 from tests.campaigns import RUN as OWN_RUN
 from tests.localising import Cluster, Fault
 from tests.unit.test_result_schema import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
+from tests.unit.test_verdict import typed
 
 DEEP: Any = "x"
 for _level in range(300):
@@ -100,8 +101,8 @@ ROLES = ["platform", "iommu"]
 def judged(of_bad: dict[str, Any]) -> verdict.HostVerdict:
     """The verdict on a host that has registered this, beside an honest one, whose verdict is as it is without."""
     results = {"bad": of_bad, "good": GOOD}
-    found = verdict.judge(results, ROLES, partial=False)
-    alone = verdict.judge({"good": GOOD}, ROLES, partial=False)
+    found = verdict.judge(typed(results), ROLES, partial=False)
+    alone = verdict.judge(typed({"good": GOOD}), ROLES, partial=False)
     bad, good = found.hosts
     assert good == alone.hosts[0]
     assert found.to_dict()["hosts"]["good"] == alone.to_dict()["hosts"]["good"]
@@ -387,7 +388,7 @@ def test_who_may_be_rebooted(decided: Any, done: Any, drain: Any, role: Any) -> 
 
 
 KEPT = {
-    **verdict.judge({"host": GOOD}, ROLES, partial=False).to_dict()["hosts"]["host"],
+    **verdict.judge(typed({"host": GOOD}), ROLES, partial=False).to_dict()["hosts"]["host"],
     "intent": "0" * 64,
     "end": None,
     "busbw": {"all_reduce-8G": {"busbw": 445.0, "bar": 440.0, "finished": 1.7e9, "simulated": False}},

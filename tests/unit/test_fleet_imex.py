@@ -9,37 +9,28 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import NODES, NODES_CONFIG
-from ansible_collections.busbar.fabric.plugins.plugin_utils import imex_fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import imex
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 RACK = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 ID = NODES_CONFIG.finding_id(NODES)
 ALL = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 
 
-def run(lists: Mapping[str, Sequence[str]], domains: Mapping[str, str] | None = None, **more: Any) -> dict[str, Any]:
+def run(lists: Mapping[str, Sequence[str]], domains: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Host -> what is said of its list; "" where it stays ok."""
-    results: dict[str, dict[str, Any]] = {}
+    results = {}
     for host, nodes in lists.items():
         told = {"domain": (domains or {}).get(host, f"{RACK}.32766"), "nodes": list(nodes)}
-        results[host] = {
-            "node_health": {
-                "findings": [],
-                "passed": [ID, "x.y[live]@z"],
-                "boot_id": "b",
-                "devices": [],
-                "ports": [],
-                "imex": told,
-                **more,
-            }
-        }
-    imex_fleet.join(results)
+        results[host] = role_results({"node_health": {"findings": [], "passed": [ID, "x.y[live]@z"], "imex": told}})
+    imex.join(results)
     found = {}
     for host, of_host in results.items():
         said = of_host["node_health"]
-        assert (ID in said["passed"]) == (not said["findings"])
-        assert "x.y[live]@z" in said["passed"]
-        assert [one["id"] for one in said["findings"]] == [ID] * len(said["findings"])
-        found[host] = said["findings"][0]["have"] if said["findings"] else ""
+        assert (ID in said.passed) == (not said.findings)
+        assert "x.y[live]@z" in said.passed
+        assert [one.id for one in said.findings] == [ID] * len(said.findings)
+        found[host] = said.findings[0].have if said.findings else ""
     return found
 
 
@@ -82,22 +73,17 @@ def test_a_list_that_is_too_short_for_the_hosts_of_the_run() -> None:
     [None, {}, {"domain": "x", "nodes": []}, {"domain": f"{RACK}.1", "nodes": ["; rm"]}, {"domain": 4, "nodes": "a"}],
 )
 def test_what_is_no_valid_answer_is_not_compared(told: Any) -> None:
-    bad = {"node_health": {"findings": [], "passed": [], "devices": [], "ports": [], "imex": told}}
-    results: dict[str, dict[str, Any]] = {
-        "a": bad,
-        "b": {},
-        "c": {"node_health": {"findings": [], "passed": [], "devices": [], "ports": []}},
-    }
-    imex_fleet.join(results)
-    assert results["a"] is bad
-    assert results["a"]["node_health"]["findings"] == []
+    bad = role_results({"node_health": {"findings": [], "passed": [], "imex": told}})
+    results = {"a": dict(bad), "b": {}, "c": role_results({"node_health": {"findings": [], "passed": []}})}
+    imex.join(results)
+    assert results["a"] == bad
 
 
 def test_a_list_that_is_wrong_in_itself_is_said_once() -> None:
-    own = NODES_CONFIG.judge(NODES, "drift", "x", "10.0.0.1 is listed twice").to_dict()
+    own = NODES_CONFIG.judge(NODES, "drift", "x", "10.0.0.1 is listed twice")
     told = {"domain": f"{RACK}.1", "nodes": ["10.0.0.1", "10.0.0.1"]}
-    of = {"findings": [own], "passed": [], "devices": [], "ports": [], "imex": told}
-    good = {"findings": [], "passed": [ID], "devices": [], "ports": [], "imex": {**told, "nodes": list(ALL)}}
-    results: dict[str, dict[str, Any]] = {"a": {"node_health": of}} | {n: {"node_health": good} for n in ("b", "c")}
-    imex_fleet.join(results)
-    assert results["a"]["node_health"]["findings"] == [own]
+    of = {"findings": [own.to_dict()], "passed": [], "imex": told}
+    good = {"findings": [], "passed": [ID], "imex": {**told, "nodes": list(ALL)}}
+    results = {host: role_results({"node_health": of if host == "a" else good}) for host in "abc"}
+    imex.join(results)
+    assert results["a"]["node_health"].findings == (own,)

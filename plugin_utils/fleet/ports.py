@@ -10,16 +10,17 @@ jobs, and no outlier. Joined with the findings of ib_fabric on the same cables: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
+
+from .. import result_schema, suite
+from ..fabric import counters as fabric_rates
+from ..role_result import RoleResult
+from .table import Results
 
 ROLE = "node_health"
 PORT_OUTLIER = Check(
@@ -120,12 +121,12 @@ MEASURES = (
 )
 
 
-def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
-    """Add the findings of the comparison to the role's results.   results: host -> role -> registered result."""
+def join(results: Results, _files: object = None) -> None:
+    """Add the findings of the comparison to the role's results. results: host -> role -> result."""
     ports = [port for host, of_host in results.items() for port in _ports_of(host, of_host.get(ROLE))]
     for host, findings in judge(ports).items():
         before = results[host][ROLE]
-        results[host][ROLE] = {**before, **judged((_behind(one, before["findings"]) for one in findings), before)}
+        results[host][ROLE] = before.adding(_behind(one, before.findings) for one in findings)
     for host in {port.host for port in ports}:
         _behind_the_fabric(host, results[host], {port.pci: port.rail for port in ports if port.host == host})
 
@@ -174,39 +175,33 @@ def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
         yield group[number], texts[number], number in grave
 
 
-def _ports_of(host: str, registered: Any) -> Iterator[Port]:
+def _ports_of(host: str, role: RoleResult | None) -> Iterator[Port]:
     """Yield the ports of a host; none without a valid result, which the verdict reports."""
-    try:
-        said = result_schema.check(ROLE, registered).get("ports", []) if registered else []
-    except codec.Invalid:
-        return
-    for one in said:
+    for one in (role and role.part("ports", result_schema.health_ports)) or ():
         if one["seconds"] is not None and one["seconds"] >= SHORTEST and one["speed"]:
             like = (one["link_layer"], one["speed"])
             yield Port(host, one["rail"], one["pci"], one["device"], like, one["seconds"], one["grown"])
 
 
-def _behind(finding: Finding, found: Sequence[Mapping[str, Any]]) -> Finding:
+def _behind(finding: Finding, found: Sequence[Finding]) -> Finding:
     """Name what the node itself reports of the port as the cause."""
-    own = (one for one in found if one["check"].startswith("node_health.port_") and one["because"] is None)
-    cause = next((one["id"] for one in own if one["id"].endswith("@" + finding.identity)), None)
+    own = (one for one in found if one.check.startswith("node_health.port_") and one.because is None)
+    cause = next((one.id for one in own if one.identity == finding.identity), None)
     return finding if finding.ok else replace(finding, because=cause)
 
 
-def _behind_the_fabric(host: str, of_host: MutableMapping[str, Any], rails: Mapping[str, int]) -> None:
+def _behind_the_fabric(host: str, of_host: dict[str, RoleResult], rails: Mapping[str, int]) -> None:
     """Link a port's finding to that of ib_fabric on its cable, which has both ends."""
-    told = [one for one in result_schema.findings_of(of_host.get(suite.FABRIC)) if one["check"] in _OF_A_CABLE.values()]
-    if not told:
-        return
-    changed = []
-    for one in of_host[ROLE]["findings"]:
-        rail = rails.get(one["subject"].split(" ", 1)[0])
-        if one["check"] in _OF_A_CABLE and one["because"] is None and one["state"] == "drift" and rail is not None:
-            same = [other for other in told if other["subject"] == f"{host} rail {rail}"]
-            # Many equal cables are one line, without their names, which applies to the host, too.
-            many = [
-                other for other in told if other["check"] == _OF_A_CABLE[one["check"]] and " links" in other["subject"]
-            ]
-            one = {**one, "because": next((other["id"] for other in (*same, *many)), None)}
-        changed.append(one)
-    of_host[ROLE] = {**of_host[ROLE], "findings": changed}
+    fabric = of_host.get(suite.FABRIC, RoleResult())
+    told = [one for one in fabric.findings if one.check in _OF_A_CABLE.values()]
+
+    def linked(one: Finding) -> Finding:
+        rail = rails.get(one.subject.split(" ", 1)[0])
+        if one.check not in _OF_A_CABLE or one.because is not None or one.state != "drift" or rail is None:
+            return one
+        same = [other for other in told if other.subject == f"{host} rail {rail}"]
+        # Many equal cables are one line, without their names, which applies to the host, too.
+        many = [other for other in told if other.check == _OF_A_CABLE[one.check] and " links" in other.subject]
+        return replace(one, because=next((other.id for other in (*same, *many)), None))
+
+    of_host[ROLE] = replace(of_host[ROLE], findings=tuple(map(linked, of_host[ROLE].findings)))

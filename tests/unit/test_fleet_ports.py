@@ -7,10 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_ports
-from ansible_collections.busbar.fabric.plugins.plugin_utils import port_fleet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import ports as port_fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 PACKETS = {"port_xmit_packets": 10**9, "port_rcv_packets": 10**9}
 
@@ -36,9 +38,15 @@ def of_host(odd: dict[str, int], layer: str = "InfiniBand", seconds: float | Non
     return {**Plan().result(), "notes": [], "boot_id": "b", "devices": [], "ports": ports}
 
 
-def findings(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def joined(registered: dict[str, dict[str, Any]]) -> dict[str, dict[str, RoleResult]]:
+    results = {host: role_results(of_host) for host, of_host in registered.items()}
     port_fleet.join(results)
-    return [(host, one) for host, of_role in results.items() for one in of_role["node_health"]["findings"]]
+    return results
+
+
+def findings(registered: dict[str, dict[str, Any]]) -> list[tuple[str, Finding]]:
+    results = joined(registered)
+    return [(host, one) for host, of_role in results.items() for one in of_role["node_health"].findings]
 
 
 @pytest.mark.parametrize(
@@ -56,12 +64,13 @@ def findings(results: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, An
 )
 def test_the_one_that_stands_out_is_named(odd: dict[str, int], severity: str) -> None:
     ((host, found),) = findings(fleet(**odd))
-    assert (host, found["subject"], found["severity"]) == ("node02", "0000:03:00.0 mlx5_3 rail 3", severity)
-    assert "three quarters have 0 or less" in found["have"]
+    assert (host, found.subject, found.severity) == ("node02", "0000:03:00.0 mlx5_3 rail 3", severity)
+    assert "three quarters have 0 or less" in (found.have or "")
     # A tenth of that is nothing.
     results = fleet(**{name: n // 10 for name, n in odd.items()})
     assert findings(results) == []
-    assert all(of["node_health"]["passed"] == ["node_health.port_outlier[live]@ports"] for of in results.values())
+    passed = [of["node_health"].passed for of in joined(results).values()]
+    assert passed == [["node_health.port_outlier[live]@ports"]] * len(results)
 
 
 def test_what_all_have_stands_out_nowhere() -> None:
@@ -85,7 +94,7 @@ def test_only_ports_that_are_alike_and_told_are_compared() -> None:
     for seconds in (None, 600.0):
         results["node02"] = {"node_health": of_host({"symbol_error": 900}, seconds=seconds)}
         assert findings(results) == []
-        assert "node_health.port_outlier" not in str(results["node02"])
+        assert "node_health.port_outlier" not in str(joined(results)["node02"])
     # An idle port has no share of its packets.
     idle = fleet(packet_seq_err=90_000)
     idle["node02"]["node_health"]["ports"][3]["grown"].update(port_xmit_packets=90_001)
@@ -98,9 +107,9 @@ def test_an_answer_that_is_none_costs_nobody_else_anything() -> None:
     results["node06"] = {}
     results["node07"]["node_health"]["ports"][0]["grown"] = {"x" * 100: -1}
     results["node08"]["node_health"] = {"failed": True, "msg": "x"}
-    port_fleet.join(results)
-    assert len(results["node02"]["node_health"]["findings"]) == 1
-    assert results["node05"] == {"node_health": {"unreachable": True}}
+    found = joined(results)
+    assert len(found["node02"]["node_health"].findings) == 1
+    assert found["node05"] == role_results(results["node05"])
 
 
 def test_what_the_node_says_of_its_port_is_the_cause() -> None:
@@ -108,7 +117,7 @@ def test_what_the_node_says_of_its_port_is_the_cause() -> None:
     results = fleet(port_rcv_errors=900)
     results["node02"]["node_health"]["findings"] = [own.to_dict()]
     (_host, first), (_same, second) = findings(results)
-    assert (first["because"], second["because"]) == (None, own.id)
+    assert (first.because, second.because) == (None, own.id)
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -120,10 +129,10 @@ def test_a_cable_that_the_fabric_tells_of_is_told_once(many: bool) -> None:
     results["node02"]["node_health"]["findings"] = [own.to_dict()]
     results["node02"]["ib_fabric"] = {**Plan().result(), "findings": [told.to_dict()]}
     ((_host, found),) = findings(results)
-    assert found["because"] == told.id
+    assert found.because == told.id
     # Of another rail it tells nothing.
     if not many:
         other = fabric_rates.LINK_DOWNED.judge("node02 rail 13", "drift", "up", "both ends went down", "counters")
         results["node02"]["node_health"]["findings"] = [own.to_dict()]
         results["node02"]["ib_fabric"] = {**Plan().result(), "findings": [other.to_dict()]}
-        assert findings(results)[0][1]["because"] is None
+        assert findings(results)[0][1].because is None

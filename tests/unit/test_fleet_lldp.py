@@ -14,8 +14,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as 
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
-from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_fleet, verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_fleet import Files
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from tests.unit.test_lldp import port, switch
 
@@ -43,8 +45,8 @@ def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped
 def joined(results: Results, files: Files | None = None) -> list[tuple[str, str, str]]:
     """Host, check and subject of what is not ok, as the verdict has it."""
     before = deepcopy(results)
-    kept = {host: dict(of_host) for host, of_host in results.items()}
-    lldp_fleet.join(kept, dict.fromkeys(results, files) if files else {})
+    kept = {host: role_results(of_host) for host, of_host in results.items()}
+    lldp.join(kept, dict.fromkeys(results, files) if files else {})
     assert results == before, "what Ansible has registered is not ours to change"
     judged = verdict.judge(kept, ["lldp"], partial=False)
     for host in judged.hosts:
@@ -126,9 +128,9 @@ def test_slow_rails_between_leaves_alone_point_to_the_uplinks() -> None:
             ]
             good = [f"perftest.bandwidth[live]@{one}" for one in subjects if one not in slow]
             results[host]["verify"] = {"findings": [one.to_dict() for one in bad], "passed": good}
-        kept = {host: dict(of_host) for host, of_host in results.items()}
-        lldp_fleet.join(kept, {})
-        return [note for of_host in kept.values() for note in of_host["lldp"]["notes"] if "ECMP" in note]
+        kept = {host: role_results(of_host) for host, of_host in results.items()}
+        lldp.join(kept, {})
+        return [note for of_host in kept.values() for note in of_host["lldp"].notes if "ECMP" in note]
 
     assert verified(()) == []
     [said, again] = verified(("rail 1 to node2", "rail 3 to node2", "rail 3 to node3"))

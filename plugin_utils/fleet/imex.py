@@ -8,35 +8,28 @@ A domain is identified by UUID and clique: the clique's number alone is repeated
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import NODES, NODES_CONFIG
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
+
+from .. import result_schema
+from ..role_result import RoleResult
+from .table import Results
 
 ROLE = "node_health"
 
 
-def join(results: Mapping[str, MutableMapping[str, Any]]) -> None:
-    """Add the findings of the comparison to the role's results. results: host -> role -> registered result."""
+def join(results: Results, _files: object = None) -> None:
+    """Add the findings of the comparison to the role's results. results: host -> role -> result."""
     domains: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for host, of_host in results.items():
-        told = _valid_domain(of_host.get(ROLE))
+        told = of_host[ROLE].part("imex", result_schema.imex) if ROLE in of_host else None
         if told is not None:
             domains[told["domain"]][host] = tuple(told["nodes"])
     for domain, lists in domains.items():
         for host, said in _differences(lists).items():
             _add(results[host], domain, said)
-
-
-def _valid_domain(registered: Any) -> dict[str, Any] | None:
-    """Return the role's domain; None without a valid result, which the verdict reports, or a domain."""
-    try:
-        found: dict[str, Any] | None = result_schema.check(ROLE, registered).get("imex") if registered else None
-    except codec.Invalid:
-        return None
-    return found
 
 
 def _differences(lists: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
@@ -67,14 +60,10 @@ def _some(names: list[str]) -> str:
     return names[0] + (" and %d more" % (len(names) - 1) if names[1:] else "")
 
 
-def _add(of_host: MutableMapping[str, Any], domain: str, said: str) -> None:
-    """Add a finding to a copy of the registered result. A list that is wrong in itself has its finding already."""
+def _add(of_host: dict[str, RoleResult], domain: str, said: str) -> None:
+    """Add a finding. A list that is wrong in itself has its finding already."""
     before = of_host[ROLE]
     found = NODES_CONFIG.judge(NODES, "drift", f"the same on all nodes of the domain {domain}", said)
-    if any(one["id"] == found.id for one in before["findings"]):
-        return
-    of_host[ROLE] = {
-        **before,
-        **judged([found], before),
-        "passed": [name for name in before["passed"] if name != found.id],
-    }
+    if all(one.id != found.id for one in before.findings):
+        rest = [name for name in before.passed if name != found.id]
+        of_host[ROLE] = replace(before, passed=rest).adding([found])

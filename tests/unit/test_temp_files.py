@@ -11,17 +11,17 @@ import sys
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core import temp_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange
 
 HOLDS = """\
 import os, signal, sys, tempfile
 sys.path[:0] = {paths!r}
-from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core import temp_files
 tempfile.tempdir = {folder!r}
-kept = orphans.new_file({folder!r}, ".a.conf.busbar-")
-with orphans.new_directory("busbar-test-") as directory:
+kept = temp_files.new_file({folder!r}, ".a.conf.busbar-")
+with temp_files.new_directory("busbar-test-") as directory:
     open(os.path.join(directory, "x"), "w").close()
     print("ready", flush=True)
     signal.pause()
@@ -46,7 +46,7 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_is_held_stays(tmp_pa
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", None, "new\n", backup=True))
-    orphans.sweep(str(tmp_path), "busbar-test-")
+    temp_files.sweep(str(tmp_path), "busbar-test-")
     left = sorted(path.name for path in tmp_path.iterdir())
     assert [name for name in left if not name.startswith((".a.conf.busbar-", "busbar-test-"))] == [
         ".a.conf.mine",
@@ -56,11 +56,11 @@ def test_what_a_killed_run_left_goes_with_the_next_and_what_is_held_stays(tmp_pa
     alive.kill()
     alive.communicate()
     apply.write(Host(str(tmp_path), str(tmp_path)), FileChange("/a.conf", "new\n", None))
-    orphans.sweep(str(tmp_path), "busbar-test-")
+    temp_files.sweep(str(tmp_path), "busbar-test-")
     assert sorted(os.listdir(tmp_path)) == [".a.conf.busbar-link", ".a.conf.mine"]
 
 
 def test_a_directory_is_gone_with_its_block() -> None:
-    with orphans.new_directory("busbar-test-") as directory:
+    with temp_files.new_directory("busbar-test-") as directory:
         (Path(directory) / "x").touch()
     assert not os.path.exists(directory)

@@ -8,7 +8,7 @@ For a host without neighbours, a table exported by the switches' own tools may n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,13 +17,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import judged
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 
-from . import cabling_neighbours, lldp_leaf, lldp_uplinks, suite
-from .fabric import cabling_plan
-from .lldp_leaf import End, aliases
+from .. import cabling_neighbours, lldp_leaf, lldp_uplinks, result_schema, suite
+from ..codec import many
+from ..fabric import cabling_plan
+from ..lldp_leaf import End, aliases
+from ..role_result import RoleResult
+from .table import Results
 
 ROLE = "lldp"
 PLAN = Check(
@@ -33,6 +34,7 @@ PLAN = Check(
 )
 "Can the cabling plan and the table of neighbours of the inventory be read"
 T = TypeVar("T")
+_NEIGHBOURS = many(result_schema.neighbour, 200)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Files:
         return cls(values.get("busbar_fabric_plan") or "", values.get("busbar_lldp_neighbours") or "")
 
 
-def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Files]) -> None:
+def join(results: Results, files: Mapping[str, Files]) -> None:
     """Add the findings of the comparison to the role's results (host -> role -> result). files: by host."""
     heard = {host: _read_ends(host, of_host.get(ROLE)) for host, of_host in results.items()}
     alike: dict[Files, list[str]] = defaultdict(list)
@@ -63,24 +65,20 @@ def join(results: Mapping[str, MutableMapping[str, Any]], files: Mapping[str, Fi
                 _add(results[host], [*no_plan, *no_table])
             continue
         ends = [end for host in hosts for end in heard[host]]
-        told = _ends_from_table(
-            [end for end in ends if not end.chassis], known or (), [end for end in ends if end.chassis]
-        )
-        judged = lldp_leaf.judge([*(end for end in ends if end.chassis), *told], plan)
+        own = [end for end in ends if end.chassis]
+        told = _ends_from_table([end for end in ends if not end.chassis], known or (), own)
+        judged = lldp_leaf.judge([*own, *told], plan)
         for host, findings in judged.items():
             _add(results[host], findings)
         for end in told:
             _close_gap(results[end.host], end, named.neighbours)
-        _point(results, [*(end for end in ends if end.chassis), *told])
+        _point(results, [*own, *told])
 
 
-def _read_ends(host: str, registered: object) -> list[End]:
+def _read_ends(host: str, role: RoleResult | None) -> list[End]:
     """Return the ends of a host; [] without a valid result, which the verdict reports."""
-    try:
-        said = result_schema.check(ROLE, registered).get("neighbours", []) if registered else []
-    except codec.Invalid:
-        return []
     names = ("rail", "netdev", "device", "chassis", "name", "port", "description", "mac")
+    said = (role and role.part("neighbours", _NEIGHBOURS)) or ()
     return [End(host, **{name: one[name] for name in names}) for one in said]
 
 
@@ -122,39 +120,29 @@ def _port_names(name: str) -> set[str]:
     return {name, *(digits for digits in aliases(name) if len(digits) == 12)} - {""}
 
 
-def _add(of_host: MutableMapping[str, Any], findings: Iterable[Finding]) -> None:
-    before = of_host[ROLE]
-    of_host[ROLE] = {**before, **judged(findings, before)}
+def _add(of_host: dict[str, RoleResult], findings: Iterable[Finding]) -> None:
+    of_host[ROLE] = of_host[ROLE].adding(findings)
 
 
-def _point(results: Mapping[str, MutableMapping[str, Any]], ends: Iterable[End]) -> None:
+def _point(results: Results, ends: Iterable[End]) -> None:
     leaves: dict[tuple[str, int], frozenset[str]] = defaultdict(frozenset)
     for end in ends:
         leaves[end.host, end.rail] |= {end.switch}
     tested = []
     for host in sorted({end for end, _rail in leaves}):
-        proven = result_schema.given(results[host].get(suite.VERIFY))
-        tested += lldp_uplinks.tests(host, proven.get("findings") or [], proven.get("passed") or [])
+        proven = results[host].get(suite.VERIFY, RoleResult())
+        tested += lldp_uplinks.tests(host, proven.findings, proven.passed)
     for host, said in lldp_uplinks.evidence(tested, leaves).items():
-        before = results[host][ROLE]
-        results[host][ROLE] = {**before, "notes": [*before.get("notes", []), said]}
+        results[host][ROLE] = results[host][ROLE].adding((), [said])
 
 
-def _close_gap(of_host: MutableMapping[str, Any], end: End, source: str) -> None:
+def _close_gap(of_host: dict[str, RoleResult], end: End, source: str) -> None:
     """Replace the finding that an end has no neighbour: the table has it."""
     before = of_host[ROLE]
-    silent = [
-        one
-        for one in before["findings"]
-        if one["check"] == NEIGHBOUR.id and one["state"] == "unknown" and end.netdev in one["subject"].split()
-    ]
-    gone = {one["id"] for one in silent}
-    kept = [{**one, "because": None} if one["because"] in gone else one for one in before["findings"]]
-    notes = [*before.get("notes", []), f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"]
-    of_host[ROLE] = {
-        **before,
-        "findings": [one for one in kept if one["id"] not in gone],
-        "passed": [*before["passed"], *sorted(gone)],
-        "evidence": {**before.get("evidence", {}), **{name: [end.switch, source] for name in gone}},
-        "notes": notes,
+    silent = {
+        one.id
+        for one in before.findings
+        if one.check == NEIGHBOUR.id and one.state == "unknown" and end.netdev in one.subject.split()
     }
+    note = f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"
+    of_host[ROLE] = before.passing(silent, [end.switch, source]).adding((), [note])
