@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ DEAF = {BW: 'echo "Couldn\'t connect to 10.0.0.2:18600" >&2; exit 1'}
 LOST = {BW: f"echo 99 > NODE/hw{DEVICE}/ports/1/hw_counters/packet_seq_err"}
 CHECK = {"check_mode": True}
 # Case -> what is otherwise on the node (text of a file, None for no file, what ib_write_bw does), and the options.
-RUNS: dict[str, tuple[dict[str, str | None], dict[str, Any]]] = {
+RUNS: dict[str, tuple[Mapping[str, str | None], dict[str, Any]]] = {
     "good": ({}, {}),
     "a slow latency": (SLOW, {}),
     "a slow latency, no value of the site": (SLOW, {"latency": None}),

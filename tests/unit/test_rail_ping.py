@@ -66,9 +66,12 @@ def test_in_a_round_nobody_has_two_partners_and_no_host_is_left_out_in_the_end(h
 
 
 def test_both_directions_of_every_rail_that_both_have() -> None:
-    peers = [HERE, THERE, replace(HERE, rail=4, address="10.0.4.1"), replace(THERE, rail=5, address="10.0.5.2")]
-    assert rail_ping.pings([("node01", "node02")], peers) == (Ping(HERE, THERE), Ping(THERE, HERE))
-    assert rail_ping.pings([("node01", "node03")], peers) == ()
+    here, there = (HERE, replace(HERE, rail=4, address="10.0.4.1")), (THERE, replace(THERE, rail=5, address="10.0.5.2"))
+    plan = rail_ping.plan([Member("node01", "a", here), Member("node02", "a", there)])
+    assert [[one.ping for one in asked] for asked, _alone in plan.values()] == [
+        [Ping(HERE, THERE)],
+        [Ping(THERE, HERE)],
+    ]
 
 
 # -- findings --------------------------------------------------------------------------------------------------------
