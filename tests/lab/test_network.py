@@ -22,6 +22,7 @@ from lab import qos, store, tree
 from lab.faults import CATALOGUE
 from lab.machine import Machine
 from lab.machines import hgx_h200_roce
+from tests.lab.conftest import few_slots
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node02", "node03")
@@ -33,7 +34,7 @@ RAILS = 8
 @pytest.fixture(scope="module")
 def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("two")
-    store.create(directory, dict.fromkeys(NODES, hgx_h200_roce))
+    store.create(directory, few_slots(dict.fromkeys(NODES, hgx_h200_roce)))
     return directory
 
 
@@ -73,7 +74,7 @@ def names(lab: Path, node: str) -> list[str]:
 
 
 def test_rails_come_up_with_1500_and_what_the_site_has_set_with_that(tmp_path: Path) -> None:
-    store.create(tmp_path / "lab", {"node02": hgx_h200_roce})
+    store.create(tmp_path / "lab", few_slots({"node02": hgx_h200_roce}))
     found = links(tmp_path / "lab", "node02")
     assert [found[name]["mtu"] for name in names(tmp_path / "lab", "node02")] == [1500] * RAILS
     assert found[BOND]["mtu"] == found["enp225s0f0np0"]["mtu"] == 9000
@@ -103,7 +104,7 @@ def test_with_netplan_the_mtu_is_in_a_file_of_its_own_and_kept_by_a_boot(
         return machine
 
     lab = tmp_path / "lab"
-    store.create(lab, {"node02": with_netplan})
+    store.create(lab, few_slots({"node02": with_netplan}))
     arguments = {
         "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
         "fabric": "ethernet",

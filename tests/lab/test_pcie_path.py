@@ -14,6 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boo
 from lab import store, tree
 from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from tests.lab.conftest import few_slots
 
 Answer = Callable[..., dict[str, Any]]
 UNIT = f"pcie_path.unit[persisted]@{boot_unit.UNIT}"
@@ -22,7 +23,7 @@ UNIT = f"pcie_path.unit[persisted]@{boot_unit.UNIT}"
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """A lab of its own: what is written to registers and below the system root stays."""
-    store.create(tmp_path / "lab")
+    store.create(tmp_path / "lab", few_slots(store.STANDARD))
     return tmp_path / "lab"
 
 
