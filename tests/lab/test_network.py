@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.action import rail_ping_plan
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
+from ansible_collections.busbar.fabric.plugins.modules import perftest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
 
 from lab import qos, store, tree
 from lab.faults import CATALOGUE
@@ -165,13 +165,13 @@ def member(lab: Path, node: str) -> rail_ping.Member:
     machine = topology.read(host, ask_nvidia_smi=False)
     info = rail_info.read(host, machine, rails.match(machine, wanted), wanted, "ipv4", None)
     values = {"busbar_intent": {"values": {"busbar_mtu": 9000}, "profile_name": "hgx-h200"}}
-    return rail_ping_plan.member(node, values, info)
+    return verification.member(node, {**values, "rail_info_result": {"info": json.loads(json.dumps(info.to_dict()))}})
 
 
 @pytest.fixture
 def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Plans over both nodes and runs the module on each; what is not ok, by node."""
-    monkeypatch.setitem(run_module.__globals__["MODULES"], "rail_ping", rail_ping_module)
+    monkeypatch.setitem(run_module.__globals__["MODULES"], "perftest", perftest)
 
     def run(lab: Path) -> dict[str, list[dict[str, Any]]]:
         found = {}
@@ -179,7 +179,7 @@ def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPat
             assert alone == ()
             pings = [one.to_dict() for one in asked]
             roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
-            result = run_module("rail_ping", pings=json.loads(json.dumps(pings)), **roots)
+            result = run_module("perftest", pings=json.loads(json.dumps(pings)), **roots)
             assert len(result["findings"]) + len(result["passed"]) == RAILS
             found[node] = result["findings"]
         return found
