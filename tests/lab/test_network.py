@@ -42,7 +42,7 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(_two: Path) -> Path:
     """Two RoCE nodes whose rails all have an MTU of 9000."""
     for node in NODES:
-        tree.write_hardware(hgx_h200_roce(node), _two / node / "hw")
+        tree.write_hardware(store.healthy(_two, node), _two / node / "hw")
         for netdev in names(_two, node):
             for file, value in (("mtu", "9000"), ("operstate", "up")):
                 qos.replace(f"{_two}/{node}/hw/sys/class/net/{netdev}/{file}", f"{value}\n")
@@ -192,7 +192,7 @@ def test_full_packets_pass_between_healthy_nodes(two: Path, ask: Ask) -> None:
 
 
 def test_the_smaller_end_and_the_switch_are_named_on_both_nodes_and_silence_is_unknown(two: Path, ask: Ask) -> None:
-    tree.write_hardware(CATALOGUE["path-mtu"].apply(hgx_h200_roce("node03")), two / "node03/hw")
+    tree.write_hardware(CATALOGUE["path-mtu"].apply(store.healthy(two, "node03")), two / "node03/hw")
     says(two, "node03", "ip", "link", "set", RAIL5, "mtu", "1500")
     says(two, "node03", "ip", "link", "set", RAIL7, "down")
     found = ask(two)
