@@ -24,7 +24,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     failed: Optional[peermem.Failure] = None
     plans: List[Plan] = []
     wanted = given["profile"]
