@@ -164,7 +164,7 @@ RETURN = r"""
 measured:
   description:
     - What the program printed - ranks, rows with their figures, release, errors. Empty where there is nothing.
-    - With O(repeats) the run that is nearest to the median. Over several hosts C(ranks) is empty, see C(ranks).
+    - With O(repeats) the run that is nearest to the median. Over several hosts C(ranks) is empty, see RV(ranks).
   type: dict
   returned: success
 busbw:
