@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail

@@ -17,7 +17,7 @@ from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 from ansible_collections.busbar.fabric.plugins.action import host_audit
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, intent, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, VALUES
