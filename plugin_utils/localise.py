@@ -264,25 +264,17 @@ class Localisation:
         kind = asked[0].kind
         self.rounds[kind] = self.rounds.get(kind, 0) + 1
         self.tests[kind] = self.tests.get(kind, 0) + len(asked)
-        found = [self._judged(test, given.get(test, Result(test, said="no result came back"))) for test in asked]
+        complete = [given.get(test, Result(test, said="no result came back")) for test in asked]
         self._round = None
-        self.evidence += [one for one in found if one.test.kind not in (RAILS, GPUS)]
+        within = {RAILS: self._take_rails, GPUS: self._take_gpus}.get(kind)
+        if within is not None:
+            for result in complete:
+                within(result.test, result)
+            return
+        found = [self._judged(result) for result in complete]
+        self.evidence += found
         if kind == PAIR:
-            for one in found:
-                for host in one.test.hosts:
-                    self._of_host.setdefault(host, []).append(one)
-            if self.appeals is None:
-                self.pairs.take({_pair(one.test.hosts): one.outcome for one in found}, lost)
-            for one in found if self.appeals is not None else ():
-                if one.outcome == PASS:
-                    self.pairs.clear(*one.test.hosts)
-                    self._good_of_leaf = None
-        elif kind == RAILS:
-            for test in asked:
-                self._take_rails(test, given.get(test, Result(test, said="no result came back")))
-        elif kind == GPUS and self.gpus is not None:
-            for test in asked:
-                self._take_gpus(test, given.get(test, Result(test, said="no result came back")))
+            self._take_pairs(found, lost)
         elif kind == LEAF:
             for one in found:
                 self.leaves[one.test.about[0]].append(one)
@@ -291,9 +283,21 @@ class Localisation:
         else:
             self.cluster += found
 
-    def _judged(self, test: Test, result: Result) -> Evidence:
-        bar = self._bar_of(test)
-        return Evidence(test, result.figure, bar, judge_figure(result.figure, bar), result.said)
+    def _take_pairs(self, found: Sequence[Evidence], lost: Mapping[str, str]) -> None:
+        for one in found:
+            for host in one.test.hosts:
+                self._of_host.setdefault(host, []).append(one)
+        if self.appeals is None:
+            self.pairs.take({_pair(one.test.hosts): one.outcome for one in found}, lost)
+            return
+        for one in found:
+            if one.outcome == PASS:
+                self.pairs.clear(*one.test.hosts)
+                self._good_of_leaf = None
+
+    def _judged(self, result: Result) -> Evidence:
+        bar = self._bar_of(result.test)
+        return Evidence(result.test, result.figure, bar, judge_figure(result.figure, bar), result.said)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
