@@ -41,13 +41,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     gate_files,
     host_variables,
     intent,
-    lldp_fleet,
     output_limit,
     result_schema,
     suite,
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
 
@@ -163,8 +163,8 @@ class Question:
         told["evidence"] = findings_file.packed(evidence)
         told["off"] = cached_for(self.wanted, "off", lambda: expected.off(self.wanted))
         told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
-        files = lldp_fleet.Files.from_values(self.wanted["values"])
-        if files != lldp_fleet.Files():
+        files = Files.from_values(self.wanted["values"])
+        if files != Files():
             told["cabling"] = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
         told["compare"] = cached_for(self.wanted, "compare", lambda: declaration(self.wanted))
         told["sharp"] = self.wanted["values"]["busbar_sharp"]

@@ -22,15 +22,26 @@ BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
 
 
 class ActionModule(ControlAction):
-    SPEC: ClassVar[Spec] = {"fail": {"type": "bool", "default": True}}
+    SPEC: ClassVar[Spec] = {"fail": {"type": "bool", "default": True}, "together": {"type": "bool", "default": False}}
 
     def act(self, variables: Values, given: Values) -> Values:
+        if given["together"]:
+            return _together(variables)
         try:
             return {**of_host(variables, self._templar), "changed": False}
         except ParseError as error:
             # One sentence per mistake, and nothing has been touched yet.
             msg = f"{variables.get('inventory_hostname')}: {error}"
             return {"failed": given["fail"], "msg": msg, "errors": intent.sentences(error)}
+
+
+def _together(variables: Values) -> Values:
+    """Fail once for all hosts whose inventory is wrong."""
+    hosts = variables["ansible_play_hosts_all"]
+    read = {host: variables["hostvars"].raw_get(host).get("busbar_intent") or {} for host in hosts}
+    wrong = {host: found.get("errors") or ["it was not read"] for host, found in read.items() if "values" not in found}
+    msg = f"the inventory is wrong, nothing was changed: {intent.summarise_errors(wrong)}"
+    return {"changed": False, "failed": True, "msg": msg} if wrong else {"changed": False}
 
 
 def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:

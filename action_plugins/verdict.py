@@ -17,7 +17,6 @@ from ansible.utils.display import Display
 from ansible.vars.hostvars import HostVarsVars
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import CONGESTION
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
@@ -35,6 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 display = Display()
 COLLECTION = "busbar.fabric."
@@ -96,7 +96,7 @@ class ActionModule(ControlAction):
             role,
             *(one.name for one in suite.SUITE if one.home == role and due_roles.has_registered(one.name, variables)),
         ]
-        results = {
+        registered = {
             name: due_roles.registered_by(name, variables)
             for name in roles
             if due_roles.has_registered(name, variables)
@@ -105,7 +105,7 @@ class ActionModule(ControlAction):
         off = expected.off(wanted) if "values" in wanted else {}
         hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
         entries = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
-        judged = verdict.judge({host: results}, roles, partial=False, off={host: off})
+        judged = verdict.judge({host: role_results(registered)}, roles, partial=False, off={host: off})
         judged = verdict.accept(judged, {host: entries}, accepted.today()).scrubbed(hidden)
         # A role that is off and has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
@@ -129,7 +129,7 @@ class _Found:
     accepted: host -> deviations that the inventory accepts.
     """
 
-    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: dict[str, dict[str, RoleResult]] = field(default_factory=dict)
     more: dict[str, dict[str, Any]] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     simulated: bool = False
@@ -144,7 +144,7 @@ class _Found:
         """Return value and source of each passed check of a host, without the secrets of its variables."""
         found: dict[str, list[str]] = findings_file.unpacked(self.audited[host])
         for result in self.results[host].values():
-            found.update(result_schema.given(result).get("evidence", {}))
+            found.update({name: [*pair] for name, pair in result.evidence.items()})
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
     def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
@@ -158,7 +158,7 @@ class _Found:
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:
-                of_host.setdefault(role, Plan().result())
+                of_host.setdefault(role, RoleResult())
         return [*roles, *more]
 
     def add(
@@ -188,12 +188,13 @@ class _Found:
         first = roles[0] if roles and verdict.played(roles[0], variables) else "node_lock"
         own = [role for role in suite.ON_DEMAND if due_roles.has_registered(role, raw)]
         self.on_demand.update(own)
-        results = self.results[host] = due_roles.results(raw, [*dict.fromkeys((*roles, *own))], first, nightly)
+        registered = due_roles.results(raw, [*dict.fromkeys((*roles, *own))], first, nightly)
         for role, told in reboot.untouched(raw).items():
             if role in roles and verdict.played(role, variables):
-                results.setdefault(role, told)
-        busbw = _busbw(results.get("nccl_benchmark") or {})
-        health = _health(results.get("node_health") or {})
+                registered.setdefault(role, told)
+        self.results[host] = role_results(registered)
+        busbw = _busbw(registered.get("nccl_benchmark") or {})
+        health = _health(registered.get("node_health") or {})
         # A host that was worked on afterwards has its end from that, and not from an audit without a response.
         worked = any(f"{role}_result" in raw for role in roles)
         end = None if worked else _end(audit)

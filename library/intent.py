@@ -16,9 +16,15 @@ description:
   - Runs on the control node and touches no host.
 options:
   fail:
-    description: Whether to fail if the inventory is wrong; V(false) leaves that to M(busbar.fabric.intent_check).
+    description: Whether to fail if the inventory is wrong; V(false) leaves that to a task with O(together).
     type: bool
     default: true
+  together:
+    description:
+      - Reads nothing, and fails if what was registered as C(busbar_intent) is wrong for any host of the play. The
+        message names each mistake once, with the hosts that have it. For a task with C(run_once).
+    type: bool
+    default: false
 notes:
   - C(docs/variables.md) lists the variables.
 extends_documentation_fragment:
@@ -28,7 +34,13 @@ extends_documentation_fragment:
 EXAMPLES = r"""
 - name: Check the intent of every host before any host is touched
   busbar.fabric.intent:
+    fail: false
   register: busbar_intent
+
+- name: Stop before any host is touched where the inventory is wrong
+  busbar.fabric.intent:
+    together: true
+  run_once: true
 """
 
 RETURN = r"""

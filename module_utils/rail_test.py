@@ -10,9 +10,9 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import nic_counters, perftest
+from . import nic_counters, perftest, perftest_errors
 from .change import apply, busy
-from .core import orphans, process_group, trusted
+from .core import process_group, temp_files, trusted
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, Untrusted, search_path
 from .core.plan import FileChange
@@ -186,7 +186,7 @@ class Task:
         """Runs all at once, and adds a result to each rail."""
         if not work:
             return
-        with orphans.new_directory("busbar-perftest-") as directory:
+        with temp_files.new_directory("busbar-perftest-") as directory:
             programs, commands = [], []
             for number, (rail, test) in enumerate(work):
                 argv = self.argv(rail, test)
@@ -265,7 +265,7 @@ class Task:
 
 
 def _nobody_there(rail: Rail) -> bool:
-    return bool(rail.results) and rail.results[-1].reason.startswith(perftest.NOT_LISTENING)
+    return bool(rail.results) and rail.results[-1].reason.startswith(perftest_errors.NOT_LISTENING)
 
 
 def _text(path: str) -> str:

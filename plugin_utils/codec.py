@@ -12,7 +12,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import fields, is_dataclass
 from re import Pattern
 from typing import Any, TypeVar
@@ -156,7 +156,7 @@ def _within(name: str, check: Check, value: Any) -> None:
         raise error.within(name) from None
 
 
-def _sized(value: Any, kind: type, called: str, items: str, limit: int, least: int = 0) -> None:
+def _sized(value: Any, kind: type[Sized], called: str, items: str, limit: int, least: int = 0) -> None:
     if not isinstance(value, kind):
         raise Invalid(f"is {quoted(value)}, expected {called}")
     if len(value) < least:
@@ -206,7 +206,7 @@ def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
 class Record:
     """A check of a dictionary with these keys and, unless others are allowed, no more."""
 
-    def __init__(self, keys: Mapping[str, Check], optional: Collection[str], others: bool) -> None:
+    def __init__(self, keys: Mapping[str, Check], optional: Collection[str] = (), others: bool = False) -> None:
         self.keys = keys
         self._needed = set(keys).difference(optional)
         self._others = others
@@ -236,6 +236,11 @@ def is_valid(of: Check, value: Any) -> bool:
     return True
 
 
+def each(names: Collection[str], check: Check) -> dict[str, Any]:
+    """Return name -> the check, for ``record`` and ``of_class``."""
+    return dict.fromkeys(names, check)
+
+
 # -- dataclasses -------------------------------------------------------------------------------------------------------
 
 # What a field of this type holds, unless its name has a limit.
@@ -255,7 +260,7 @@ def _number_key(value: Any) -> None:
 
 
 def of_class(
-    kind: type, limits: Mapping[str, Check] | None = None, optional: Collection[str] = (), **own: Check
+    kind: type, limits: Mapping[str, Check] | None = None, optional: Collection[str] = (), **own: Any
 ) -> Record:
     """Return a check of the plain data of a dataclass: its fields are the keys.
 
@@ -267,7 +272,7 @@ def of_class(
     unknown = set(own) - set(of)
     if unknown:
         raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
-    return record(optional, **of)
+    return Record(of, optional)
 
 
 @functools.cache
@@ -296,7 +301,8 @@ def _check_of(hint: Any, limit: Check | None, limits: Mapping[str, Check]) -> Ch
 
 def build(kind: type[T], data: Mapping[str, Any]) -> T:
     """Return the dataclass of plain data that a check of it has accepted. Raises what the class itself does."""
-    return kind(**{name: _built(_hints(kind)[name], value) for name, value in data.items()})
+    hints = _hints(kind)  # type: ignore[arg-type]
+    return kind(**{name: _built(hints[name], value) for name, value in data.items()})
 
 
 def _built(hint: Any, value: Any) -> Any:

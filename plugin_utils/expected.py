@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge as health
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks as conf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult
 
 Data = due_roles.AuditResult
 # Role -> the value that turns it off, as the verdict prints it, and whether it does on a host of this profile.
@@ -42,7 +43,7 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
 _ALWAYS = tuple(
     check.id
     for check in (
-        *(platform.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
+        *(platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
     )
 )
 _OF_ROCE = dict.fromkeys(("lldp", "mtu", "multirail", "roce_qos"), "no RoCE rails")
@@ -57,7 +58,7 @@ def off(wanted: Data) -> dict[str, str]:
     return found if profile.roce_rails(asked) else {**found, **_OF_ROCE}
 
 
-def lacking(role: str, result: Data) -> str:
+def lacking(role: str, result: RoleResult) -> str:
     """Return what a valid result without findings of a role that is on lacks; empty where nothing is missing.
 
     A note explains why nothing was judged.
@@ -65,8 +66,8 @@ def lacking(role: str, result: Data) -> str:
     known = suite.PROVISIONED.get(role)
     if known is None:
         return ""
-    good = {name.partition("[")[0] for name in result["passed"]}
+    good = {name.partition("[")[0] for name in result.passed}
     if not good:
-        return "" if result.get("notes") else "its result holds no check"
+        return "" if result.notes else "its result holds no check"
     missing = [check for check in _ALWAYS if check.partition(".")[0] in known.nouns and check not in good]
     return f"its result lacks {', '.join(missing)}" if missing else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, roce_chain
 
@@ -16,7 +16,7 @@ def of_host(variables: Mapping[str, object]) -> HostInfo | None:
     """Return the result of the module rail_info; None without a valid one."""
     registered = variables.get("rail_info_result")
     read = registered.get("info") if isinstance(registered, dict) else None
-    return from_dict(read) if read and codec.is_valid(result_schema.info, read) else None
+    return codec.build(HostInfo, read) if read and codec.is_valid(result_schema.info, read) else None
 
 
 def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:

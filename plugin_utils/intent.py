@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,10 +51,7 @@ REGISTERED = (
     "node_lock_released",
     "fleet_audit_result",
     "rail_info_result",
-    "consistency_result",
-    "rail_pairs_result",
-    "rail_ping_plan_result",
-    "rail_ping_result",
+    "verify_fleet_result",
     "nccl_cluster_judged",
     "localise_round_result",
     "remediate_read_result",
@@ -91,13 +89,45 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 # A host's address for a launcher: no option, no list.
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 LEAF = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/-]{0,63}")
-PARTITION = re.compile(r"0x[0-9a-fA-F]{1,4}")
-ENGINE = re.compile(r"[A-Za-z0-9_-]{1,32}")
-DEVICE_PORT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?")
-MOST_REPEATS = 100
 # Nodes at once: a number, or a share.
 _BATCH = r"[1-9][0-9]*|(?:[1-9]|[1-9][0-9]|100)%"
-CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+# Variable -> the least and the most that it may be, and how that is said.
+_RANGES: dict[str, tuple[float, float, str]] = {
+    **dict.fromkeys(("busbar_remediate_max_share", "gate_max_share", "perftest_share"), (0, 1, "0 to 1")),
+    **dict.fromkeys(
+        (
+            *("busbar_remediate_max_attempts", "busbar_remediate_window_days", "busbar_lock_minutes"),
+            *("busbar_task_timeout", "busbar_baseline_max_age_days", "nccl_benchmark_iterations"),
+            *("nccl_benchmark_timeout", "perftest_rounds"),
+        ),
+        (1, math.inf, "1 or more"),
+    ),
+    "drain_timeout": (0, math.inf, "0 or more"),
+    "nccl_benchmark_repeats": (1, 100, "1 to 100"),
+    "gate_budget": (4, 45, "seconds from 4 to 45: Slurm ends its program after 60"),
+    "busbar_fabric_oversubscription": (
+        *(1e-9, math.inf),
+        "bandwidth to hosts for each of that to spines, such as 1.0",
+    ),
+    "ib_fabric_seconds": (1, 3600, "seconds from 1 to 3600"),
+    "ib_fabric_interval": (0, 86400, "seconds from 0 to 86400"),
+    "perftest_seconds": (perftest.LEAST_SECONDS, math.inf, f"{perftest.LEAST_SECONDS} or more"),
+    "perftest_latency": (0, math.inf, "microseconds, or 0 for no bar"),
+    "node_health_power_limit": (0, math.inf, "watts, or 0"),
+    "busbar_mtu": (netdev_mtu.LEAST, netdev_mtu.MOST, f"{netdev_mtu.LEAST} to {netdev_mtu.MOST}"),
+}
+# Variable -> form of it, or of each of its items, and what is expected.
+_FORMS = {
+    "nccl_benchmark_address": (ADDRESS, "a host's name or address"),
+    "busbar_leaf": (LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
+    "gate_ignore": (re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+"), "ids of checks such as 'nccl_conf.file'"),
+    "busbar_fabric_partitions": (re.compile(r"0x[0-9a-fA-F]{1,4}"), "partition keys such as '0x8001'"),
+    "ib_fabric_devices": (
+        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"),
+        "ports such as 'mlx5_0:1'",
+    ),
+    "busbar_fabric_routing_engine": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "one engine such as 'ftree'"),
+}
 # Mistakes in one message, and characters of host names before each.
 _MISTAKES, _HOSTS = 30, 300
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
@@ -298,33 +328,22 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
         if wrong or not values[name]:
             said = repr(wrong[0]) if wrong else "nothing"
             errors.append(f'{name} holds {said}, expected numbers of nodes such as 5, or "20%"')
-    if not 0 <= values["busbar_remediate_max_share"] <= 1:
-        errors.append("busbar_remediate_max_share is %g, expected 0 to 1" % values["busbar_remediate_max_share"])
     if values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none":
         errors.append(
             "busbar_remediate_quarantine takes nodes out of service by draining them: set busbar_drain: slurm"
         )
-    if values["drain_timeout"] < 0:
-        errors.append("drain_timeout is %d, expected 0 or more" % values["drain_timeout"])
-    for name in ("busbar_remediate_max_attempts", "busbar_remediate_window_days"):
-        if values[name] < 1:
-            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
-    for name in ("busbar_lock_minutes", "busbar_task_timeout"):
-        if values[name] < 1:
-            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
-    for name in ("busbar_baseline_max_age_days", "nccl_benchmark_iterations", "nccl_benchmark_timeout"):
-        if values[name] < 1:
-            errors.append("%s is %d, expected 1 or more" % (name, values[name]))
+    errors += _range_errors(values)
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _cluster_errors(values)
-    errors += _gate_errors(values)
     errors += _nic_firmware_errors(values)
-    errors += _fabric_errors(values)
-    errors += _perftest_errors(values)
-    if values["node_health_power_limit"] < 0:
-        errors.append("node_health_power_limit is %d, expected watts, or 0" % values["node_health_power_limit"])
-    if values["busbar_mtu"] is not None:
-        errors += _mtu_errors(values["busbar_mtu"], values["busbar_fabric"])
+    if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
+        errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
+    if values["perftest_timeout"] < 4 * values["perftest_seconds"]:
+        errors.append(
+            "perftest_timeout is %d, expected four times perftest_seconds or more" % values["perftest_timeout"]
+        )
+    if values["busbar_mtu"] is not None and values["busbar_fabric"] == "infiniband":
+        errors.append("busbar_mtu is set, but busbar_fabric is infiniband")
     errors += _multirail_errors(values)
     if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
         errors.append("busbar_roce is set, but busbar_fabric is infiniband")
@@ -345,27 +364,21 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     return roce_chain.disagreements(chain, classes)
 
 
-def _mtu_errors(mtu: int, fabric: str) -> list[str]:
-    if not netdev_mtu.LEAST <= mtu <= netdev_mtu.MOST:
-        return ["busbar_mtu is %d, expected %d to %d" % (mtu, netdev_mtu.LEAST, netdev_mtu.MOST)]
-    return ["busbar_mtu is set, but busbar_fabric is infiniband"] if fabric == "infiniband" else []
-
-
-def _perftest_errors(values: Mapping[str, Any]) -> list[str]:
+def _range_errors(values: Mapping[str, Any]) -> list[str]:
     errors = []
-    seconds, timeout = values["perftest_seconds"], values["perftest_timeout"]
-    if seconds < perftest.LEAST_SECONDS:
-        errors.append("perftest_seconds is %d, expected %d or more" % (seconds, perftest.LEAST_SECONDS))
-    if timeout < 4 * seconds:
-        errors.append("perftest_timeout is %d, expected four times perftest_seconds or more" % timeout)
-    if values["perftest_rounds"] < 1:
-        errors.append("perftest_rounds is %d, expected 1 or more" % values["perftest_rounds"])
-    if not 0 <= values["perftest_share"] <= 1:
-        errors.append("perftest_share is {:g}, expected 0 to 1".format(values["perftest_share"]))
-    if (values["perftest_latency"] or 0) < 0:
-        errors.append(
-            "perftest_latency is {:g}, expected microseconds, or 0 for no bar".format(values["perftest_latency"])
-        )
+    for name, (least, most, wanted) in _RANGES.items():
+        value = values[name]
+        if value is not None and not least <= value <= most:
+            errors.append(f"{name} is {f'{value:g}' if isinstance(value, float) else value}, expected {wanted}")
+    for name, (form, wanted) in _FORMS.items():
+        value = values[name]
+        if isinstance(value, str):
+            if value and form.fullmatch(value) is None:
+                errors.append(f"{name} is {value!r}, expected {wanted}")
+            continue
+        wrong = [one for one in value if form.fullmatch(one) is None]
+        if wrong:
+            errors.append(f"{name} holds {wrong[0]!r}, expected {wanted}")
     return errors
 
 
@@ -417,61 +430,14 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     return errors
 
 
-def _gate_errors(values: Mapping[str, Any]) -> list[str]:
-    errors = []
-    if not 4 <= values["gate_budget"] <= 45:
-        errors.append(
-            "gate_budget is %d, expected seconds from 4 to 45: Slurm ends its program after 60" % values["gate_budget"]
-        )
-    if not 0 <= values["gate_max_share"] <= 1:
-        errors.append("gate_max_share is {:g}, expected 0 to 1".format(values["gate_max_share"]))
-    wrong = [one for one in values["gate_ignore"] if CHECK.fullmatch(one) is None]
-    if wrong:
-        errors.append(f"gate_ignore holds {wrong[0]!r}, expected ids of checks such as 'nccl_conf.file'")
-    return errors
-
-
-def _fabric_errors(values: Mapping[str, Any]) -> list[str]:
-    errors = []
-    if values["busbar_fabric_oversubscription"] <= 0:
-        errors.append(
-            "busbar_fabric_oversubscription is {:g}, expected bandwidth to hosts for each of that to spines, such as"
-            " 1.0".format(values["busbar_fabric_oversubscription"])
-        )
-    for name, form, wanted in (
-        ("busbar_fabric_partitions", PARTITION, "partition keys such as '0x8001'"),
-        ("ib_fabric_devices", DEVICE_PORT, "ports such as 'mlx5_0:1'"),
-    ):
-        wrong = [one for one in values[name] if form.fullmatch(one) is None]
-        if wrong:
-            errors.append(f"{name} holds {wrong[0]!r}, expected {wanted}")
-    engine = values["busbar_fabric_routing_engine"]
-    if engine and ENGINE.fullmatch(engine) is None:
-        errors.append(f"busbar_fabric_routing_engine is {engine!r}, expected one engine such as 'ftree'")
-    if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
-        errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
-    for name, least, most in (("ib_fabric_seconds", 1, 3600), ("ib_fabric_interval", 0, 86400)):
-        if not least <= values[name] <= most:
-            errors.append("%s is %d, expected seconds from %d to %d" % (name, values[name], least, most))
-    return errors
-
-
 def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
-    scope, repeats = values["nccl_benchmark_scope"], values["nccl_benchmark_repeats"]
+    scope = values["nccl_benchmark_scope"]
     errors = []
-    if not 1 <= repeats <= MOST_REPEATS:
-        errors.append("nccl_benchmark_repeats is %d, expected 1 to %d" % (repeats, MOST_REPEATS))
     given = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
     try:
         launch.wanted({**given, "hosts": ["node"], "per_node": 1})
     except ParseError as error:
         errors.append(str(error).replace("launch.options", "nccl_benchmark_launcher_options"))
-    for name, form, wanted in (
-        ("nccl_benchmark_address", ADDRESS, "a host's name or address"),
-        ("busbar_leaf", LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
-    ):
-        if values[name] and form.fullmatch(values[name]) is None:
-            errors.append(f"{name} is {values[name]!r}, expected {wanted}")
     if scope == "node":
         return errors
     asked = f"nccl_benchmark_scope: {scope} runs one program over several nodes"

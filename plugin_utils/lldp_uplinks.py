@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 
 # Tests, slow between leaves and at rate within them, below which the pattern may be chance.
@@ -31,11 +32,9 @@ class Tested:
     slow: bool
 
 
-def tests(host: str, findings: Iterable[Mapping[str, object]], passed: Iterable[str]) -> list[Tested]:
+def tests(host: str, findings: Iterable[Finding], passed: Iterable[str]) -> list[Tested]:
     """Return a host's tests with a figure, from its registered findings of verify, and the ids of ok checks."""
-    said = [
-        (str(one["subject"]), True) for one in findings if (one["check"], one["state"]) == (RAIL_BANDWIDTH.id, "drift")
-    ]
+    said = [(one.subject, True) for one in findings if (one.check, one.state) == (RAIL_BANDWIDTH.id, "drift")]
     said += [(name.removeprefix(_PASSED), False) for name in passed if name.startswith(_PASSED)]
     found = ((_SUBJECT.fullmatch(subject), slow) for subject, slow in said)
     return [Tested(host, int(match.group(1)), match.group(2), slow) for match, slow in found if match is not None]

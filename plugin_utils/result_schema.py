@@ -41,7 +41,9 @@ from .codec import (
     MANY,
     Check,
     Invalid,
+    Record,
     anything,
+    each,
     flag,
     is_valid,
     many,
@@ -126,11 +128,11 @@ _of_finding = of_class(
     disruption=one_of(*DISRUPTIONS),
     because=maybe(_an_id),
     subject=_an_id,
-    **dict.fromkeys(("want", "have"), maybe(text())),
-    **dict.fromkeys(("source", "why"), text(empty=False)),
+    **each(("want", "have"), maybe(text())),
+    **each(("source", "why"), text(empty=False)),
     fix=text(),
 )
-a_finding = record(id=_an_id, **_of_finding.keys)
+a_finding = Record({"id": _an_id, **_of_finding.keys})
 
 
 def decode_findings(value: Any) -> tuple[Finding, ...]:
@@ -166,6 +168,7 @@ def interface(value: Any) -> None:
 
 
 # A field of one of these names is the same in every result.
+_RATE, _SAID = number(0, 1e6), text(255, line=True)
 LIMITS: dict[str, Check] = {
     "pci": text(20, _PCI),
     "device": text(64, _DEVICE),
@@ -176,11 +179,18 @@ LIMITS: dict[str, Check] = {
     "rail": whole(0, 99),
     "gpu": text(20, re.compile("|" + _PCI.pattern)),
     "gpu_index": whole(0, 999),
-    **dict.fromkeys(("busbw", "algbw", "average_busbw"), number(0, 1e6)),
-    "size": whole(0, LARGEST),
+    **each(("busbw", "algbw", "average_busbw", "bar", "prediction"), _RATE),
+    "size": whole(),
     "errors": text(),
-    **dict.fromkeys(("devices", "without_gdr", "found"), text(64, line=True)),
+    **each(("devices", "without_gdr", "found"), text(64, line=True)),
 }
+
+
+def known(names: str, optional: bool = False) -> dict[str, Any]:
+    """Return name -> its check in LIMITS. optional: it may be null."""
+    return {name: maybe(LIMITS[name]) if optional else LIMITS[name] for name in names.split()}
+
+
 rail = of_class(
     RailInfo,
     LIMITS,
@@ -207,7 +217,6 @@ def info(value: Any) -> None:
         raise Invalid("names a rail twice").within("rails")
 
 
-info.keys = _info.keys  # type: ignore[attr-defined]
 session = of_class(
     perftest.Session,
     LIMITS,
@@ -222,10 +231,10 @@ result = of_class(
     perftest.Result,
     LIMITS,
     test=one_of("bw", "lat"),
-    figure=maybe(number(0, 1e6)),
+    figure=maybe(_RATE),
     rc=maybe(whole(-1000, 1000)),
     memory=one_of("gpu", "host"),
-    **dict.fromkeys(("command", "reason", "fix"), text()),
+    **each(("command", "reason", "fix"), text()),
 )
 tested = record(
     session=session,
@@ -234,12 +243,12 @@ tested = record(
     meaning=lines,
     optional=["meaning"],
 )
-placement = of_class(perf_output.Placement, LIMITS, **dict.fromkeys(("wrong", "error"), maybe(number(-LARGEST))))
+placement = of_class(perf_output.Placement, LIMITS, **each(("wrong", "error"), maybe(number(-LARGEST))))
 # root: -1 where the collective has none.
 row = of_class(
     perf_output.Row,
     root=maybe(whole(-1, 1 << 32)),
-    **dict.fromkeys(("out_of_place", "in_place"), maybe(placement)),
+    **each(("out_of_place", "in_place"), maybe(placement)),
 )
 rank = of_class(perf_output.Rank)
 # {} where nothing was measured.
@@ -265,31 +274,25 @@ _transport: dict[str, Any] = {
 }
 # {} where it was not over several hosts.
 transport = record(optional=list(_transport), **_transport)
-moved = of_class(perf_transport.Moved, **dict.fromkeys(("sent", "received"), whole(-LARGEST, LARGEST)))
+moved = of_class(perf_transport.Moved, **each(("sent", "received"), whole(-LARGEST, LARGEST)))
 # Why a benchmark is to be measured, "" where its stored result is kept.
 due = text(LINE, line=True)
 # A benchmark run, as its table and the findings file read it.
 a_run = record(
     others=True,
-    name=text(LINE, empty=False, line=True),
-    subject=line,
-    collective=line,
+    name=_an_id,
+    **each(("subject", "collective"), line),
     gpus=whole(0, 1 << 20),
-    max_bytes=whole(0, LARGEST),
-    bar=maybe(number(0, 1e6)),
-    prediction=maybe(number(0, 1e6)),
-    busbw=maybe(number(0, 1e6)),
+    max_bytes=whole(),
+    **known("bar prediction busbw", optional=True),
     finished=maybe(seconds),
-    simulated=flag,
-    stored=flag,
+    **each(("simulated", "stored"), flag),
     due=due,
     rows=many(
         record(
-            optional=["spread", "repeats"],
-            size=whole(0, LARGEST),
-            out_of_place=maybe(number(0, 1e6)),
-            in_place=maybe(number(0, 1e6)),
-            spread=maybe(number(0, 1e6)),
+            ("spread", "repeats"),
+            size=whole(),
+            **each(("out_of_place", "in_place", "spread"), maybe(_RATE)),
             repeats=whole(1, 1000),
         ),
         1000,
@@ -301,16 +304,7 @@ _guid = maybe(text(16, re.compile("[0-9a-f]{16}")))
 on_fabric = record(
     boot_id=maybe(text(36, re.compile("[0-9a-f-]{36}"))),
     rails=many(
-        record(
-            rail=whole(0, 99),
-            pci=text(20, _PCI),
-            device=text(64, _DEVICE),
-            node_guid=_guid,
-            port_guid=_guid,
-            port=whole(1, 254),
-            rate_gbps=number(1, 10000),
-        ),
-        100,
+        record(**known("rail pci device rate_gbps"), **each(("node_guid", "port_guid"), _guid), port=whole(1, 254)), 100
     ),
 )
 # A node for a benchmark between nodes. Its devices become a variable of the program.
@@ -318,7 +312,7 @@ member = record(
     optional=["domain", "no_domain"],
     name=text(63, re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")),
     build=line,
-    rails=table(record(device=text(64, _DEVICE), gpu=whole(0, 999)), text(2, re.compile(r"[0-9]{1,2}")), 100),
+    rails=table(record(**known("device"), gpu=whole(0, 999)), text(2, re.compile(r"[0-9]{1,2}")), 100),
     domain=text(60, re.compile(r"|[0-9a-f-]{36}\.[0-9]{1,10}")),
     no_domain=line,
 )
@@ -330,8 +324,7 @@ _gate_run: dict[str, Any] = {
     "stage": maybe(one_of(*gate.STAGES, "command")),
     "verdict": maybe(one_of(*gate.VERDICTS)),
     "action": maybe(one_of(*gate.ACTIONS)),
-    "seconds": maybe(number()),
-    "cpu_seconds": maybe(number()),
+    **each(("seconds", "cpu_seconds"), maybe(number())),
 }
 gate_state = record(
     **_gate_run,
@@ -389,33 +382,26 @@ ras_view = record(
     now=ras_answer,
 )
 nccl_process = record(
-    pid=_pid,
-    inner=_pid,
+    **each(("pid", "inner"), _pid),
     user=text(64, line=True),
     name=text(64),
     state=text(8, re.compile("[A-Za-z?]?")),
     library=text(4096),
-    apart=flag,
-    gpu=flag,
+    **each(("apart", "gpu"), flag),
     told=table(text(LINE), text(64), 20),
 )
 ras_silence = record(
     source=text(128, line=True), message=text(LINE), users=many(text(64, line=True), 1000), pids=many(_pid)
 )
 
-_said = text(255, line=True)
 # LLDP data of a switch, in a port that anything may be plugged into.
 neighbour = record(
-    rail=whole(0, 99),
-    label=text(LINE, empty=False, line=True),
-    pci=text(20, _PCI),
+    **known("rail pci"),
+    label=_an_id,
     netdev=text(15, _NETDEV),
     device=text(64, re.compile("|" + _DEVICE.pattern)),
     mac=text(59, re.compile("[0-9a-f:]*")),
-    chassis=_said,
-    name=_said,
-    port=_said,
-    description=_said,
+    **each(("chassis", "name", "port", "description"), _SAID),
 )
 
 
@@ -428,12 +414,7 @@ def _devices_with(counters: int, devices: int) -> Check:
             name=text(40, line=True),
             seconds=maybe(number(0, 1e9)),
             grown=table(count, text(80, line=True), counters),
-            product=maybe(_said),
-            serial=maybe(_said),
-            part=maybe(_said),
-            firmware=maybe(_said),
-            slot=maybe(_said),
-            board=maybe(_said),
+            **each(("product", "serial", "part", "firmware", "slot", "board"), maybe(_SAID)),
         ),
         devices,
     )
@@ -445,9 +426,7 @@ health_devices, told_devices = _devices_with(100, 1000), _devices_with(200, 2000
 
 # Counters of a rail's port since the previous run.
 port_growth = record(
-    rail=whole(0, 99),
-    pci=text(20, _PCI),
-    device=text(64, _DEVICE),
+    **known("rail pci device"),
     link_layer=one_of("", "InfiniBand", "Ethernet"),
     speed=text(8, re.compile("[A-Z0-9]*")),
     seconds=maybe(number(0, 1e9)),
@@ -500,11 +479,9 @@ _a_manager = row_of(_node_guid, one_of(*sweep.MANAGER_STATES), maybe(whole(0, 15
 _counter_names = many(text(64, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), sweep.MOST_COUNTERS)
 a_sweep = record(
     plane=text(16, re.compile("|[0-9a-f]{16}")),
-    host=_sweep_line,
-    device=_sweep_line,
+    **each(("host", "device"), _sweep_line),
     port=_end_port,
-    at=number(0, 1 << 40),
-    seconds=number(0, 1 << 40),
+    **each(("at", "seconds"), number(0, 1 << 40)),
     source=one_of(*sweep.SOURCES),
     routing=_line_or_none,
     adaptive_routing=maybe(flag),
@@ -523,18 +500,18 @@ a_sweep = record(
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
-    **dict.fromkeys(("trust", "owner", "psid", "firmware"), _short),
-    **dict.fromkeys(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
+    **each(("trust", "owner", "psid", "firmware"), _short),
+    **each(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
     "cnp": many(whole(0, 0xFFFF), 2, least=2),
-    **dict.fromkeys(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
-    **dict.fromkeys(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
+    **each(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),
+    **each(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
     "routed": flag,
 }
-_OF_NIC = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
+_OF_NIC: dict[str, Any] = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
 # Result of platform_facts.py.
 _RECOGNITION: dict[str, Check] = {
-    **dict.fromkeys(("bus", "root", "guest", "fabric"), flag),
-    **dict.fromkeys(("architecture", "machine", "cloud", "product"), _short),
+    **each(("bus", "root", "guest", "fabric"), flag),
+    **each(("architecture", "machine", "cloud", "product"), _short),
     "gpus": many(record(pci=text(20, _PCI), model=_short, device=whole(0, 0xFFFF)), 64),
     "nics": many(of_class(recognise.Nic, pci=text(20, _PCI), **_OF_NIC), 512),
     "nvswitches": whole(0, 64),
@@ -549,25 +526,16 @@ _RECOGNITION: dict[str, Check] = {
 
 # Keys of every module, see plan.Plan.result and apply.result; of a failed one, keys that Ansible adds.
 _ALL: dict[str, Check] = {
-    "changed": flag,
-    "failed": flag,
-    "msg": text(LIMIT),
+    **each(("changed", "failed"), flag),
+    **each(("msg", "stdout", "stderr", "module_stdout", "module_stderr"), text(LIMIT)),
     "diff": many(table(maybe(text(LIMIT)), limit=8), 1000),
     "findings": of_findings,
     "passed": ids,
     "evidence": evidence,
-    "commands": lines,
-    "reboot_required": lines,
-    "withheld": ids,
-    "repaired": ids,
-    "notes": lines,
+    **each(("commands", "reboot_required", "notes", "backup_files"), lines),
+    **each(("withheld", "repaired"), ids),
     "facts": facts,
-    "backup_files": lines,
     "rc": maybe(whole(-LARGEST, LARGEST)),
-    "stdout": text(LIMIT),
-    "stderr": text(LIMIT),
-    "module_stdout": text(LIMIT),
-    "module_stderr": text(LIMIT),
 }
 # Module -> key -> check of its value; other modules may return keys of _ALL only.
 ANSWERS: dict[str, dict[str, Check]] = {
@@ -584,43 +552,32 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {
         "measured": measured,
-        "busbw": maybe(number(0, 1e6)),
+        "busbw": maybe(_RATE),
         "finished_at": maybe(seconds),
-        "simulated": flag,
-        "repeats": many(
-            record(rc=maybe(whole(-1000, 1000)), busbw=maybe(number(0, 1e6)), finished=seconds, ending=line), 1000
-        ),
+        **each(("simulated", "stored"), flag),
+        "repeats": many(record(rc=maybe(whole(-1000, 1000)), busbw=maybe(_RATE), finished=seconds, ending=line), 1000),
         "statistics": many(statistics, 1000),
         "transport": transport,
         "rails": table(table(moved, text(64, line=True), 1000), _short_name),
         "ranks": table(whole(0, 1 << 20), _short_name),
         "nccl_version": line,
-        "stored": flag,
         "due": due,
         "changed_since": many(line, 100),
-        "run_directory": text(4096),
-        "record": text(4096),
+        **each(("run_directory", "record"), text(4096)),
     },
     "nccl_tests_build": {
         "build": anything,
         "path": text(4096, _PATH),
         "class_id": maybe(text(64, _DIGEST)),
         "origin": text(LINE),
-        "current": flag,
-        "share": maybe(record(has=flag, can_build=flag, can_copy=flag)),
-        "packed": flag,
+        **each(("current", "packed"), flag),
+        "share": maybe(record(**each(("has", "can_build", "can_copy"), flag))),
         "argv": lines,
         "log": text(4096),
     },
     "nccl_log_info": {
         "logs": many(
-            record(
-                path=text(4096),
-                size=whole(0, LARGEST),
-                read=whole(0, LARGEST),
-                text=text(1 << 21),
-                left_out=whole(0, LARGEST),
-            ),
+            record(path=text(4096), **each(("size", "read", "left_out"), whole()), text=text(1 << 21)),
             64,
         )
     },
@@ -630,16 +587,12 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "addresses": many(text(64, _HOSTNAME)),
         "silent": many(ras_silence, 100),
     },
-    "node_lock": {
-        "held": flag,
-        "holder": maybe(of_class(node_lock.Run, id=_an_id)),
-    },
+    "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
-        "topology": anything,
-        "draft": anything,
+        **each(("topology", "draft"), anything),
         "doubts": lines,
         "fabric": on_fabric,
         "rail_info": info,

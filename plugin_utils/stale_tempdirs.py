@@ -8,7 +8,7 @@ import contextlib
 import os
 from re import Pattern
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core import temp_files
 
 # Seconds. Files of a live run are younger; its directory is locked, too.
 AGE = 24 * 3600.0
@@ -21,4 +21,4 @@ def sweep(folder: str, names: Pattern[str]) -> None:
     with contextlib.suppress(OSError):
         for name in filter(names.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError):
-                orphans.remove(os.path.join(folder, name), AGE)
+                temp_files.remove(os.path.join(folder, name), AGE)

@@ -18,11 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import start_way_out
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
     Finding,
-    from_dict,
     printable,
     worst_first,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     expected,
     finding_groups,
@@ -33,11 +32,18 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import grouped
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import (
+    FAILED,
+    MISSING,
+    UNREACHABLE,
+    RoleResult,
+)
 
+_NONE = RoleResult(MISSING)
 # Where to find everything that a screen leaves out.
 ELSEWHERE = "-v, or -e busbar_findings_path=FILE"
 # Checks of parts without which roles have nothing to judge.
-_MISSING = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
+_MISSING = (platform_checks.GPU_COUNT.id, platform_checks.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
 # Advice for a run that was ended before its verdict.
 ENDED = "run it again; what was done is not undone, and is not done twice"
@@ -132,7 +138,7 @@ def played(role: str, variables: Mapping[str, Any]) -> bool:
 
 
 def judge(
-    results: Mapping[str, Mapping[str, Any]],
+    results: Mapping[str, Mapping[str, RoleResult]],
     roles: Sequence[str],
     partial: bool,
     ended: bool = False,
@@ -140,7 +146,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict on every host.
 
-    results: host -> role -> result of the role's module, absent where it never ran.
+    results: host -> role -> its result, absent where it never ran.
     roles: the roles that had to report. partial: the user limited the run by tags, so that a role which ran on
     no host at all was left out on purpose; it is named, and not counted. ended: the run was ended before its end.
     off: host -> role -> the site value that turns it off; of every other role a full result is expected. None: unknown.
@@ -162,7 +168,7 @@ def judge(
 
 
 def _judged(
-    host: str, results: expected.Data, due: Sequence[str], ended: bool, off: Mapping[str, str] | None
+    host: str, results: Mapping[str, RoleResult], due: Sequence[str], ended: bool, off: Mapping[str, str] | None
 ) -> HostVerdict:
     """Judge one host. results, off: of it, as in ``judge``. due: the roles that had to report."""
     if ended and due and not results:
@@ -171,14 +177,14 @@ def _judged(
     findings: list[Finding] = []
     passed: list[str] = []
     checked, lost = [], []
-    valid = {role: result_schema.given(results.get(role)) for role in ("node_lock", *due)}
+    given = {role: results.get(role, _NONE) for role in ("node_lock", *due)}
     # The lock is not a role: it has a result where a run took it or another one had it.
     for role in [*(["node_lock"] if "node_lock" in results else []), *due]:
-        if role in (off or {}) and (not valid[role] or valid[role].get("skipped")):
+        if role in (off or {}) and given[role].state == MISSING:
             continue
         because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
-        found, good = _role_result(role, valid[role], because, ended)
-        lacking = "" if off is None or role in off or found else expected.lacking(role, valid[role])
+        found, good = _role_result(role, given[role], because, ended)
+        lacking = "" if off is None or role in off or found else expected.lacking(role, given[role])
         if lacking:
             gone = next((f.id for f in findings if f.check in _MISSING), None)
             found = [_no_result(role, role, lacking, gone)]
@@ -194,31 +200,28 @@ def _judged(
         findings.append(_no_result("host", "host", have, fix="run it again with the tag of a role, or without tags"))
     elif not findings and not passed:
         findings.append(_no_result("host", "host", "nothing was checked on this host"))
-    repaired, notes = ([item for of in valid.values() for item in of.get(key) or []] for key in ("repaired", "notes"))
-    return HostVerdict(
-        host, tuple(worst_first(findings)), tuple(passed), tuple(repaired), tuple(notes), tuple(checked), tuple(lost)
-    )
+    repaired = tuple(item for of in given.values() for item in of.repaired)
+    notes = tuple(item for of in given.values() for item in of.notes)
+    return HostVerdict(host, tuple(worst_first(findings)), tuple(passed), repaired, notes, tuple(checked), tuple(lost))
 
 
 def _role_result(
-    role: str, result: Mapping[str, Any], because: str | None, ended: bool
-) -> tuple[list[Finding], list[str]]:
+    role: str, result: RoleResult, because: str | None, ended: bool
+) -> tuple[Sequence[Finding], Sequence[str]]:
     """Return findings and ids of passed checks. because: id of the failure that kept later roles from running."""
-    if not result or result.get("skipped"):
+    if result.state == MISSING:
         if ended:
             have = "no result: the run was ended before the role was done"
             return [_no_result(role, role, have, because, ENDED)], []
         return [_no_result(role, role, "no result: the role did not run on this host", because)], []
-    if result.get("unreachable"):
-        fix = result.get("fix") or "check that the node is up and that ssh to it works, then run it again for this host"
-        return [_no_result(role, role, "unreachable: {}".format(_of_ssh(_one_line(result.get("msg")))), fix=fix)], []
-    if result.get("failed"):
-        said = [str(result.get(key)) for key in ("msg", "module_stderr") if result.get(key)]
-        have = _one_line("; ".join(said))
-        said_whole = have if have.startswith((result_schema.SAID, result_schema.NOT_QUERIED)) else f"failed: {have}"
-        # Not from a node's result: plugin_utils/result_schema.py drops unknown keys.
-        return [_no_result(role, role, said_whole, fix=result.get("fix") or start_way_out(have) or AGAIN)], []
-    return [from_dict(item) for item in result["findings"]], result["passed"]
+    if result.state == UNREACHABLE:
+        fix = result.fix or "check that the node is up and that ssh to it works, then run it again for this host"
+        return [_no_result(role, role, f"unreachable: {_of_ssh(_one_line(result.msg))}", fix=fix)], []
+    if result.state == FAILED:
+        have = _one_line(result.msg)
+        whole = have if have.startswith((result_schema.SAID, result_schema.NOT_QUERIED)) else f"failed: {have}"
+        return [_no_result(role, role, whole, fix=result.fix or start_way_out(have) or AGAIN)], []
+    return result.findings, result.passed
 
 
 def _no_result(role: str, subject: str, have: str, because: str | None = None, fix: str = AGAIN) -> Finding:

@@ -9,12 +9,12 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     codec,
@@ -29,6 +29,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from .. import ansible_process, private_tempdir
 from . import signals
@@ -144,7 +145,7 @@ def run(
             raise InventoryError(clean(_unusable(limit, done.stdout.read()), ()))
         # Ansible ends with 2 for drift and for its own errors: only the file proves a verdict.
         if file.exists():
-            return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
+            return results(read_findings(file, len(manifest.hosts)), manifest, watch.ends)
         if done.status == "canceled":
             return results({"hosts": {}}, manifest, watch.ends)
         said = watch.failed or tail(done.stdout.read())
@@ -169,7 +170,7 @@ def _unusable(limit: str | None, text: str) -> str:
 def until_now(answers: Mapping[str, Plain], manifest: Manifest) -> str:
     """Return the verdict's table of a run that was ended before its own. answers: host -> result, as they had come."""
     roles = suite.judged(nightly=True)
-    found = {name: due_roles.of_audit(answers.get(name) or {}, roles[0]) for name in manifest.hosts}
+    found = {name: role_results(due_roles.of_audit(answers.get(name) or {}, roles[0])) for name in manifest.hosts}
     off = {name: answers.get(name, {}).get("off", {}) for name in manifest.hosts}
     judged = verdict.judge(found, roles, partial=False, ended=True, off=off).scrubbed(manifest.secrets)
     return verdict.render(judged, True, terminal.WIDTH)
@@ -193,7 +194,7 @@ def tail(text: str, playbook: str = PLAYBOOK) -> str:
     return said
 
 
-def _read(file: Path, hosts: int) -> Plain:
+def read_findings(file: Path, hosts: int) -> Plain:
     """Return the findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
     limit = LEAST_BYTES + hosts * HOST_BYTES
     with file.open("rb") as stream:
@@ -230,63 +231,58 @@ def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[st
     return found
 
 
-def _result(host: str, said: object, end: str, hidden: tuple[str, ...]) -> HostResult:
+_FIGURE = codec.maybe(codec.number(-1e12, 1e12))
+# A host of the findings file: docs/findings.md.
+_OF_HOST = codec.record(
+    ("accepted", "notes", "intent", "end", "health", "evidence", "acceptances"),
+    others=True,
+    findings=result_schema.of_findings,
+    accepted=result_schema.of_findings,
+    passed_ids=codec.many(codec.text(), 1 << 20),
+    notes=result_schema.lines,
+    intent=codec.maybe(codec.text()),
+    end=codec.maybe(codec.one_of(*ENDS)),
+    busbw=codec.table(
+        codec.record(
+            ("simulated", "bar", "finished"),
+            others=True,
+            busbw=codec.number(-1e12, 1e12),
+            bar=_FIGURE,
+            finished=_FIGURE,
+        )
+    ),
+    health=result_schema.told_devices,
+)
+
+
+def _result(host: str, said: Any, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Return a host's result. Raises ValueError, which names what differs from docs/findings.md."""
-    given = typed(said, dict, "it")
+    _OF_HOST(said)
     findings = tuple(
-        _finding(item, hidden)
+        _clean(finding, hidden)
         for key in ("findings", "accepted")
-        for item in typed(given.get(key, [] if key == "accepted" else None), list, key)
+        for finding in result_schema.decode_findings(said.get(key, []))
     )
-    passed = [typed(item, str, "passed_ids") for item in typed(given.get("passed_ids"), list, "passed_ids")]
-    notes = [typed(item, str, "notes") for item in typed(given.get("notes", []), list, "notes")]
-    intent = given.get("intent")
-    if intent is not None:
-        intent = printable(typed(intent, str, "intent"))
-    busbw = {}
-    for run, figures in typed(given.get("busbw"), dict, "busbw").items():
-        values = typed(figures, dict, "busbw")
-        numbers = {key: _number(values.get(key), f"busbw.{key}") for key in ("busbw", "bar", "finished")}
-        if numbers["busbw"] is None:
-            raise ValueError("busbw.busbw is nothing")
-        busbw[printable(run)] = {**numbers, "simulated": bool(values.get("simulated"))}
-    end_given = given.get("end")
-    if end_given is not None and end_given not in ENDS:
-        raise ValueError(f"end is {end_given!r:.80}")
-    evidence = findings_file.compacted({"evidence": {}, **given})["evidence"]
+    evidence = findings_file.compacted({"evidence": {}, **said})["evidence"]
     if not isinstance(evidence, findings_file.Packed):
         raise ValueError("evidence is no value and source for each passed check")
-    silent = not passed or any(finding.check.startswith("run.") for finding in findings)
+    silent = not said["passed_ids"] or any(finding.check.startswith("run.") for finding in findings)
+    figures = ("busbw", "bar", "finished")
     return HostResult(
         host=host,
-        end=end_given or (end if silent else "complete"),
+        end=said.get("end") or (end if silent else "complete"),
         findings=findings,
-        passed=frozenset(map(printable, passed)),
-        intent=intent,
-        busbw=busbw,
-        notes=tuple(clean(note, hidden) for note in notes),
-        health=_devices(given.get("health", [])),
+        passed=frozenset(map(printable, said["passed_ids"])),
+        intent=None if said.get("intent") is None else printable(said["intent"]),
+        busbw={
+            printable(run): {**{key: of.get(key) for key in figures}, "simulated": bool(of.get("simulated"))}
+            for run, of in said["busbw"].items()
+        },
+        notes=tuple(clean(note, hidden) for note in said.get("notes", [])),
+        health=tuple(said.get("health", [])),
         evidence=evidence,
-        acceptances=accepted.parse(typed(given.get("acceptances", []), list, "acceptances")),
+        acceptances=accepted.parse(said.get("acceptances", [])),
     )
-
-
-def _devices(items: object) -> tuple[Plain, ...]:
-    """Return the devices, checked by the schema of a node's result. Raises ValueError."""
-    devices = typed(items, list, "health")
-    try:
-        result_schema.told_devices(devices)
-    except codec.Invalid as error:
-        raise error.within("health") from None
-    return tuple(devices)
-
-
-def _finding(item: object, hidden: tuple[str, ...]) -> Finding:
-    data = typed(item, dict, "a finding")
-    for key, value in data.items():
-        if value is not None or key not in ("want", "have", "because"):
-            typed(value, str, f"a finding's {key!r:.80}")
-    return _clean(from_dict(data), hidden)
 
 
 def typed(value: object, kind: type[_Kind], what: str) -> _Kind:
@@ -294,13 +290,6 @@ def typed(value: object, kind: type[_Kind], what: str) -> _Kind:
     if not isinstance(value, kind):
         raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
     return value
-
-
-def _number(value: object, what: str) -> float | None:
-    # Python's JSON has NaN, and whole numbers of any length.
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and -1e12 < value < 1e12):
-        return value
-    raise ValueError(f"{what} is {value!r:.80}, expected a number")
 
 
 def not_asked(host: str, end: str | None) -> Finding:
@@ -316,6 +305,6 @@ def _unheard(have: str) -> Finding:
 
 def _clean(finding: Finding, hidden: tuple[str, ...]) -> Finding:
     """Return the finding without secrets and terminal control characters: its texts can be shown from here on."""
-    data = finding.scrubbed(hidden).to_dict()
-    del data["id"]
-    return from_dict({key: printable(value) if isinstance(value, str) else value for key, value in data.items()})
+    found = finding.scrubbed(hidden)
+    texts = {name: getattr(found, name) for name in ("want", "have", "source", "why", "fix")}
+    return replace(found, **{name: printable(text) for name, text in texts.items() if text is not None})

@@ -8,7 +8,7 @@ import os
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from ..core import orphans, trusted
+from ..core import temp_files, trusted
 from ..core.finding import Finding
 from ..core.host import Host, ReadError
 from ..core.plan import Command, FileChange, Plan
@@ -130,7 +130,7 @@ def _replace(target: str, change: FileChange) -> Optional[str]:
     folder, name = os.path.split(target)
     os.makedirs(folder, exist_ok=True)
     kept = None
-    descriptor, new = orphans.new_file(folder, _TEMPORARY % name)
+    descriptor, new = temp_files.new_file(folder, _TEMPORARY % name)
     # Open, and so locked, until it has its name.
     with open(descriptor, "w", encoding="utf-8") as stream:
         try:
@@ -149,7 +149,7 @@ def _replace(target: str, change: FileChange) -> Optional[str]:
 
 def _remove(target: str, backup: bool) -> Optional[str]:
     folder, name = os.path.split(target)
-    orphans.sweep(folder, _TEMPORARY % name)
+    temp_files.sweep(folder, _TEMPORARY % name)
     kept = _backup(target) if backup else None
     os.unlink(target)
     return kept

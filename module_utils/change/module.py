@@ -32,7 +32,7 @@ MASKED_LENGTH = 8
 Work = Callable[[Host, Mapping[str, Any], bool], Dict[str, Any]]
 
 
-def seconds(given: Mapping[str, object]) -> float:
+def seconds(given: Mapping[str, Any]) -> float:
     """Return option tool_timeout in seconds. Raises ParseError."""
     found = given["tool_timeout"]
     if not 0 < found <= LONGEST_TIMEOUT:

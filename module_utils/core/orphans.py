@@ -1,29 +1,24 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""End processes that a tool leaves behind, and remove files of runs that were killed.
+"""End processes that a tool leaves behind.
 
 The kernel gives orphans to us instead of init (prctl PR_SET_CHILD_SUBREAPER) while a tool runs. A mark in their
-environment assigns them to a tool, since tools may run side by side. A file or directory that is being written is
-locked, and the lock ends with its process: an unlocked one was left behind.
+environment assigns them to a tool, since tools may run side by side.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
-import shutil
 import signal
-import stat
-import tempfile
 import threading
 import time
 from typing import Callable, Dict, Iterator, List, Set, Tuple
 
 MARK = "BUSBAR_TOOL"
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
+PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 # Seconds: a process that is blocked in the driver does not die, and is not waited for.
 _KILL_WAIT = 0.5
 _lock = threading.Lock()
@@ -45,9 +40,6 @@ def prctl() -> Callable[..., int]:
         return int(function(option, word, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)))
 
     return call
-
-
-# -- processes -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -81,11 +73,11 @@ def _adopt(more: int) -> None:
             _dying.difference_update([pid for pid in _dying if _reap(pid)])
             _ours[:] = _children() if has_children() else []
             value = ctypes.c_int()
-            prctl()(_PR_GET_CHILD_SUBREAPER, ctypes.byref(value))
+            prctl()(PR_GET_CHILD_SUBREAPER, ctypes.byref(value))
             _before = value.value
-            prctl()(_PR_SET_CHILD_SUBREAPER, 1)
+            prctl()(PR_SET_CHILD_SUBREAPER, 1)
         elif _depth == 0:
-            prctl()(_PR_SET_CHILD_SUBREAPER, _before)
+            prctl()(PR_SET_CHILD_SUBREAPER, _before)
             # Orphans that have ended: init would have reaped them.
             for pid in _children() if has_children() else ():
                 if pid not in _ours:
@@ -167,66 +159,3 @@ def processes() -> Iterator[Tuple[int, int, str]]:
         fields = text.rpartition(b")")[2].split()
         if len(fields) >= 2:
             yield pid, int(fields[1]), fields[0].decode("ascii")
-
-
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
-def new_file(folder: str, prefix: str) -> Tuple[int, str]:
-    """Return descriptor and path of a new file, locked as long as the descriptor is open. Remove files left behind.
-
-    prefix: unique to this program.
-    """
-    sweep(folder, prefix)
-    while True:
-        descriptor, path = tempfile.mkstemp(prefix=prefix, dir=folder)
-        if _held(descriptor, path):
-            return descriptor, path
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def new_directory(prefix: str) -> Iterator[str]:
-    """Yield a temporary directory that is removed with its content. Remove directories left behind."""
-    sweep(tempfile.gettempdir(), prefix)
-    while True:
-        path = tempfile.mkdtemp(prefix=prefix)
-        descriptor = os.open(path, os.O_RDONLY)
-        if _held(descriptor, path):
-            break
-        os.close(descriptor)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _held(descriptor: int, path: str) -> bool:
-    """Lock it. Return False if a cleanup was quicker and it is gone."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return os.path.exists(path)
-
-
-def sweep(folder: str, prefix: str) -> None:
-    """Remove our files and directories with this prefix that no living process locks, as far as possible."""
-    for name in os.listdir(folder):
-        if name.startswith(prefix):
-            with contextlib.suppress(OSError):
-                remove(os.path.join(folder, name))
-
-
-def remove(path: str, age: float = 0.0) -> None:
-    """Remove our file or directory. Raises OSError if a process locks it or it changed within ``age`` seconds."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or time.time() - found.st_mtime < age:
-            return
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if stat.S_ISDIR(found.st_mode):
-            shutil.rmtree(path, ignore_errors=True)
-        elif stat.S_ISREG(found.st_mode):
-            os.unlink(path)
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import fix_command, redaction
 from .finding import DISRUPTIONS, Finding
@@ -155,24 +155,28 @@ class Plan:
         }
 
 
-def judged(findings: Iterable[Finding], before: Optional[Result] = None) -> Result:
-    """Return a result's keys for these findings: what is not ok as ``findings``, the ids of what is ok as ``passed``.
+def sorted_out(findings: Iterable[Finding]) -> Tuple[List[Finding], List[str], Dict[str, List[str]]]:
+    """Return (what is not ok, the ids of what is ok, the value and its source for each of these ids).
 
-    ``evidence`` has the value and its source for each of these ids, and for what this hardware cannot have.
-    before: a result that they are added to.
+    The last has those of what this hardware cannot have, too.
     """
-    some, base = [finding.scrubbed(()) for finding in findings], before or {}
-    bad = [finding for finding in some if not finding.ok and not finding.inapplicable]
-    good = {}
-    for finding in some:
-        if finding.ok or finding.inapplicable:
-            text = (UNSUPPORTED if finding.inapplicable else "") + (finding.have or "")
-            good[finding.id] = [_brief(text), _brief(finding.source)]
-    return {
-        "findings": [*base.get("findings", ()), *(finding.to_dict() for finding in bad)],
-        "passed": [*base.get("passed", ()), *(finding.id for finding in some if finding.ok)],
-        "evidence": {**base.get("evidence", {}), **good},
-    }
+    bad, passed, evidence = [], [], {}
+    for finding in findings:
+        one = finding.scrubbed(())
+        if one.ok or one.inapplicable:
+            text = (UNSUPPORTED if one.inapplicable else "") + (one.have or "")
+            evidence[one.id] = [_brief(text), _brief(one.source)]
+        else:
+            bad.append(one)
+        if one.ok:
+            passed.append(one.id)
+    return bad, passed, evidence
+
+
+def judged(findings: Iterable[Finding]) -> Result:
+    """Return a result's keys for these findings."""
+    bad, passed, evidence = sorted_out(findings)
+    return {"findings": [finding.to_dict() for finding in bad], "passed": passed, "evidence": evidence}
 
 
 def _brief(text: str) -> str:

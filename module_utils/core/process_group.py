@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .host import ReadError
-from .orphans import below, has_children, prctl, processes
+from .orphans import PR_GET_CHILD_SUBREAPER, PR_SET_CHILD_SUBREAPER, below, has_children, prctl, processes
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_GET_CHILD_SUBREAPER = 37
 _POLL = 0.05
 # Seconds: a launcher passes SIGTERM on to the ranks of other hosts; what outlives this is killed.
 TERM_GRACE = 5.0
@@ -86,7 +84,7 @@ def run_all(
         raise ReadError(programs[0].argv[0], "was not started: this process has other children")
     control = prctl()
     before = ctypes.c_int()
-    if control(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or control(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+    if control(PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or control(PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise ReadError(programs[0].argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
     start = time.monotonic()
     left: Tuple[int, ...] = ()
@@ -105,7 +103,7 @@ def run_all(
                 # Reaped above, which Popen does not know.
                 process.returncode = -signal.SIGKILL if code is None else code
     finally:
-        control(_PR_SET_CHILD_SUBREAPER, before.value)
+        control(PR_SET_CHILD_SUBREAPER, before.value)
     found = []
     for program, process, (ending, seen), code in zip(programs, started, endings, codes):
         for path in (program.stdout, program.stderr):
@@ -172,7 +170,7 @@ def _wait(
 
 def adopt_orphans() -> None:
     """Make every orphan below us our child from now on. Raises OSError."""
-    if prctl()(_PR_SET_CHILD_SUBREAPER, 1) != 0:
+    if prctl()(PR_SET_CHILD_SUBREAPER, 1) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     seconds = gate.seconds(stage, intent.budget)
     spent = time.process_time()
     # What is started below a child that is killed becomes ours, to be killed, too.
-    orphans.prctl()(36, 1)
+    orphans.prctl()(orphans.PR_SET_CHILD_SUBREAPER, 1)
     alone = _try_lock(host) if stage == "health" else None
     if alone is not None and alone < 0:
         # A machine with too much to do: more of them would give it even more.

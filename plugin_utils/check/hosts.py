@@ -85,8 +85,7 @@ def join(verdicts: Sequence[Verdict], groups: Mapping[str, Sequence[str]]) -> No
         if one.assumed is not None:
             kind = f"{one.assumed.platform} {one.assumed.values.get('busbar_fabric', '')}"
             fleet.declared[one.host] = {"kind": kind, "declared": {}}
-            results = {role: result for role, result in one.results.items() if not result.get("failed")}
-            members[one.host] = fleet.member(one.host, results, True)
+            members[one.host] = fleet.member(one.host, one.results, True)
     found = compare([one for one in members.values() if one.info is not None], groups, _ROWS).judged
 
     def key(host: str, check: str, subject: str) -> tuple[object, ...]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import AER
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import RAIL_FIRMWARE
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_FIRMWARE
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 from . import classes
 from .infer import MAJORITY, Assumed, describe_rails
@@ -57,7 +58,7 @@ class Verdict:
     undecided: list[str] = field(default_factory=list)
     empty: bool = False
     need_root: int = 0
-    results: Mapping[str, Data] = field(default_factory=dict)
+    results: Mapping[str, RoleResult] = field(default_factory=dict)
 
     @property
     def code(self) -> int:
@@ -80,14 +81,14 @@ def _is_fault(finding: Finding) -> bool:
 def unreachable(host: str, message: object) -> Verdict:
     """Return the verdict on a host that gave no result."""
     gone = {"unreachable": True, "msg": str(message or "no result")}
-    [judged] = verdict.judge({host: {"host": gone}}, ["host"], False).hosts
+    [judged] = verdict.judge({host: role_results({"host": gone})}, ["host"], False).hosts
     return Verdict(host, rows=[Row(finding, classes.FACT) for finding in judged.findings])
 
 
 def judge(host: str, assumed: Data, roles: Sequence[str], results: Sequence[Data]) -> Verdict:
     """Return the verdict on one host. assumed, roles, results: of infer.query."""
     known = Assumed(**assumed)
-    found = Verdict(host, known, results=dict(zip(roles, results, strict=True)))
+    found = Verdict(host, known, results=role_results(dict(zip(roles, results, strict=True))))
     facts = known.facts
     found.empty = not facts["gpus"] and not known.platform and not facts["nvswitches"]
     if found.empty:

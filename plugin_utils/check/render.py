@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, finding_groups, nodeset, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult
 
 from .infer import Assumed
 from .judge import Verdict
@@ -78,7 +79,8 @@ def _machine(facts: Data) -> str:
 def _assumed(one: Verdict, assumed: Assumed) -> str:
     if not assumed.platform:
         return f"assumed: no platform: {assumed.reason}"
-    there = len((one.results.get("platform", {}).get("rail_info") or {}).get("rails", ()))
+    platform = one.results.get("platform", RoleResult())
+    there = len((platform.raw.get("rail_info") or {}).get("rails", ()))
     rails = "undecided" if assumed.undecided else f"{there} of {len(assumed.profile['rails'])}"
     gpus = f"{len(assumed.facts['gpus'])} of {assumed.profile['gpus']['count']} GPUs"
     label = "platform" if "busbar_platform" in assumed.given else "assumed"

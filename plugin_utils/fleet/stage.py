@@ -4,27 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    codec,
-    findings_file,
-    host_variables,
-    imex_fleet,
-    lldp_fleet,
-    port_fleet,
-    result_schema,
-    suite,
-)
 
+from .. import codec, findings_file, host_variables, result_schema, suite
+from ..role_result import VALID, RoleResult
+from . import imex, lldp, ports
 from .compare import Comparisons, Judged, compare
-from .table import FIRMWARE, MTU, PSID, QOS, TABLE, Member
+from .table import FIRMWARE, MTU, PSID, QOS, TABLE, Member, Results
 
 ROLE = "fleet"
 _NOUN = "consistency."
@@ -32,7 +24,6 @@ _NOUN = "consistency."
 _WITH_FACTS = ("platform", "mofed", "node_health", "nccl_conf")
 _ROLES = {row.check.id: row.role for row in TABLE}
 _CAUSES = {(row.check.id, row.subject): row.causes for row in TABLE}
-Results = MutableMapping[str, dict[str, Any]]
 
 
 def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,13 +51,13 @@ class Fleet:
 
     declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     rails: dict[str, rail_info.HostInfo] = field(default_factory=dict)
-    files: dict[str, lldp_fleet.Files] = field(default_factory=dict)
+    files: dict[str, lldp.Files] = field(default_factory=dict)
 
     def add(self, host: str, registered: Mapping[str, Any], audit: Mapping[str, Any]) -> None:
         """Add a host. registered: its registered results. audit: its result in fleet_audit."""
         intent = registered.get("busbar_intent") or {}
         self.declared[host] = audit.get("compare") or declaration(intent)
-        self.files[host] = lldp_fleet.Files.from_values(audit.get("cabling") or intent.get("values", {}))
+        self.files[host] = lldp.Files.from_values(audit.get("cabling") or intent.get("values", {}))
         info = host_variables.of_host(registered)
         if info is not None:
             self.rails[host] = info
@@ -83,12 +74,9 @@ class Fleet:
         results: host -> role -> result. roles: those that tags leave in. variables: of the run. off: host -> roles that
         its own values turn off.
         """
-        if lldp_fleet.ROLE in roles:
-            lldp_fleet.join(results, self.files)
-        if port_fleet.ROLE in roles:
-            port_fleet.join(results)
-        if imex_fleet.ROLE in roles:
-            imex_fleet.join(results)
+        for comparison in (lldp, ports, imex):
+            if comparison.ROLE in roles:
+                comparison.join(results, self.files)
         groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
         check_mode = bool(variables.get("ansible_check_mode"))
         by_tags = {row.role for row in TABLE} - {*roles}
@@ -110,48 +98,44 @@ class Fleet:
             of_host[ROLE] = _result(host, of_host, found, there, len(expected))
         return [*roles, ROLE]
 
-    def member(self, host: str, of_host: Mapping[str, Any], check_mode: bool, left_out: Collection[str] = ()) -> Member:
+    def member(
+        self, host: str, of_host: Mapping[str, RoleResult], check_mode: bool, left_out: Collection[str] = ()
+    ) -> Member:
         """Return the host as it is compared. of_host: role -> result. In check mode no role has changed anything.
 
         left_out: roles that are not to work on it: their declarations are not judged, and hosts are compared as
         they are.
         """
-        platform = of_host.get("platform") or {}
-        read = platform.get("rail_info")
-        info = self.rails.get(host)
-        if info is None and read and codec.is_valid(result_schema.info, read):
-            info = rail_info.from_dict(read)
+        valid = {role: one for role, one in of_host.items() if one.state == VALID}
+        read = valid["platform"].part("rail_info", result_schema.info) if "platform" in valid else None
+        info = self.rails.get(host) or (codec.build(rail_info.HostInfo, read) if read else None)
         facts: dict[str, str | None] = {}
         for role in _WITH_FACTS:
-            given = (of_host.get(role) or {}).get("facts")
-            facts |= given if given and codec.is_valid(result_schema.facts, given) else {}
+            facts |= (valid[role].part("facts", result_schema.facts) if role in valid else None) or {}
         declared = self.declared.get(host) or {}
         judged = {key: of for key, of in declared.get("declared", {}).items() if _ROLES.get(key) not in left_out}
-        # The verdict reports an invalid result.
-        worked = {role: one for role, one in of_host.items() if isinstance(one, Mapping) and "findings" in one}
-        changed = frozenset(role for role, one in worked.items() if one.get("changed") and not check_mode)
-        kind = declared.get("kind", "")
-        return Member(host, kind, info, facts, judged, frozenset(worked), changed)
+        changed = frozenset(role for role, one in valid.items() if one.changed and not check_mode)
+        return Member(host, declared.get("kind", ""), info, facts, judged, frozenset(valid), changed)
 
 
 def _result(
-    host: str, of_host: Mapping[str, object], found: Comparisons, there: set[str], expected: int
-) -> dict[str, Any]:
+    host: str, of_host: Mapping[str, RoleResult], found: Comparisons, there: set[str], expected: int
+) -> RoleResult:
     judged = found.judged.get(host, [])
     earlier = [
-        (one["check"], one["id"])
+        (one.check, one.id)
         for role, result in of_host.items()
         if role != ROLE
-        for one in result_schema.findings_of(result)
-        if one["because"] is None
+        for one in result.findings
+        if one.because is None
     ]
-    findings = tuple(one.finding if one.finding.because else _explained(one, earlier) for one in judged)
+    findings = [one.finding if one.finding.because else _explained(one, earlier) for one in judged]
     notes = [*found.notes.get(host, [])]
     if host in there and len(there) < expected:
         notes.append(f"compared with each other: {len(there)} of {expected} hosts of {findings_file.GROUP}")
     if host in there and not judged:
         notes.append("compared with no other host: none of its platform, fabric and product was read")
-    return {**Plan(findings).result(), "notes": notes}
+    return RoleResult().adding(findings, notes)
 
 
 def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
@@ -162,10 +146,8 @@ def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
     return finding if finding.ok or cause is None else replace(finding, because=cause)
 
 
-def _without_comparison(verified: object) -> Any:
+def _without_comparison(verified: RoleResult) -> RoleResult:
     """Return the result of verify without the comparison made for its own tests."""
-    if not isinstance(verified, Mapping) or not codec.is_valid(result_schema.ids, verified.get("passed")):
-        return verified
-    rest = [one for one in result_schema.findings_of(verified) if not one["check"].startswith(_NOUN)]
-    passed = [name for name in verified["passed"] if not name.startswith(_NOUN)]
-    return {**verified, "findings": rest, "passed": passed}
+    rest = tuple(one for one in verified.findings if not one.check.startswith(_NOUN))
+    passed = [name for name in verified.passed if not name.startswith(_NOUN)]
+    return replace(verified, findings=rest, passed=passed)

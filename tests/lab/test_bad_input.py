@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from lab import store
 from lab.machine import Machine
@@ -526,5 +527,7 @@ def test_a_profile_name_cannot_become_an_assignment_in_a_comment(lab: Path, on_n
 
 def assert_printable(results: dict[str, dict[str, Any]]) -> None:
     """The verdict that a person reads holds no control character, whatever the host's names are."""
-    text = verdict.render(verdict.judge({"node01": results}, list(results), partial=False), check_mode=False)
+    text = verdict.render(
+        verdict.judge({"node01": role_results(results)}, list(results), partial=False), check_mode=False
+    )
     assert all(line.isprintable() for line in text.split("\n"))

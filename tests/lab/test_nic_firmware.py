@@ -78,9 +78,9 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _orphans_are_ours() -> Iterator[None]:
     """Of a run that is killed: as its tools' parent the kernel tells when they end, also of one that has just begun."""
-    orphans.prctl()(orphans._PR_SET_CHILD_SUBREAPER, 1)
+    orphans.prctl()(orphans.PR_SET_CHILD_SUBREAPER, 1)
     yield
-    orphans.prctl()(orphans._PR_SET_CHILD_SUBREAPER, 0)
+    orphans.prctl()(orphans.PR_SET_CHILD_SUBREAPER, 0)
 
 
 def tools_end() -> None:

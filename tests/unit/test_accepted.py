@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import (
     parse,
     split,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from busbar.drift import runner, waivers
 from tests.documents import declared
@@ -109,7 +110,7 @@ def test_a_consequence_is_accepted_with_its_cause_unless_it_is_worse(severity: s
 
 
 def judged(*entries: dict[str, Any], findings: tuple[Finding, ...] = (LINKS,)) -> verdict.Verdict:
-    found = verdict.judge({"n1": {"platform": Plan(findings).result()}}, ["platform"], partial=False)
+    found = verdict.judge({"n1": role_results({"platform": Plan(findings).result()})}, ["platform"], partial=False)
     return verdict.accept(found, {"n1": parse([*entries])}, TODAY)
 
 

@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from busbar import draft
 from tests import documents, goldens
@@ -214,7 +215,7 @@ def host(name: str, number: int, **odd: Any) -> judge.Verdict:
     missing = {str(n): "no NIC" for n in range(number, 8)}
     uuids = [f"GPU-{name}-{n}" for n in range(8)]
     info = {**INFO, "rails": every, "gpus": uuids, "missing": missing}
-    found.results = {"platform": {"findings": [], "passed": [], "rail_info": info}}
+    found.results = role_results({"platform": {"findings": [], "passed": [], "rail_info": info}})
     return found
 
 

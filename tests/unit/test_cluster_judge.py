@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from tests import goldens
 
@@ -165,7 +166,9 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
         for host in found.findings
     }
     hosts["node03"]["gpudirect"] = Plan((cause,)).result()
-    whole = verdict.judge(hosts, ["gpudirect", "nccl_cluster"], partial=False)
+    whole = verdict.judge(
+        {name: role_results(of) for name, of in hosts.items()}, ["gpudirect", "nccl_cluster"], partial=False
+    )
     rows = finding_groups.rows_of({host.host: host.findings for host in whole.hosts})
     of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
     assert [row.host for row in of_all] == ["node00", "node01", "node02"]

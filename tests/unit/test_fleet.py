@@ -13,10 +13,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
-from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import stage, table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.table import Member
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 from tests import goldens
 
@@ -276,24 +277,24 @@ def test_information_comes_back_from_json_as_it_went() -> None:
     assert info is not None
     data = json.loads(json.dumps(replace(info, missing={7: "no NIC"}).to_dict()))
     result_schema.info(data)
-    assert json.loads(json.dumps(rail_info.from_dict(data).to_dict())) == data
+    assert json.loads(json.dumps(codec.build(rail_info.HostInfo, data).to_dict())) == data
 
 
 # -- the stage ---------------------------------------------------------------------------------------------------------
 
 
-def results(one: Member, *findings: Finding) -> dict[str, Any]:
+def results(one: Member, **more: object) -> dict[str, RoleResult]:
     assert one.info is not None
-    plain = Plan(findings).result()
-    return {"platform": {**plain, "rail_info": json.loads(json.dumps(one.info.to_dict())), "facts": dict(one.facts)}}
+    read = {"rail_info": json.loads(json.dumps(one.info.to_dict())), "facts": dict(one.facts)}
+    return role_results({"platform": {**Plan().result(), **read, **more}})
 
 
-def joined(members: list[Member], groups: dict[str, list[str]] | None = None, **more: Any) -> dict[str, dict[str, Any]]:
+def joined(members: list[Member], groups: dict[str, list[str]] | None = None, **more: Any) -> dict[str, RoleResult]:
     found = {one.host: results(one) for one in members} | more
     fleet_stage = stage.Fleet({one.host: {"kind": one.kind, "declared": dict(one.declared)} for one in members})
     roles = fleet_stage.join(found, ["platform"], {"groups": groups or {}})
     assert (stage.ROLE in roles) == (len(members) > 1)
-    return {host: of_host.get(stage.ROLE, {}) for host, of_host in found.items()}
+    return {host: of_host[stage.ROLE] for host, of_host in found.items() if stage.ROLE in of_host}
 
 
 def test_every_run_over_two_hosts_finds_what_they_share() -> None:
@@ -302,10 +303,8 @@ def test_every_run_over_two_hosts_finds_what_they_share() -> None:
         2, lambda one: {"address": f"10.{16 + one.number}.0.1", "addresses": (f"10.{16 + one.number}.0.1/24",)}
     )
     found = joined([member(1), clone])
-    assert [[one["check"] for one in of_host["findings"]] for of_host in found.values()] == [
-        ["consistency.address"]
-    ] * 2
-    assert joined([member(1)]) == {"node01": {}}
+    assert [[one.check for one in of_host.findings] for of_host in found.values()] == [["consistency.address"]] * 2
+    assert joined([member(1)]) == {}
     # A playbook that is for something else compares nothing.
     assert stage.Fleet().join({one.host: results(one) for one in (member(1), clone)}, ["ib_fabric"], {}) == [
         "ib_fabric"
@@ -313,11 +312,11 @@ def test_every_run_over_two_hosts_finds_what_they_share() -> None:
 
 
 def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody() -> None:
-    lost = {"platform": {"unreachable": True, "msg": "refused"}}
-    junk = {"platform": {**results(member(3))["platform"], "rail_info": {"rails": "x"}, "facts": {"hostname": ["n1"]}}}
+    lost = role_results({"platform": {"unreachable": True, "msg": "refused"}})
+    junk = results(member(3), rail_info={"rails": "x"}, facts={"hostname": ["n1"]})
     found = joined(fleet(2), {"gpu_nodes": ["node01", "node02", "lost", "junk", "more"]}, lost=lost, junk=junk)
-    assert {host: of_host["findings"] for host, of_host in found.items()} == {host: [] for host in found}
-    assert [host for host, of_host in found.items() if "2 of 5 hosts" in str(of_host["notes"])] == ["node01", "node02"]
+    assert {host: of_host.findings for host, of_host in found.items()} == dict.fromkeys(found, ())
+    assert [host for host, of_host in found.items() if "2 of 5 hosts" in str(of_host.notes)] == ["node01", "node02"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +335,7 @@ def test_a_declaration_is_judged_where_its_role_works(
     found = {one.host: results(one) for one in members}
     fleet_stage = stage.Fleet({one.host: {"kind": one.kind, "declared": dict(one.declared)} for one in members})
     fleet_stage.join(found, roles, {}, off)
-    wrong = [one["check"] for one in found["node01"][stage.ROLE]["findings"]]
+    wrong = [one.check for one in found["node01"][stage.ROLE].findings]
     assert [check for check in wrong if check == table.MTU.id] == rows
 
 
@@ -344,9 +343,9 @@ def test_a_difference_follows_from_what_the_host_itself_says() -> None:
     cause = Finding("ofed.loaded", "mlx5_core", "drift", "major", "a", "b", "c", "d", fix="e")
     members = [*fleet(2), of_info(member(3), driver="mlx5_core 6.8.0-60-generic")]
     found = {one.host: results(one) for one in members}
-    found["node03"]["mofed"] = Plan((cause,)).result()
+    found["node03"]["mofed"] = RoleResult(findings=(cause,))
     stage.Fleet({one.host: {"kind": one.kind} for one in members}).join(found, ["platform"], {})
-    assert [one["because"] for one in found["node03"][stage.ROLE]["findings"]] == [cause.id]
+    assert [one.because for one in found["node03"][stage.ROLE].findings] == [cause.id]
 
 
 def test_the_declaration_of_an_intent_is_its_kind_and_its_values() -> None:

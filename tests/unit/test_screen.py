@@ -30,6 +30,7 @@ from busbar.drift.history import History
 from busbar.drift.run import HostResult
 from busbar.preflight import command as preflight
 from tests import goldens
+from tests.unit.test_verdict import typed
 
 from .test_drift_report import AGAIN, RUN, report
 
@@ -103,7 +104,7 @@ def of_site(found: Hosts, width: int, ended: bool = False, verbose: bool = False
     }
     off = {host: {f"role{i}": f"busbar_role{i}" for i in range(9)} for host in found}
     roles = ["x", *(f"role{i}" for i in range(9))]
-    judged = verdict.judge(results, roles, partial=False, ended=ended, off=off)
+    judged = verdict.judge(typed(results), roles, partial=False, ended=ended, off=off)
     judged = verdict.accept(judged, {host: accepted.parse([ENTRY]) for host in found}, datetime.date(2026, 11, 21))
     return verdict.render(judged, True, width, ["/srv/inventory"], "", verbose)
 

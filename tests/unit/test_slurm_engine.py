@@ -19,6 +19,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, slurm_engine, slurm_step, verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import NodeOutputs, SlurmError, SrunMessages
 
 from tests import goldens
@@ -198,7 +199,7 @@ def test_a_node_is_asked_or_in_its_class() -> None:
 @pytest.mark.parametrize("name", ["n2", "n4"])
 def test_a_node_that_was_not_asked_is_a_finding_with_its_fix(name: str) -> None:
     given = slurm_engine.refused(slurm_engine.nodes_of(SINFO)[name], overlap=False)
-    found = verdict.judge({name: {"platform": given}}, ["platform"], partial=False).hosts[0].findings[0]
+    found = verdict.judge({name: role_results({"platform": given})}, ["platform"], partial=False).hosts[0].findings[0]
     assert given is not None
     assert (found.have or "").removeprefix("unreachable: ") == given["msg"]
     assert found.fix == given["fix"]

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,6 @@ from typing import Any
 import ansible.module_utils
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info
-from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     findings_file,
     intent,
@@ -99,34 +93,6 @@ def test_arguments_are_what_the_documentation_says(name: str) -> None:
     for option, described in options.items():
         for key in ("type", "elements", "choices", "default", "required"):
             assert spec[option].get(key) == described.get(key), (option, key)
-
-
-@pytest.mark.parametrize(
-    ("check", "of"),
-    [
-        (result_schema.a_finding, finding.Finding),
-        (result_schema.rail, rail_info.RailInfo),
-        (result_schema.info, rail_info.HostInfo),
-        (result_schema.session, perftest.Session),
-        (result_schema.result, perftest.Result),
-        (result_schema.rank, perf_output.Rank),
-        (result_schema.placement, perf_output.Placement),
-        (result_schema.row, perf_output.Row),
-        (result_schema.measured, perf_output.Result),
-        (result_schema.statistics, perf_result.Statistics),
-        (result_schema.host_transport, perf_transport.HostTransport),
-        (result_schema.moved, perf_transport.Moved),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_what_travels_from_a_node_has_a_type_for_every_field(check: Any, of: Any) -> None:
-    types = typing.get_type_hints(of)
-    assert set(check.keys) - {"id"} == set(types)
-    for name, kind in types.items():
-        ones = typing.get_args(kind) if typing.get_origin(kind) is typing.Union else (kind,)
-        if {int, float, bool} & set(ones):
-            for one in ones:
-                check.keys[name](None if one is type(None) else one(1))
 
 
 @pytest.mark.parametrize("name", FILTERS)

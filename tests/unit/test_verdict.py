@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verdict import judge, not_ok, render
 
 from tests import goldens
@@ -23,6 +25,10 @@ FOLLOWS = replace(ROOT, check="nccl_conf.rails", state="unknown", want="a device
 GOOD = {"findings": [], "passed": ["a.b[live]@c"]}
 LINTED = {"findings": [], "passed": ["nccl_conf.file[persisted]@/etc/nccl.conf"]}
 EMPTY: dict[str, Any] = {"findings": [], "passed": []}
+
+
+def typed(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, RoleResult]]:
+    return {host: role_results(of_host) for host, of_host in results.items()}
 
 
 def bad(*findings: Finding) -> dict[str, Any]:
@@ -120,7 +126,9 @@ def test_the_verdict_as_it_is_printed() -> None:
     written = []
     for name, (results, roles, more) in CASES.items():
         of_render = {"check_mode": True, **{key: more[key] for key in ("check_mode", "verbose") if key in more}}
-        judged = judge(results, roles.split(), more.get("partial", False), more.get("ended", False), more.get("off"))
+        judged = judge(
+            typed(results), roles.split(), more.get("partial", False), more.get("ended", False), more.get("off")
+        )
         shown = render(judged, **of_render)
         assert judged.ok == shown.startswith("VERDICT OK: ")
         written.append(f"== {name}\n{shown}\n")
@@ -129,7 +137,7 @@ def test_the_verdict_as_it_is_printed() -> None:
 
 def test_the_findings_file_holds_everything() -> None:
     results = {"n1": {"platform": GOOD, "nccl_conf": GOOD}, "n2": {"platform": GOOD, "nccl_conf": bad(ROOT)}}
-    data = judge(results, ["platform", "nccl_conf"], partial=False).to_dict()
+    data = judge(typed(results), ["platform", "nccl_conf"], partial=False).to_dict()
     assert (data["ok"], data["hosts"]["n1"]["ok"], data["hosts"]["n2"]["ok"]) == (False, True, False)
     assert (data["hosts"]["n1"]["passed"], data["hosts"]["n1"]["passed_ids"]) == (2, ["a.b[live]@c", "a.b[live]@c"])
     assert data["hosts"]["n2"]["findings"] == [ROOT.to_dict()]
@@ -157,7 +165,7 @@ def words(text: str) -> str:
 
 def test_every_host_is_named_with_verbose() -> None:
     for names in ([f"gpu-{i:04}" for i in range(0, 600, 3)], [f"{i * 7919 % 10007:05}-{i:05}" for i in range(2000)]):
-        judged = judge({name: {"x": bad(ROOT)} for name in names}, ["x"], partial=False)
+        judged = judge(typed({name: {"x": bad(ROOT)} for name in names}), ["x"], partial=False)
         assert re.search(r" and \d+ more  rail 3", render(judged, check_mode=True))
         text = render(judged, check_mode=True, verbose=True)
         listed = text[text.index("on: ") + 4 : text.index("expected ")]
@@ -182,7 +190,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int) -> N
         }
         for i in range(0, 500, 7)
     }
-    text = render(judge(results, ["x", "y"], partial=False), check_mode=True, width=width, verbose=True)
+    text = render(judge(typed(results), ["x", "y"], partial=False), check_mode=True, width=width, verbose=True)
     assert max(map(len, text.splitlines())) <= width
     for part in ("variable_without_effect", "mlx5_0", "reseat or replace it; then run"):
         assert part in words(text)
