@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import GPUS, RAILS, Result, Test, Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Result, Test, Way
 
 from tests.localising import ALONE, HEALTHY, RAIL, SHARE, Cluster
 

@@ -37,12 +37,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engi
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
-    GPUS,
-    RAILS,
-    Test,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Test
 
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"

@@ -19,7 +19,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -27,14 +29,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     PAIR,
     RAILS,
     Bar,
-    Localisation,
     Node,
     Result,
     Test,
     Way,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).

@@ -15,15 +15,15 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     GPUS,
     RAILS,
-    Localisation,
     Node,
     Result,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 
 from tests.localising import SLOW_GPU, UPLINK, Cluster, Fault

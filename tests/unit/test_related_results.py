@@ -20,8 +20,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import En
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import LeftOut
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node, Way
 
 from busbar.drift import (
     actions,

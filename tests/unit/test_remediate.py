@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nod
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, plan, proof, report, rollout
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import Remediation, State
