@@ -259,6 +259,25 @@ SLOW = {
 }
 
 
+def whole(text: str, _place: str) -> str:
+    return text
+
+
+def test_the_record_is_printed_written_and_printed_again_by_a_run_that_measures_nothing(tmp_path: Path) -> None:
+    assert cluster.last_table(str(tmp_path), whole) == cluster.last_table("", whole) == ""
+    run = play(2, "pair")
+    record = run.benchmark().record
+    assert record is not None
+    folder = cluster.write(run.site, record, str(tmp_path), whole)
+    assert cluster_record.read(tmp_path) == record
+    assert f"results: {folder}" in run.told
+    assert cluster.write(run.site, record, "", whole) == ""
+    text = cluster.last_table(str(tmp_path), whole)
+    assert text.startswith("\nLAST RESULT BETWEEN NODES, not of this run: scope pair, measured ")
+    (Path(folder) / "cluster.json").write_text("{}")
+    assert "cannot be read" in cluster.last_table(str(tmp_path), whole)
+
+
 def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> None:
     left = [cluster_plan.MEMBER.judge("host", "unknown", "a test", "left out: busy", "a test")]
     good = {"findings": [], "passed": ["a.b[live]@c"], "due": ""}
