@@ -207,9 +207,17 @@ def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> 
         shares = {one.job.name: _efficiency(one, first) if one in several else None for one in group}
         for one in group:
             job = one.job
-            of_program = {"collective": job.collective, "algorithm": job.algorithm, "size": job.max_bytes}
-            figures = {"busbw": one.busbw, "prediction": job.prediction, "efficiency": shares[job.name]}
-            rows.append(Scaling(**of_program, nodes=len(job.hosts), **figures))
+            rows.append(
+                Scaling(
+                    collective=job.collective,
+                    algorithm=job.algorithm,
+                    size=job.max_bytes,
+                    nodes=len(job.hosts),
+                    busbw=one.busbw,
+                    prediction=job.prediction,
+                    efficiency=shares[job.name],
+                )
+            )
         if len(several) > 1:
             missing = [f"{len(one.job.hosts)} nodes" for one in several if shares[one.job.name] is None]
             worse = [
