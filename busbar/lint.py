@@ -64,36 +64,39 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                text = job_variables.conf_text(name, text)
-                found = nccl_lint.lint(text, scanned, wanted, name)
-                # The advice is printed below, for the user of this command.
-                findings += [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
-            else:
-                job = job_variables.read(text, of_file)
-                findings += _job(job, text, name, scanned, wanted)
-                if job.unread:
-                    lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
-                    code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
+                findings += _without_advice(nccl_lint.lint(job_variables.conf_text(name, text), scanned, wanted, name))
+                read += 1
+                findings += _conflicts(job_variables.conf_text(name, text), path)
+                continue
+            job = job_variables.read(text, of_file)
+            findings += _job(job, text, name, scanned, wanted)
+            read += 1
         except ReadError as error:
             code = complain("lint", error, UNKNOWN)
             continue
         except ParseError as error:
             code = complain("lint", f"{name}: {error}", UNKNOWN)
             continue
-        read += 1
-        try:
-            findings += _conflicts(text, path) if of_file == "conf" else []
-        except ReadError as error:
-            code = complain("lint", error, UNKNOWN)
+        if job.unread:
+            lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
+            code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
     if read:
-        tail = [_summary(findings, read)]
-        if not scanned and wanted is None:
-            tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
-        blocks = _blocks(findings, verbose)
-        whole = [line for block in blocks for line in block] + tail
-        shown = whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")
-        print("\n".join(shown))
+        _print(findings, read, bool(scanned or wanted), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
+
+
+def _without_advice(found: Sequence[Finding]) -> list[Finding]:
+    """Leave out that no library is known: the user of this command is told below its findings."""
+    return [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
+
+
+def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
+    tail = [_summary(findings, files)]
+    if not of_release:
+        tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
+    blocks = _blocks(findings, verbose)
+    whole = [line for block in blocks for line in block] + tail
+    print("\n".join(whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")))
 
 
 def _job(
@@ -121,8 +124,7 @@ def _job(
     for script, first in job.scripts if "nccl.conf" in text else ():
         for line, rows in conf_files(script):
             conf = job_variables.conf_text("nccl.conf.in", "\n" * (first + line - 2) + rows)
-            found = nccl_lint.lint(conf, libraries, version, name)
-            findings += [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
+            findings += _without_advice(nccl_lint.lint(conf, libraries, version, name))
     return findings + job_containers.judge(job, text, name)
 
 

@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     finding_groups,
     localise_judge,
+    measure,
+    measure_ledger,
     nodeset,
     repair,
     screen,
@@ -35,7 +36,7 @@ PLAYBOOK = "busbar.fabric.benchmark"
 NO_TAG = "busbar_locks_only"
 # Lines of the plan.
 PLAN = 8
-SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with nccl_benchmark_when: always"
+Values = Mapping[str, Mapping[str, Any]]
 
 
 class MeasureError(RuntimeError):
@@ -67,76 +68,57 @@ def run(arguments: argparse.Namespace) -> int:
         return complain("measure", error)
 
 
-@dataclass(frozen=True)
-class _HostValues:
-    """The inventory's values of one host. slurm: Slurm gives it to jobs."""
-
-    scope: str
-    leaf: str
-    alone: bool
-    slurm: bool
-
-
 class _MeasureRun:
     """One run of the command: its arguments, the inventory's values, and the ledger."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        from ansible_collections.busbar.fabric.plugins.plugin_utils import measure, measure_ledger
-
-        self._measure, self._ledgers = measure, measure_ledger
         self._arguments = arguments
         self._manifest = inventories.read(arguments.inventory, arguments.limit)
-        intents = _intents(arguments.inventory, arguments.limit, self._manifest)
-        values = {host: intent["values"] for host, intent in intents.items()}
-        self._want = {host: _want(of_host) for host, of_host in values.items()}
-        self._budget = (
-            float(_common_value(values, "busbar_measure_budget")) if arguments.budget is None else arguments.budget
-        )
-        self._max_age = float(max(of_host["busbar_baseline_max_age_days"] for of_host in values.values()))
         self._paths = inventories.sources(arguments.inventory)
+        self._values = _intents(arguments.inventory, arguments.limit, self._manifest)
+        given = arguments.budget
+        self._budget = float(_common_value(self._values, "busbar_measure_budget") if given is None else given)
+        self._max_age = float(max(values["busbar_baseline_max_age_days"] for values in self._values.values()))
         self._height = PLAN
-        path = str(_common_value(values, "nccl_benchmark_results_path"))
+        path = str(_common_value(self._values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
         self._results = Path(path).absolute()
-        if all(one.slurm for one in self._want.values()):
-            raise MeasureError(f"nothing can be measured: {SLURM} (docs/benchmark.md#idle-nodes)")
+        if all(map(measure.uses_slurm, self._values.values())):
+            raise MeasureError(f"nothing can be measured: {measure.SLURM} (docs/benchmark.md#idle-nodes)")
 
     def run(self) -> int:
         if self._budget <= 0:
             print("nothing is measured: the budget is 0 node-minutes (busbar_measure_budget)")
             return 0
-        ledger = self._ledgers.load(self._results)
         if self._arguments.check:
+            ledger = measure_ledger.load(self._results)
             ledger.book()
             ledger.scan(self._results, time.time())
             self._print_plan(*self._plan(ledger), check_mode=True)
             return 0
-        path = self._ledgers.path_of(self._results)
+        path = measure_ledger.path_of(self._results)
         with lock.held(lock.lock_file(path), f"busbar measure, begun {time.strftime('%Y-%m-%dT%H:%M:%S')}"):
-            ledger = self._ledgers.load(self._results)
-            was = ledger.book()
-            if was is not None:
-                said = (
-                    f"{self._brief(was.hosts)}: a run before this one was killed there, {was.cost:g} node-minutes count"
-                )
-                print(said, flush=True)
-                there = [host for host in was.hosts if host in self._want]
+            ledger = measure_ledger.load(self._results)
+            if was := ledger.book():
+                hosts = printable(nodeset.brief(was.hosts, measure.ROOM))
+                print(f"{hosts}: a run before this one was killed there, {was.cost:g} node-minutes count", flush=True)
+                there = [host for host in was.hosts if host in self._values]
                 if there:
                     self._play(there, "--tags", NO_TAG)
             ledger.scan(self._results, time.time())
-            self._ledgers.save(self._results, ledger)
+            measure_ledger.save(self._results, ledger)
             return self._rounds(ledger)
 
-    def _rounds(self, ledger: Any) -> int:
+    def _rounds(self, ledger: measure_ledger.Ledger) -> int:
         results: dict[str, HostResult] = {}
         searches: list[str] = []
         found, left, begun = self._plan(ledger)
         self._print_plan(found, left, begun, check_mode=False)
         try:
             while found.units:
-                hosts, batch = self._batch(found)
-                of_round = self._round(ledger, hosts, batch)
+                batch = found.batch()
+                of_round = self._round(ledger, batch)
                 results |= of_round
                 searches += self._search(of_round, batch)
                 if self._arguments.verbose:
@@ -147,37 +129,23 @@ class _MeasureRun:
                 self._report(results, searches)
         return _code(results)
 
-    def _plan(self, ledger: Any) -> tuple[Any, float, float]:
+    def _plan(self, ledger: measure_ledger.Ledger) -> tuple[measure.Plan, float, float]:
+        """Return the plan, the node-minutes that are left, and the time."""
         now = time.time()
-        name, begun = self._measure.night(now)
+        name, begun = measure.night(now)
         left = self._budget - ledger.nights.get(name, 0.0)
         nodes = []
-        for host, want in self._want.items():
+        for host, values in self._values.items():
             known = ledger.host(host)
-            asked = [want.scope] if want.scope != "node" and not want.alone else ["node", want.scope]
-            finished = [known.finished.get(scope) for scope in asked]
-            why = SLURM if want.slurm else ""
-            if want.scope == "node" and not want.alone:
-                why = why or "nccl_benchmark_collectives is empty"
-            nodes.append(
-                self._measure.Node(
-                    host=host,
-                    scope=want.scope,
-                    group=want.leaf if want.scope in ("pair", "rail", "leaf") else "",
-                    last=None if None in finished else min(finished),
-                    tried=known.tried,
-                    minutes=known.minutes.get(want.scope),
-                    why=why,
-                )
-            )
-        return self._measure.plan(nodes, left, begun), left, now
+            nodes.append(measure.node_of(host, values, known.finished, known.tried, known.minutes))
+        return measure.plan(nodes, left, begun), left, now
 
-    def _print_plan(self, found: Any, left: float, now: float, check_mode: bool) -> None:
-        name, _begun = self._measure.night(now)
+    def _print_plan(self, found: measure.Plan, left: float, now: float, check_mode: bool) -> None:
+        name, _begun = measure.night(now)
         lines = [
             f"budget of {name}: {left:g} of {self._budget:g} node-minutes are left",
             "no scheduler is queried: only what runs on a node at that moment, and the node's lock, keep it from jobs",
-            *self._measure.plan_lines(found, now, self._max_age, check_mode),
+            *measure.plan_lines(found, now, self._max_age, check_mode),
         ]
         if not self._arguments.verbose:
             blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]
@@ -185,30 +153,23 @@ class _MeasureRun:
         self._height = len(lines)
         print("\n".join(map(printable, lines)), flush=True)
 
-    def _brief(self, hosts: Sequence[str]) -> str:
-        return printable(nodeset.brief(hosts, self._measure.ROOM))
-
-    def _batch(self, found: Any) -> tuple[list[str], Any]:
-        batch = found.batch()
-        return [host for unit in batch for host in unit.hosts], batch
-
-    def _round(self, ledger: Any, hosts: list[str], batch: Any) -> dict[str, HostResult]:
+    def _round(self, ledger: measure_ledger.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
+        hosts = [host for unit in batch for host in unit.hosts]
         begun = time.time()
-        night, _begun = self._measure.night(begun)
         try:
-            ledger.grant(night, sum(unit.cost for unit in batch), hosts, begun)
-            self._ledgers.save(self._results, ledger)
+            ledger.grant(measure.night(begun)[0], sum(unit.cost for unit in batch), hosts, begun)
+            measure_ledger.save(self._results, ledger)
             return self._play(hosts)
         finally:
-            spent = (time.time() - begun) / 60 * len(hosts)
-            ledger.book(round(spent, 2))
+            minutes = (time.time() - begun) / 60
+            ledger.book(round(minutes * len(hosts), 2))
             ledger.scan(self._results, time.time())
             for unit in batch:
-                for host in unit.hosts:
-                    known = ledger.host(host)
-                    if known.finished.get(unit.nodes[0].scope, 0.0) >= begun - 1:
-                        known.minutes[unit.nodes[0].scope] = round((time.time() - begun) / 60, 2)
-            self._ledgers.save(self._results, ledger)
+                scope = unit.nodes[0].scope
+                for known in map(ledger.host, unit.hosts):
+                    if known.finished.get(scope, 0.0) >= begun - 1:
+                        known.minutes[scope] = round(minutes, 2)
+            measure_ledger.save(self._results, ledger)
 
     def _play(self, hosts: Sequence[str], *words: str) -> dict[str, HostResult]:
         manifest = inventories.Manifest(tuple(hosts), self._manifest.secrets, self._manifest.simulated)
@@ -238,9 +199,9 @@ class _MeasureRun:
                 raise runner.RunnerError(
                     runner.clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", self._manifest.secrets)
                 )
-            return runner.results(runner._read(file, len(hosts)), manifest, {})
+            return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
 
-    def _search(self, results: Mapping[str, HostResult], batch: Any) -> list[str]:
+    def _search(self, results: Mapping[str, HostResult], batch: Sequence[measure.Unit]) -> list[str]:
         """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
         slow = {host for host, result in results.items() if any(map(_is_miss, result.findings))}
         together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
@@ -274,26 +235,15 @@ def _is_miss(one: Finding) -> bool:
     return one.state == "drift" and one.check.startswith(("nccl_perf.busbw", "nccl_cluster."))
 
 
-def _want(values: Mapping[str, Any]) -> _HostValues:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import measure
-
-    return _HostValues(
-        scope=values["nccl_benchmark_scope"],
-        leaf=values["busbar_leaf"],
-        alone=bool(values["nccl_benchmark_collectives"]),
-        slurm=measure.uses_slurm(values),
-    )
-
-
-def _common_value(values: Mapping[str, Mapping[str, object]], name: str) -> Any:
+def _common_value(values: Values, name: str) -> Any:
     found = {repr(of_host[name]): of_host[name] for of_host in values.values()}
     if len(found) > 1:
         raise MeasureError(f"{name} is {' and '.join(sorted(found)[:3])}: set it to the same for all of gpu_nodes")
     return next(iter(found.values()))
 
 
-def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Manifest) -> dict[str, dict[str, Any]]:
-    """Return host -> result of the module intent, which touches no host. Raises MeasureError for a wrong inventory."""
+def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Manifest) -> Values:
+    """Return host -> values, by the module intent, which touches no host. Raises MeasureError for a wrong inventory."""
     with private_tempdir.directory() as folder:
         found, done = ansible_process.run_module(
             private_data_dir=str(folder),
@@ -307,4 +257,5 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
         wrong = [str(found[host]["msg"]) for host in silent if "msg" in found.get(host, {})]
         why = "; ".join(wrong[:3]) or f"no result of {', '.join(silent[:3])}: {runner.tail(said)}"
         raise MeasureError(runner.clean(why, manifest.secrets))
-    return {host: found[host] for host in manifest.hosts}
+    values: dict[str, Any] = {host: found[host]["values"] for host in manifest.hosts}
+    return values

@@ -20,15 +20,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERR
 from . import private_tempdir
 from .ansible_process import environment, passed, reaped
 from .command_line import add_ansible, complain, not_installed
-from .drift import inventory, lock, output, signals
+from .drift import inventory, lock, output, runner, signals
 from .drift.inventory import InventoryError
 
 PLAYBOOK = "busbar.fabric.remediate"
 RESULTS = "busbar-results"
-# Bytes of the findings of the run itself.
-LIMIT = 256 << 20
-
-
 _WAY_OUT = ": write one with busbar drift -i INVENTORY --findings FILE, or name a record of localise.yml"
 
 
@@ -58,12 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
             return remediate(arguments)
     except lock.LockedError as error:
         return complain("remediate", error, LOCKED)
-    except (RemediateError, InventoryError, signals.Interrupted, OSError) as error:
+    except (RemediateError, InventoryError, runner.RunnerError, signals.Interrupted, OSError) as error:
         return complain("remediate", error)
 
 
 def remediate(arguments: argparse.Namespace) -> int:
-    """Return the exit code. Raises RemediateError, InventoryError, lock.LockedError, signals.Interrupted, OSError."""
+    """Return the exit code. Raises the errors that ``run`` reports."""
     for path in arguments.findings:
         if not path.is_file():
             raise RemediateError(f"{path} is not a file{_WAY_OUT}")
@@ -82,7 +78,7 @@ def remediate(arguments: argparse.Namespace) -> int:
         if not file.exists():
             # Without nodes there is no verdict.
             return ERROR if done.returncode else GOOD
-        return exit_code(_read(file), done.returncode)
+        return exit_code(runner.read_findings(file, len(manifest.hosts)), done.returncode)
 
 
 def command(arguments: argparse.Namespace, file: Path) -> list[str]:
@@ -113,15 +109,6 @@ def _exclusive(results: Path, check: bool) -> Iterator[None]:
         return
     with lock.held(results / "actions.lock", "busbar remediate"):
         yield
-
-
-def _read(file: Path) -> Mapping[str, Any]:
-    with file.open("rb") as stream:
-        data = stream.read(LIMIT + 1)
-    if len(data) > LIMIT:
-        raise RemediateError(f"{file} has more than {LIMIT >> 20} MiB")
-    found: Mapping[str, Any] = json.loads(data)
-    return found
 
 
 def exit_code(data: Mapping[str, Any], ended: int) -> int:

@@ -59,19 +59,6 @@ options:
     default: true
 """
 
-    BACKGROUND = r"""
-options:
-  jid:
-    description: C(ansible_job_id) of the task that was started.
-    type: str
-    required: true
-  mode:
-    description: V(cleanup) removes the task's stored result.
-    type: str
-    choices: [status, cleanup]
-    default: status
-"""
-
     READS = r"""
 attributes:
   check_mode:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, reboot, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import rollout
 
 # Matches no host, without the warning for a name that does not exist.
 NO_HOSTS = ["!all"]
@@ -54,16 +55,20 @@ def _fabric(registered: Mapping[str, Any], hosts: list[str], play: str) -> list[
 def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
     """Return the hosts with work, in the order of the inventory, so that the first is rebooted alone.
 
+    Those of remediate.yml are in the order of their repair.
+
     Chosen before the play begins: ending hosts one by one costs Ansible the cube of their number.
 
     hostvars: of Ansible; only registered results are read. {} in a syntax check.
     """
     wanted = set(hosts)
+    if play in rollout.PLAYS:
+        return [host for host in rollout.play_hosts(play, hostvars) if host in wanted] or NO_HOSTS
     if play in FABRIC:
         order = [host for host in hostvars if host in wanted]
         return _fabric(hostvars.raw_get(order[0]) if order else {}, order, play) or NO_HOSTS
     if play not in PLAYS:
-        raise AnsibleFilterError(f"play_nodes knows {', '.join([*PLAYS, *FABRIC])}, not {play!r}")
+        raise AnsibleFilterError(f"play_nodes knows {', '.join([*PLAYS, *FABRIC, *rollout.PLAYS])}, not {play!r}")
     has_work = PLAYS[play]
     found = [(host, of_host) for host, of_host in due_roles.registered(hostvars, wanted) if has_work(of_host)]
     # Pairs are chosen over all of them, so all are included as soon as one of them is due.

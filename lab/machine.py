@@ -257,7 +257,7 @@ class Machine:
     kernel_log: lines of the NVIDIA driver in the kernel's log, "{age} text" with the seconds since then.
     aer: PCI address -> kind of error (correctable, nonfatal, fatal) -> count, where not 0.
     fabric_manager: "ok", "stopped", or the version that is installed where it is not the driver's.
-    mlnx_qos: how that tool prints (toolkit/mlnx_qos.py LAYOUTS).   lldpad: it runs.
+    lldpad: it runs.
     sysctls: below /proc/sys/net/ipv4/conf, as they are once configured, where not as out of the box:
     {"all/rp_filter": "1"}.
     rules: of ip, beside the kernel's three: {"rule 50 from 10.21.0.2": "lookup main", "route 55 default": "dev eno1"}.
@@ -303,7 +303,6 @@ class Machine:
     kernel_log: list[str] = field(default_factory=list)
     aer: dict[str, dict[str, int]] = field(default_factory=dict)
     fabric_manager: str = "ok"
-    mlnx_qos: str = "new"
     lldpad: bool = False
     # lldpd: "ok", "stopped", or "garbled", where its tool prints half of an answer.
     lldpd: str = "ok"

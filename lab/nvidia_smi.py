@@ -17,8 +17,30 @@ from . import gpu_health
 from .machine import Gpu, Link, Machine
 from .nccl_tests import DATA, TOOLKIT
 
+_OF_FABRIC = ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery")
+_FABRIC_HEALTH = {
+    "Hopper": dict.fromkeys(_OF_FABRIC, "N/A"),
+    "Blackwell": {"summary": "Healthy", **dict.fromkeys(_OF_FABRIC, "False"), "bandwidth": "Full"},
+}
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
 
+# Heading -> value of a GPU.
+_QUERY = {
+    "index": "index",
+    "name": "name",
+    "uuid": "uuid",
+    "pci.bus_id": "bus_id",
+    "serial": "serial",
+    "fabric.state": "state",
+    "fabric.status": "status",
+    "pcie.link.gen.current": "now_gen",
+    "pcie.link.gen.max": "max_gen",
+    "pcie.link.width.current": "now_width",
+    "pcie.link.width.max": "max_width",
+    "driver_version": "driver",
+    "compute_cap": "capability",
+    "memory.total [MiB]": "mib",
+}
 SCRIPT = (TOOLKIT / "nvidia-smi").read_text()
 # What is left of the tool under the faults that break it.
 HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
@@ -82,32 +104,12 @@ def _link(link: Link | None) -> tuple[int, int]:
 
 
 def _query(machine: Machine, gpus: list[Gpu]) -> str:
-    rows = []
+    names = [name.split()[0] for name in _QUERY]
+    rows = [names, list(_QUERY)]
     for index, gpu in enumerate(gpus):
-        function = machine.function(gpu.address)
-        now_gen, now_width = _link(function.link)
-        max_gen, max_width = _link(function.max_link)
-        rows.append(
-            {
-                "index": index,
-                "name": gpu.name,
-                "uuid": gpu.uuid,
-                "pci.bus_id": _bus_id(gpu),
-                "serial": gpu.serial,
-                "fabric.state": machine.fabric[0],
-                "fabric.status": machine.fabric[1],
-                "pcie.link.gen.current": now_gen,
-                "pcie.link.gen.max": max_gen,
-                "pcie.link.width.current": now_width,
-                "pcie.link.width.max": max_width,
-                "driver_version": machine.driver_version,
-                "compute_cap": "9.0",
-                "memory.total": f"{gpu.memory_mib} MiB",
-            }
-        )
-    names = list(rows[0])
-    headings = [f"{name} [MiB]" if name == "memory.total" else name for name in names]
-    return "".join("\t".join(map(str, line)) + "\n" for line in [names, headings, *(row.values() for row in rows)])
+        values = _values(machine, index, gpu)
+        rows.append([str(values[key]) for key in _QUERY.values()])
+    return "".join("\t".join(line) + "\n" for line in rows)
 
 
 def _processes(machine: Machine) -> str:
@@ -166,48 +168,23 @@ def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
 def _xml(machine: Machine, gpus: list[Gpu]) -> str:
     """``-q -x``, as much of it as says what the GPU is and how it is connected. The script puts in the time."""
     lines = [
-        '<?xml version="1.0" ?>',
-        '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">',
-        "<nvidia_smi_log>",
-        "\t<timestamp/>",
-        f"\t<driver_version>{machine.driver_version}</driver_version>",
-        f"\t<cuda_version>{machine.cuda_version}</cuda_version>",
-        f"\t<attached_gpus>{len(gpus)}</attached_gpus>",
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n<nvidia_smi_log>',
+        f"\t<timestamp/>\n\t<driver_version>{machine.driver_version}</driver_version>",
+        f"\t<cuda_version>{machine.cuda_version}</cuda_version>\n\t<attached_gpus>{len(gpus)}</attached_gpus>",
+        *(_xml_gpu(machine, index, gpu) for index, gpu in enumerate(gpus)),
     ]
-    for index, gpu in enumerate(gpus):
-        lines.append(_xml_gpu(machine, index, gpu))
     return "\n".join([*lines, "</nvidia_smi_log>"]) + "\n"
 
 
-def _architecture(gpu: Gpu) -> str:
-    return "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper"
-
-
-_FABRIC_HEALTH = {
-    "Hopper": dict.fromkeys(
-        ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery"), "N/A"
-    ),
-    "Blackwell": {
-        "summary": "Healthy",
-        "bandwidth": "Full",
-        "route_recovery_in_progress": "False",
-        "route_unhealthy": "False",
-        "access_timeout_recovery": "False",
-    },
-}
-
-
-def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
-    function = machine.function(gpu.address)
+def _values(machine: Machine, index: int, gpu: Gpu) -> dict[str, object]:
+    function, registered = machine.function(gpu.address), machine.fabric[0] == "Completed"
     now_gen, now_width = _link(function.link)
     max_gen, max_width = _link(function.max_link)
-    registered = machine.fabric[0] == "Completed"
     cluster, clique = (gpu.domain or machine.nvlink_domain or f"{uuid.UUID(int=0)} 0").split()
-
-    values = {
+    return {
         "bus_id": _bus_id(gpu),
         "name": gpu.name,
-        "architecture": _architecture(gpu),
+        "architecture": "Blackwell" if float(gpu.nvlink_gbps) > 40 else "Hopper",
         "serial": gpu.serial,
         "uuid": gpu.uuid,
         "index": index,
@@ -218,6 +195,9 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
         "device_id": f"{function.device[2:]}{function.vendor[2:]}".upper(),
         "sub_system_id": f"{function.subsystem[2:]}{function.vendor[2:]}".upper(),
         "memory": gpu.memory_mib,
+        "mib": f"{gpu.memory_mib} MiB",
+        "driver": machine.driver_version,
+        "capability": "9.0",
         "state": machine.fabric[0],
         "status": machine.fabric[1],
         "clique": clique if registered else "N/A",
@@ -227,12 +207,17 @@ def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
         "now_width": now_width,
         "max_width": max_width,
     }
-    health = _FABRIC_HEALTH[_architecture(gpu)].items()
+
+
+def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
+    values = _values(machine, index, gpu)
+    health = _FABRIC_HEALTH[str(values["architecture"])]
     parts = {
-        "first": "\n".join(gpu_health.lines(gpu, gpu_health.FIRST)),
-        "in_pci": "\n".join(gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3)),
-        "last": "\n".join(gpu_health.lines(gpu, gpu_health.LAST)),
-        "health": "\n".join(f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health),
+        "first": gpu_health.lines(gpu, gpu_health.FIRST),
+        "in_pci": gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3),
+        "last": gpu_health.lines(gpu, gpu_health.LAST),
+        "health": [f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health.items()],
     }
+    texts = {name: "\n".join(lines) for name, lines in parts.items()}
     template = (DATA / "nvidia-smi-gpu.xml").read_text()
-    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **parts)
+    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **texts)

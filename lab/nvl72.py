@@ -30,21 +30,6 @@ def addresses() -> list[str]:
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
-def processor(cpu: int) -> list[str]:
-    """Of /proc/cpuinfo."""
-    return [
-        f"processor\t: {cpu}",
-        "BogoMIPS\t: 2000.00",
-        "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics sve sve2",
-        "CPU implementer\t: 0x41",
-        "CPU architecture: 8",
-        "CPU variant\t: 0x0",
-        "CPU part\t: 0xd4f",
-        "CPU revision\t: 0",
-        "",
-    ]
-
-
 def params(machine: Machine, usual: str) -> str:
     """Of /proc/driver/nvidia/params; usual: as the driver comes."""
     found = dict(line.split(": ", 1) for line in usual.splitlines()) | {"CreateImexChannel0": "0"}

@@ -22,7 +22,6 @@ STATE = "/sys/kernel/busbar-lab"
 RENDERED = f"{STATE}/rendered.json"
 WRITES = f"{STATE}/writes"
 RULES = f"{STATE}/rules.json"
-NODE = f"{STATE}/node.json"
 NETDEVS = f"{STATE}/netdevs.json"
 LLDP = f"{STATE}/lldp.json"
 LLDPAD = 3127  # its process id, where it runs

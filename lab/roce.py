@@ -64,9 +64,7 @@ def files(
             value = "0" if interface == "all" else usual_value
             text = machine.sysctls.get(f"{interface}/{name}", value)
             found[f"/proc/sys/net/ipv4/conf/{interface}/{name}"] = (f"{card} {name}", f"{text}\n", f"{value}\n")
-    tool = json.dumps({"mlnx_qos": machine.mlnx_qos}) + "\n"
     found[qos.RULES] = (qos.RULES, json.dumps(machine.rules) + "\n", "{}\n")
-    found[qos.NODE] = (qos.NODE, tool, tool)
     found[qos.WRITES] = (qos.WRITES, "", "")
     return found
 

@@ -35,17 +35,9 @@ from .nccl_tests import DATA, TOOLKIT
 from .toolkit import start
 
 TOOL = "usr/bin/nvidia-smi"
-# Of a port (host.md 7.4); the tests of the lab move some.
-_COUNTERS = (
-    *("link_downed", "port_rcv_errors", "port_xmit_discards", "symbol_error", "link_error_recovery"),
-    *("local_link_integrity_errors", "excessive_buffer_overrun_errors"),
-    *("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets", "port_xmit_wait"),
-)
-_HW_COUNTERS = (
-    *("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "duplicate_request"),
-    *("rnr_nak_retry_err", "roce_adp_retrans", "roce_slow_restart", "out_of_buffer"),
-)
-_CONGESTION_COUNTERS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
+# Kind of directory -> file -> its text with places for values; and names of counters.
+_SYSFS = json.loads((DATA / "sysfs.json").read_text())
+_COUNTERS, _HW_COUNTERS, _CONGESTION_COUNTERS = (names.split() for names in _SYSFS["counters"].values())
 UNITS = "/usr/lib/systemd/system"
 FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
 TOOL_DATA = "usr/share/busbar-lab/nvidia-smi"
@@ -72,6 +64,11 @@ class Tree:
         for name, value in values.items():
             if value is not None:
                 self.files[f"{directory}/{name}"] = f"{value}\n"
+
+    def fill(self, directory: str, kind: str, **values: object) -> None:
+        """Add the files of a kind of directory."""
+        for name, form in _SYSFS[kind].items():
+            self.files[f"{directory}/{name}"] = f"{form.format(**values)}\n"
 
     def write(self, root: Path) -> None:
         """Bring ``root`` to exactly this tree.
@@ -266,44 +263,33 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
         text[2:].upper() for text in (function.vendor, function.device, function.subsystem, function.class_code)
     )
     subsystem_vendor = vendor if function.subsystem != "0x0000" else "0000"
-    modalias = (
-        f"pci:v{vendor:0>8}d{device:0>8}sv{subsystem_vendor:0>8}sd{subsystem:0>8}bc{code[:2]}sc{code[2:4]}i{code[4:]}"
-    )
-    uevent = [f"DRIVER={function.driver}"] if function.driver else []
-    uevent += [
-        f"PCI_CLASS={code.lstrip('0')}",
-        f"PCI_ID={vendor}:{device}",
-        f"PCI_SUBSYS_ID={subsystem_vendor}:{subsystem}",
-        f"PCI_SLOT_NAME={function.address}",
-        f"MODALIAS={modalias}",
-    ]
-    virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
-    bus = int(function.bus[5:], 16) if function.bus else None
-    tree.add(
+    ids = f"v{vendor:0>8}d{device:0>8}sv{subsystem_vendor:0>8}sd{subsystem:0>8}"
+    tree.fill(
         path,
-        {
-            "class": function.class_code,
-            "vendor": function.vendor,
-            "device": function.device,
-            "subsystem_vendor": f"0x{subsystem_vendor.lower()}",
-            "subsystem_device": function.subsystem,
-            "revision": function.revision,
-            "numa_node": function.numa_node,
-            "local_cpulist": cpulist,
-            "local_cpus": _mask(machine, cpulist),
-            "enable": 1 if function.driver else 0,
-            "modalias": modalias,
-            "uevent": "\n".join(uevent),
-            "current_link_speed": function.link and function.link.speed,
-            "current_link_width": function.link and function.link.width,
-            "max_link_speed": function.max_link and function.max_link.speed,
-            "max_link_width": function.max_link and function.max_link.width,
-            "secondary_bus_number": bus,
-            "sriov_totalvfs": function.total_vfs or None,
-            "sriov_numvfs": len(virtual) if function.total_vfs else None,
-            **gpu_health.errors(machine, function.address),
-        },
+        "function",
+        function=function,
+        cpulist=cpulist,
+        mask=_mask(machine, cpulist),
+        enable=int(bool(function.driver)),
+        bound=f"DRIVER={function.driver}\n" if function.driver else "",
+        modalias=f"pci:{ids}bc{code[:2]}sc{code[2:4]}i{code[4:]}",
+        pci_class=code.lstrip("0"),
+        vendor=vendor,
+        device=device,
+        subsystem_vendor=subsystem_vendor,
+        lower=subsystem_vendor.lower(),
+        subsystem=subsystem,
     )
+    virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
+    values: dict[str, object] = {
+        "secondary_bus_number": int(function.bus[5:], 16) if function.bus else None,
+        "sriov_totalvfs": function.total_vfs or None,
+        "sriov_numvfs": len(virtual) if function.total_vfs else None,
+        **gpu_health.errors(machine, function.address),
+    }
+    for name, link in (("current", function.link), ("max", function.max_link)):
+        values |= {f"{name}_link_speed": link.speed, f"{name}_link_width": link.width} if link else {}
+    tree.add(path, values)
     tree.binaries[f"{path}/config"] = pci_config.render(machine, function)[: function.config_bytes]
     tree.links[f"{path}/subsystem"] = "/sys/bus/pci"
     tree.links[f"/sys/bus/pci/devices/{function.address}"] = path
@@ -338,32 +324,8 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
     tree.links[f"/sys/class/infiniband/{rdma.name}"] = path
     tree.links[f"{path}/device"] = function
     tree.links[f"{path}/subsystem"] = "/sys/class/infiniband"
-    tree.add(
-        path,
-        {
-            "node_type": "1: CA",
-            "node_guid": rdma.node_guid,
-            "sys_image_guid": rdma.sys_image_guid,
-            "node_desc": f"{machine.hostname} {rdma.name}",
-            "fw_ver": rdma.fw_ver,
-            "hca_type": rdma.hca_type,
-            "hw_rev": 0,
-            "board_id": rdma.board_id,
-        },
-    )
-    tree.add(
-        port,
-        {
-            "state": rdma.state,
-            "phys_state": rdma.phys_state,
-            "rate": rdma.rate,
-            "link_layer": rdma.link_layer,
-            "lid": f"{rdma.lid:#x}",
-            "sm_lid": f"{rdma.sm_lid:#x}",
-            "sm_sl": 0,
-            "lid_mask_count": 0,
-        },
-    )
+    tree.fill(path, "device", machine=machine, rdma=rdma)
+    tree.fill(port, "port", rdma=rdma)
     tree.add(function, optics.hwmon(machine, rdma))
     tree.files |= optics.answers(machine, rdma)
     if rdma.active_mtu != 4096:
@@ -400,38 +362,26 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
     path, parent = _netdev_path(machine, netdev), _netdev_parent(machine, netdev)
     admin_up = not any(r.address == netdev.address and r.phys_state.startswith("3:") for r in machine.rdma)
     running = netdev.operstate != "down"
-    index = machine.index(netdev)
     length = netdev.mac.count(":") + 1
     tree.links[f"/sys/class/net/{netdev.name}"] = path
     tree.links[f"{path}/subsystem"] = "/sys/class/net"
     if parent:
         tree.links[f"{path}/device"] = parent
-    tree.add(
+    tree.fill(
         path,
-        {
-            "address": netdev.mac,
-            # 0: the card's own, 3: set by somebody.
-            "addr_assign_type": 3 if netdev.master or netdev.bond_mode else 0,
-            "addr_len": length,
-            "broadcast": ":".join(["ff" if netdev.kind == 1 else "00"] * length),
-            "type": netdev.kind,
-            "mtu": netdev.mtu,
-            "operstate": netdev.operstate,
-            # Reading these fails on a device that is switched off, or has no such thing: there is no file then.
-            "carrier": int(running) if admin_up else None,
-            "speed": netdev.speed,
-            "duplex": "full" if netdev.speed else None,
-            "phys_port_name": netdev.port_name,
-            "carrier_changes": 2 + (not running) + 2 * machine.flaps(netdev),
-            "dev_id": "0x0",
-            "dev_port": 0,
-            "flags": f"{0x1002 | admin_up:#x}",
-            "ifindex": index,
-            "iflink": index,
-            "tx_queue_len": 1000,
-            "uevent": f"INTERFACE={netdev.name}\nIFINDEX={index}",
-        },
+        "netdev",
+        netdev=netdev,
+        # 0: the card's own, 3: set by somebody.
+        assigned=3 if netdev.master or netdev.bond_mode else 0,
+        length=length,
+        broadcast=":".join(["ff" if netdev.kind == 1 else "00"] * length),
+        changes=2 + (not running) + 2 * machine.flaps(netdev),
+        flags=0x1002 | admin_up,
+        index=machine.index(netdev),
     )
+    # Reading these fails on a device that is switched off, or has no such thing: there is no file then.
+    carrier, duplex = int(running) if admin_up else None, "full" if netdev.speed else None
+    tree.add(path, {"carrier": carrier, "speed": netdev.speed, "duplex": duplex, "phys_port_name": netdev.port_name})
     if netdev.master:
         master = _netdev_path(machine, next(n for n in machine.netdevs if n.name == netdev.master))
         tree.links[f"{path}/master"] = tree.links[f"{path}/upper_{netdev.master}"] = master
@@ -465,15 +415,9 @@ def _nodes(tree: Tree, machine: Machine) -> None:
     tree.add(f"{base}/node", {"online": span, "possible": span, "has_cpu": span})
     tree.add(f"{base}/cpu", dict.fromkeys(("online", "possible", "present"), f"0-{_cpu_count(machine) - 1}"))
     for node in machine.nodes:
-        tree.add(
-            f"{base}/node/node{node.number}",
-            {
-                "cpulist": node.cpulist,
-                "cpumap": _mask(machine, node.cpulist),
-                "distance": " ".join("10" if other is node else "21" for other in machine.nodes),
-                "meminfo": f"Node {node.number} MemTotal:       {node.memory_kib} kB",
-            },
-        )
+        distance = " ".join("10" if other is node else "21" for other in machine.nodes)
+        path = f"{base}/node/node{node.number}"
+        tree.fill(path, "node", node=node, mask=_mask(machine, node.cpulist), distance=distance)
 
 
 def _dmi(tree: Tree, machine: Machine) -> None:
@@ -483,54 +427,22 @@ def _dmi(tree: Tree, machine: Machine) -> None:
         tree.links["/sys/class/dmi/id"] = path
 
 
-_CPU_FLAGS = (
-    "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 ss ht syscall nx"
-)
-
-
 def _proc(tree: Tree, machine: Machine) -> None:
-    """Two CPUs of each node are enough to be told apart."""
-    flags = _CPU_FLAGS + (" hypervisor" if machine.hypervisor else " vmx") + " lm constant_tsc sse4_2 avx2 avx512f"
-    processors = []
-    for node in machine.nodes:
-        for core, cpu in enumerate(_expand(node.cpulist)[:2]):
-            if machine.architecture == "aarch64":
-                processors += nvl72.processor(cpu)
-                continue
-            processors += [
-                f"processor\t: {cpu}",
-                "vendor_id\t: GenuineIntel",
-                "cpu family\t: 6",
-                "model\t\t: 143",
-                f"model name\t: {machine.cpu}",
-                f"physical id\t: {node.number}",
-                f"core id\t\t: {core}",
-                f"flags\t\t: {flags}",
-                "",
-            ]
-    total = sum(node.memory_kib for node in machine.nodes)
-    memory = {"MemTotal": total, "MemFree": total // 10 * 9, "MemAvailable": total // 10 * 9, "SwapTotal": 0}
-    memory_lines = [f"{name + ':':<15} {kib:>9} kB" for name, kib in memory.items()]
-    huge = [f"{name + ':':<15} {0:>9}" for name in ("HugePages_Total", "HugePages_Free")]
-    tree.add(
-        "/proc",
-        {
-            "cpuinfo": "\n".join(processors),
-            "meminfo": "\n".join([*memory_lines, *huge, f"{'Hugepagesize:':<15} {2048:>9} kB"]),
-            "cmdline": machine.cmdline,
-        },
-    )
-    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
-    limits = [
-        f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} Units",
-        f"{'Max open files':<25} {1048576:<20} {1048576:<20} files",
-        f"{'Max locked memory':<25} {machine.slurmd_memlock:<20} {machine.slurmd_memlock:<20} bytes",
+    processors = _SYSFS[machine.architecture]["cpuinfo"]
+    virtual = " hypervisor" if machine.hypervisor else " vmx"
+    # Two CPUs of each node are enough to be told apart.
+    texts = [
+        processors.format(cpu=cpu, core=core, node=node, machine=machine, virtual=virtual)
+        for node in machine.nodes
+        for core, cpu in enumerate(_expand(node.cpulist)[:2])
     ]
-    tree.add("/proc/2811", {"comm": "slurmd", "limits": "\n".join(limits)})
+    tree.add("/proc", {"cpuinfo": "\n".join(texts), "cmdline": machine.cmdline})
+    total = sum(node.memory_kib for node in machine.nodes)
+    tree.fill("/proc", "memory", total=total, free=total // 10 * 9, zero=0, page=2048)
+    tree.add("/proc/sys/kernel", {"osrelease": machine.kernel, "hostname": machine.hostname})
+    tree.fill("/proc/2811", "limits", memlock=machine.slurmd_memlock)
     shm = f"tmpfs /dev/shm tmpfs rw,nosuid,nodev,size={machine.shm_bytes >> 10}k,inode64 0 0"
-    tree.files |= container_hosts.processes(machine)
-    tree.files |= gpu_health.hardware(machine)
-    tree.files |= nvl72.hardware(machine)
+    tree.files |= container_hosts.processes(machine) | gpu_health.hardware(machine) | nvl72.hardware(machine)
     tree.add("/proc", {"mounts": "\n".join([shm, *machine.mounts])})
 
 
@@ -559,28 +471,14 @@ def _proc_nvidia(tree: Tree, machine: Machine) -> None:
     base = "/proc/driver/nvidia"
     tree.directories.append(f"{base}/gpus")
     tree.files[f"{base}/params"] = nvl72.params(machine, (DATA / "node/nvidia-params").read_text())
-    architecture = machine.architecture
-    flavour = f"Open Kernel Module for {architecture}" if machine.driver_open else f"{architecture} Kernel Module"
-    tree.files[f"{base}/version"] = (
-        f"NVRM version: NVIDIA UNIX {flavour}  {machine.driver_version}  Release Build  "
-        "(dvs-builder@U22-I3-AE18-23-3)  \nGCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04) \n"
-    )
+    of = machine.architecture
+    flavour = f"Open Kernel Module for {of}" if machine.driver_open else f"{of} Kernel Module"
+    tree.fill(base, "driver", machine=machine, flavour=flavour)
     for minor, gpu in enumerate(machine.driver_gpus()):
         # A plain file: that it can be opened is all that is asked of it.
         tree.files[f"/dev/nvidia{minor}"] = ""
-        tree.files[f"{base}/gpus/{gpu.address}/information"] = (
-            f"Model: \t\t {gpu.name}\n"
-            f"IRQ:   \t\t {200 + gpu.number}\n"
-            f"GPU UUID: \t {gpu.uuid}\n"
-            f"Video BIOS: \t {gpu.vbios.lower()}\n"
-            "Bus Type: \t PCIe\n"
-            "DMA Size: \t 52 bits\n"
-            "DMA Mask: \t 0xfffffffffffff\n"
-            f"Bus Location: \t {gpu.address}\n"
-            f"Device Minor: \t {minor}\n"
-            f"GPU Firmware: \t {machine.driver_version}\n"
-            "GPU Excluded:\t No\n"
-        )
+        path, irq, vbios = f"{base}/gpus/{gpu.address}", 200 + gpu.number, gpu.vbios.lower()
+        tree.fill(path, "gpu", machine=machine, gpu=gpu, minor=minor, irq=irq, vbios=vbios)
 
 
 # -- system root -----------------------------------------------------------------------------------------------------

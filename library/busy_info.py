@@ -46,31 +46,6 @@ unload_first:
   type: list
   elements: str
   returned: success
-findings:
-  description: Empty; the caller judges the use of the node.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is run but to read.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
 """
 
 from typing import Any, Dict, Mapping

@@ -73,31 +73,6 @@ sweeps:
   type: list
   elements: dict
   returned: success
-findings:
-  description: Whether the host could query the fabric, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the findings that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
 """
 
 from typing import Any, Dict, Mapping

@@ -84,16 +84,6 @@ neighbours:
   type: list
   elements: dict
   returned: success
-findings: {type: list, elements: dict, returned: success, description: "What is not ok, as in C(docs/findings.md)."}
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-notes:
-  description: Sentences for the verdict, such as that the switches send no DCBX.
-  type: list
-  elements: str
-  returned: success
-commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

@@ -57,31 +57,6 @@ unfit:
   type: list
   elements: dict
   returned: success
-findings:
-  description: Empty; who takes part is decided over all hosts.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Empty likewise.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
 """
 
 import os

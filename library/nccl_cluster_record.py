@@ -44,34 +44,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: C(nccl_cluster.record), where that is not ok.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
 due:
   description: Why it is to be measured; empty if the record is still valid.
   type: str
-  returned: success
-commands:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty.
-  type: list
-  elements: str
   returned: success
 """
 

@@ -40,34 +40,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands: {type: list, elements: str, returned: success, description: "Commands that were run, or would be."}
-notes:
-  description: Sentences for the verdict, such as that no MTU is configured, or one too small for RDMA.
-  type: list
-  elements: str
-  returned: success
-reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
-withheld:
-  description: Ids of the findings whose repair would stop traffic, which was not allowed.
-  type: list
-  elements: str
-  returned: success
-backup_files:
-  description: Copies of other people's files that were replaced.
-  type: list
-  elements: str
-  returned: success
+# What every module returns: see the notes.
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

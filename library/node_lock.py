@@ -14,7 +14,7 @@ description:
     works on it. A reboot frees it.
   - The action plugin of this name identifies the run, and takes the lock over if the run that has it was
     started on the same control node and its process is gone.
-  - In check mode nothing is taken; RV(notes) names the run that has the node.
+  - In check mode nothing is taken; C(notes) names the run that has the node.
 attributes:
   check_mode:
     support: full
@@ -61,36 +61,6 @@ held:
 holder:
   description: The run that has it instead.
   type: dict
-  returned: success
-notes:
-  description: From whom it was taken over and why; in check mode, who has it.
-  type: list
-  elements: str
-  returned: success
-findings:
-  description: C(lock.held), where another run has the node.
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Id of the finding, where another run has the node.
-  type: list
-  elements: str
   returned: success
 """
 

@@ -44,30 +44,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok after this run, as in C(docs/findings.md); in check mode, what is not ok now.
-  type: list
-  elements: dict
-  returned: success
-passed: {type: list, elements: str, returned: success, description: Ids of the checks that are ok.}
-repaired:
-  description: Ids of the findings that this run repaired, or would repair in check mode.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: The registers that were written, or would be, as commands of setpci that do the same.
-  type: list
-  elements: str
-  returned: success
-notes:
-  description: Sentences for the verdict, such as that this is a virtual machine.
-  type: list
-  elements: str
-  returned: success
-reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing here waits for a reboot.}
-withheld: {type: list, elements: str, returned: success, description: Empty; writing these registers disrupts nothing.}
-backup_files: {type: list, elements: str, returned: success, description: "Empty; the files are Busbar's own."}
+# What every module returns: see the notes.
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

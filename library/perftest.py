@@ -6,28 +6,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: perftest
-short_description: Run one host's end of RDMA tests between rails, and judge bandwidth, latency and counters
+short_description: Run one host's end of RDMA tests between rails, and judge bandwidth, latency, counters and pings
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Runs C(ib_write_bw) and C(ib_write_lat) on all rails of O(sessions) at once, as servers or as clients, under one
     time limit, and ends every process that it started. Both hosts of a pair run it at the same time, see
-    M(busbar.fabric.rail_pairs).
+    M(busbar.fabric.verify).
   - Reads the NICs' counters before and after, and reports what their change means.
-  - Runs nothing on a node in use, see O(require_idle).
+  - Pings the same rail of other hosts (O(pings)), all at once, with three packets that must not be fragmented. Reports
+    which end has too small an MTU, or that a switch between them has.
+  - Tests nothing on a node in use, see O(require_idle); pings disturb no job.
   - Changes nothing on the host but C(/var/lib/busbar/perftest), where the last result of each role is stored
     (O(store_result)).
 attributes:
   check_mode:
     support: full
-    description: Runs nothing and returns what it would run; judges the last result of each rail and role, and its age.
+    description:
+      - Tests nothing and returns what it would run; judges the last result of each rail and role, and its age. Pings
+        are the same.
 options:
   sessions:
     description:
-      - This host's end of each test, as M(busbar.fabric.rail_pairs) plans them. Outside check mode all of one role.
+      - This host's end of each test, as M(busbar.fabric.verify) plans them. Outside check mode all of one role.
     type: list
     elements: dict
-    required: true
+    default: []
+  pings:
+    description: What this host pings, as M(busbar.fabric.verify) plans it.
+    type: list
+    elements: dict
+    default: []
   tests:
     description: What is measured, bandwidth and latency.
     type: list
@@ -144,14 +153,14 @@ withheld:
 import signal
 from typing import Any, Dict, Mapping
 
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_test
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping, rail_test
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
 
 SPEC: module.Spec = {
-    "sessions": {"type": "list", "elements": "dict", "required": True},
+    **{name: {"type": "list", "elements": "dict", "default": []} for name in ("sessions", "pings")},
     "tests": {
         "type": "list",
         "elements": "str",
@@ -177,7 +186,10 @@ def main() -> None:
     module.main(SPEC, work)
 
 
-def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    if not given["sessions"]:
+        pinged = rail_ping.ping_all(host, rail_ping.tasks(given["pings"]))
+        return dict(Plan(pinged).result(), sessions=[], finished_at=None, simulated=False)
     task = rail_test.Task(host, given)
     if not check_mode:
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -11,8 +11,8 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Reads for each rail of the profile its PCI address, RDMA device, interface, address, MTU, firmware, PSID and QoS,
-    the driver's version, and what uses the node. M(busbar.fabric.consistency) compares this over all hosts, and
-    M(busbar.fabric.rail_pairs) makes pairs of it.
+    the driver's version, and what uses the node. M(busbar.fabric.verify) compares this over all hosts, and
+    makes pairs of it.
   - Changes nothing.
 options:
   address_family:
@@ -60,42 +60,14 @@ busy:
   type: list
   elements: str
   returned: success
-findings: {type: list, elements: dict, returned: success, description: Empty; values are judged over all hosts.}
-passed: {type: list, elements: str, returned: success, description: Empty likewise.}
-commands: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-reboot_required: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
-withheld: {type: list, elements: str, returned: success, description: Empty; nothing is changed.}
 """
 
-from typing import Any, Dict, Mapping
-
-from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
-from ansible_collections.busbar.fabric.plugins.module_utils.change import busy, module
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import ADDRESS_FAMILIES
-
-SPEC: module.Spec = {
-    "address_family": {"type": "str", "choices": list(ADDRESS_FAMILIES), "default": "ipv4"},
-    "dscp": {"type": "int", "default": -1},
-    **module.PROFILE,
-    **module.ROOTS,
-}
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import SPEC, work
 
 
 def main() -> None:
     module.main(SPEC, work)
-
-
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    want = profile.from_options(given)
-    machine = topology.read(host, ask_nvidia_smi=False)
-    dscp = given["dscp"] if given["dscp"] >= 0 else None
-    info = rail_info.read(host, machine, rails.match(machine, want), want, given["address_family"], dscp)
-    users = busy.read(host)
-    said = [*users.reasons, *("not known to be idle: %s" % problem for problem in users.problems)]
-    return dict(Plan().result(), info=info.to_dict(), busy=said)
 
 
 if __name__ == "__main__":

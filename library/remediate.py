@@ -5,23 +5,25 @@
 
 DOCUMENTATION = r"""
 module: remediate
-short_description: (internal) Read which nodes have which faults, and plan their remediation
+short_description: (internal) Plan the remediation of accused nodes, and decide on each of its steps
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Internal module of busbar.fabric. Reads files of findings and the action log (V(read)), then makes a plan from what
-    every such host of the play has reported since (V(plan)), and prints it. A fault that has gone is dropped, what was
-    tried too often is refused, and no more than a share of all hosts is acted on.
-  - Does nothing to any host.
+  - Internal module of busbar.fabric, for C(playbooks/remediate.yml). Runs on the control node. Every action on a host
+    is in the action log before it starts, so that a run that was killed has left nothing unknown to the next one.
 attributes:
   check_mode:
     support: full
-    description: Plans the same, and writes nothing into the action log.
+    description: Plans the same; nothing is written, since nothing is done.
 options:
   phase:
-    description: V(read) the files, or V(plan) once their hosts were audited.
+    description:
+      - V(read) reads the files and the action log. V(plan) plans over all their hosts once these were audited, and
+        prints that. Both are for all hosts of the play.
+      - V(step) records how a host's last step ended, and returns the next one. V(failed) records that it failed.
+      - V(report) returns the findings of a host.
     type: str
-    choices: [read, plan]
+    choices: [read, plan, step, failed, report]
     required: true
   findings:
     description: Files of findings and records of localisation.
@@ -29,8 +31,7 @@ options:
     elements: path
     default: []
   results:
-    description: Directory on the control node with the action log, and with the records of nodes that stay out of
-      service.
+    description: Directory on the control node with the action log.
     type: path
     required: true
   batches:
@@ -38,6 +39,10 @@ options:
     type: list
     elements: raw
     default: [1, "10%"]
+  message:
+    description: Why a step failed.
+    type: str
+    default: ""
 extends_documentation_fragment:
   - busbar.fabric.node.no_diff
 """
@@ -57,25 +62,6 @@ accused:
   type: list
   elements: str
   returned: when read
-pairs:
-  description: Hosts that are accused by tests with others, and the good ones with which they are measured again.
-  type: dict
-  returned: when read
-paired:
-  description: All of these, the good ones first; none in check mode.
-  type: list
-  elements: str
-  returned: when read
-drained:
-  description: Hosts that remediation has drained in an earlier run.
-  type: list
-  elements: str
-  returned: when read
-accusations:
-  description: What each of them is accused of.
-  type: list
-  elements: dict
-  returned: when read
 hosts:
   description: The plan of each accused host.
   type: dict
@@ -85,14 +71,21 @@ order:
   type: list
   elements: str
   returned: when planned
-batches:
-  description: How many of them at once.
+step:
+  description: The next step of the host, empty for none.
+  type: str
+  returned: when a step was taken
+more:
+  description: Whether anything is left to be done on the host now.
+  type: bool
+  returned: when a step was taken
+state:
+  description: What is known of the host so far.
+  type: dict
+  returned: when a step was taken
+findings:
+  description: What is not ok, as in C(docs/findings.md).
   type: list
-  elements: int
-  returned: when planned
-provision:
-  description: Roles that are checked again before a host is given back.
-  type: list
-  elements: str
-  returned: when planned
+  elements: dict
+  returned: when reported
 """

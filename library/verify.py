@@ -5,44 +5,46 @@
 
 DOCUMENTATION = r"""
 module: verify
-short_description: (internal) Join what the end-to-end proof found on a host
+short_description: (internal) Verify the network between all hosts of the play
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Internal module of busbar.fabric. Joins the host's part of M(busbar.fabric.consistency),
-    M(busbar.fabric.rail_pairs), the rail ping and its runs of M(busbar.fabric.perftest). A planned test without a
-    result is a finding. What an earlier role of the run found on the same NIC is named as the cause.
+  - Internal module of busbar.fabric, for C(playbooks/verify.yml). Once for all hosts of the play, it reads their rails
+    (M(busbar.fabric.rail_info)) and compares them, pings the same rail of other hosts, and tests the rails of
+    disjoint pairs of idle hosts of one profile and fabric (both by M(busbar.fabric.perftest)). Each host
+    sends once and receives once in a round; in a pass it has one role.
+  - Prints the worst and the median of each rail, and writes all figures and counters as JSON on the control node.
+attributes:
+  check_mode:
+    support: full
+    description: Tests no rail, and judges the last results of each, also of nodes in use; writes nothing.
 options:
-  measured:
-    description: What M(busbar.fabric.perftest) returned in each pass.
-    type: list
-    elements: dict
-    default: []
+  path:
+    description: Directory on the control node for a file of each run and the link C(latest.json); empty for none.
+    type: path
+    default: ""
 extends_documentation_fragment:
-  - busbar.fabric.node.reads
+  - busbar.fabric.node.no_diff
 """
 
 EXAMPLES = r"""
-- name: Join
+- name: Verify
   busbar.fabric.verify:
-    measured: "{{ runs }}"
-  register: verify_result
+    path: busbar-results/verify
+  register: verify_fleet_result
 """
 
 RETURN = r"""
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
+hosts:
+  description: Host to C(findings), what is not ok, C(passed), and C(sessions), every test with figures and counters.
+  type: dict
   returned: always
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
+rails:
+  description: Host to the result of M(busbar.fabric.rail_info).
+  type: dict
   returned: always
-sessions:
-  description: Every test of this host with its figures and counters.
-  type: list
-  elements: dict
+not_stored:
+  description: Why the figures were not written, empty where they were.
+  type: str
   returned: always
 """

@@ -158,20 +158,13 @@ def wanted(given: Mapping[str, Any]) -> Optional[TimerWanted]:
     if given["state"] == "absent":
         return None
     environment = {str(name): str(value) for name, value in given["environment"].items()}
+    plain = ("schedule", "delay", "user", "directory", "keep_days", "measure_schedule")
+    lists = ("command", "inventory", "options", "notify", "measure_options")
     want = TimerWanted(
-        schedule=given["schedule"],
-        delay=given["delay"],
-        user=given["user"],
-        directory=given["directory"],
-        command=tuple(given["command"]),
-        inventory=tuple(given["inventory"]),
-        options=tuple(given["options"]),
-        keep_days=given["keep_days"],
-        notify=tuple(given["notify"]),
+        **{name: given[name] for name in plain},
+        **{name: tuple(given[name]) for name in lists},
         webhook=given["webhook_file"],
         environment=tuple(sorted(environment.items())),
-        measure_schedule=given["measure_schedule"],
-        measure_options=tuple(given["measure_options"]),
     )
     for name in ("directory", "command", "inventory"):
         if not given[name]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from .change import busy, module
 from .core.host import Host, attempt
-from .machine import netdev_address, rdma
+from .core.plan import Plan
+from .machine import netdev_address, rdma, topology
 from .machine.netdev_address import Address
-from .machine.profile import Profile
+from .machine.profile import Profile, Rail, from_options
 from .machine.rail_address import interfaces
-from .machine.rails import Rails
+from .machine.rails import Rails, match
+from .machine.rdma import RdmaDevice
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
 from .roce_qos import read as roce_qos
@@ -31,6 +34,14 @@ HOSTNAME = "/proc/sys/kernel/hostname"
 MACHINE_ID = "/etc/machine-id"
 # Addresses of a rail that are compared.
 _ADDRESSES = 16
+
+
+SPEC: module.Spec = {
+    "address_family": {"type": "str", "choices": list(rdma.ADDRESS_FAMILIES), "default": "ipv4"},
+    "dscp": {"type": "int", "default": -1},
+    **module.PROFILE,
+    **module.ROOTS,
+}
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,17 @@ class HostInfo:
         return asdict(self)
 
 
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+    """Return the result of the module rail_info. Raises ParseError."""
+    want = from_options(given)
+    machine = topology.read(host, ask_nvidia_smi=False)
+    dscp = given["dscp"] if given["dscp"] >= 0 else None
+    info = read(host, machine, match(machine, want), want, given["address_family"], dscp)
+    users = busy.read(host)
+    reasons = [*users.reasons, *("not known to be idle: %s" % problem for problem in users.problems)]
+    return dict(Plan().result(), info=info.to_dict(), busy=reasons)
+
+
 def read(
     host: Host,
     machine: Topology,
@@ -88,38 +110,51 @@ def read(
 
     dscp: of the lossless queue; without, only the traffic class that the driver forces is read of the ports' QoS.
     """
-    gpus = found.gpus or {}
-    on_wire = attempt(lambda: netdev_address.read(host), " ".join(netdev_address.ADDRESSES), [])
-    infos = []
+    on_wire = attempt(lambda: netdev_address.read(host), " ".join(netdev_address.ADDRESSES), []) or {}
     qos = _qos(host, machine, found, dscp)
+    infos = []
     for rail in profile.rails:
         nic = found.nics.get(rail.number)
-        if nic is None or nic.rdma is None:
-            continue
-        near = [gpus[index] for index in sorted(rail.paths) if index in gpus]
-        on_ethernet = rail.link_layers[0] == "Ethernet"
-        infos.append(
-            RailInfo(
-                number=rail.number,
-                pci=nic.pci,
-                device=nic.rdma.name,
-                netdev=nic.netdevs[0].name if nic.netdevs else "",
-                link_layer=rail.link_layers[0],
-                rate_gbps=rail.rate_gbps,
-                address=_address(nic, family),
-                mtu=nic.netdevs[0].mtu if nic.netdevs else None,
-                firmware=nic.rdma.firmware,
-                psid=nic.rdma.board_id,
-                qos=qos.get(nic.pci) if dscp is not None and on_ethernet else _forced_class(host, nic),
-                gpu=near[0].pci if near else "",
-                gpu_index=near[0].index if near else 0,
-                addresses=_addresses(nic, on_wire or {}) if on_ethernet else [],
-                guids=_guids(nic, machine.virtualization.is_vm),
-            )
-        )
+        if nic is not None and nic.rdma is not None:
+            on_ethernet = rail.link_layers[0] == "Ethernet"
+            summary = qos.get(nic.pci) if dscp is not None and on_ethernet else _forced_class(host, nic)
+            addresses = _addresses(nic, on_wire) if on_ethernet else []
+            is_vm = machine.virtualization.is_vm
+            infos.append(_rail(rail, nic, nic.rdma, found, family, qos=summary, addresses=addresses, is_vm=is_vm))
     drivers = {nic.device.driver or "no driver" for nic in found.nics.values()}
     uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
     return HostInfo(_line(host, PRODUCT), _driver(host, sorted(drivers)), tuple(infos), found.missing, tuple(uuids))
+
+
+def _rail(
+    rail: Rail,
+    nic: Nic,
+    device: RdmaDevice,
+    found: Rails,
+    family: str,
+    qos: Optional[str],
+    addresses: Sequence[str],
+    is_vm: bool,
+) -> RailInfo:
+    gpus, netdev = found.gpus or {}, nic.netdevs[0] if nic.netdevs else None
+    near = [gpus[index] for index in sorted(rail.paths) if index in gpus]
+    return RailInfo(
+        number=rail.number,
+        pci=nic.pci,
+        device=device.name,
+        netdev=netdev.name if netdev else "",
+        link_layer=rail.link_layers[0],
+        rate_gbps=rail.rate_gbps,
+        address=_address(nic, family),
+        mtu=netdev.mtu if netdev else None,
+        firmware=device.firmware,
+        psid=device.board_id,
+        qos=qos,
+        gpu=near[0].pci if near else "",
+        gpu_index=near[0].index if near else 0,
+        addresses=addresses,
+        guids=_guids(nic, is_vm),
+    )
 
 
 def facts(host: Host, machine: Topology) -> Dict[str, Optional[str]]:

@@ -194,10 +194,14 @@ class PingTask:
         return asdict(self)
 
 
-def from_dict(data: Mapping[str, Any]) -> PingTask:
-    """Return what ``to_dict`` wrote, after its way through JSON. Raises KeyError and TypeError."""
-    ping = Ping(Peer(**data["ping"]["source"]), Peer(**data["ping"]["target"]))
-    return PingTask(ping, data["mtu"])
+def tasks(data: Sequence[Mapping[str, Any]]) -> List[PingTask]:
+    """Return what ``to_dict`` wrote of each, after its way through JSON. Raises ParseError."""
+    try:
+        return [
+            PingTask(Ping(Peer(**one["ping"]["source"]), Peer(**one["ping"]["target"])), one["mtu"]) for one in data
+        ]
+    except (KeyError, TypeError) as error:
+        raise ParseError("pings come from verify, these do not: %r" % error) from error
 
 
 def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]]:
@@ -320,41 +324,32 @@ def _judged(
         text = "%s of %s has MTU %d" % (peer.netdev, peer.host, peer.mtu or 0)
         # Only findings of the same host can be pointed at.
         return "drift", text, RUN % peer.host, source.live if peer is source else None
+    return ("drift", *_lost(ping, answer, mtu, small), None)
+
+
+def _lost(ping: Ping, answer: PingResult, mtu: int, small: Optional[PingResult]) -> Tuple[str, str]:
+    """Return what is known of full packets that are lost though both ends could send them, and what to do."""
+    source, target = ping.source, ping.target
+    route = "on %s: ip route get %s" % (source.host, target.address)
+    raised = "raise the MTU of the switch ports between %s and %s to 9216" % (source.host, target.host)
     lost = "%d of %d came back" % (answer.received, answer.sent)
     if answer.mtu is not None and answer.said_by:
-        return (
-            "drift",
-            "%s reports that the next hop accepts %d bytes" % (answer.said_by, answer.mtu),
-            ("set the MTU of %s's port, or of the switch behind it, to at least %d" % (answer.said_by, mtu)),
-            None,
-        )
+        fix = "set the MTU of %s's port, or of the switch behind it, to at least %d" % (answer.said_by, mtu)
+        return "%s reports that the next hop accepts %d bytes" % (answer.said_by, answer.mtu), fix
     if answer.mtu is not None:
-        text = "%s sends at most %d towards %s, though %s has MTU %s" % (
-            source.host,
-            answer.mtu,
-            target.address,
-            source.netdev,
-            source.mtu if source.mtu is not None else "an unknown value",
-        )
-        fix = "on %s: ip route get %s; look for a route with an mtu, or through another interface" % (
-            source.host,
-            target.address,
-        )
-        return "drift", text, fix, None
+        own = "an unknown value" if source.mtu is None else source.mtu
+        have = "%s sends at most %d towards %s, though %s has MTU %s"
+        have = have % (source.host, answer.mtu, target.address, source.netdev, own)
+        return have, route + "; look for a route with an mtu, or through another interface"
     if answer.error:
-        fix = "on %s: ip route get %s, ip neigh show %s" % (source.host, target.address, target.address)
-        return "drift", "%s; %s" % (lost, answer.error), fix, None
+        return "%s; %s" % (lost, answer.error), "%s, ip neigh show %s" % (route, target.address)
     if small is not None:
-        text = "%s, but of those with %d bytes %d did: a switch between the two accepts less than %d"
-        fix = "raise the MTU of the switch ports between %s and %s to 9216" % (source.host, target.host)
-        return "drift", text % (lost, SMALL, small.received, mtu), fix, None
+        have = "%s, but of those with %d bytes %d did: a switch between the two accepts less than %d"
+        return have % (lost, SMALL, small.received, mtu), raised
     known = source.mtu is not None and target.mtu is not None
     ends = "both ends have MTU %d or more" % mtu if known else "the MTU of one end is not known"
-    fix = (
-        "%s, small: if it comes back, raise the MTU of the switch ports between %s and %s to 9216; if not, look for the"
-        " link and the address" % (again, source.host, target.host)
-    )
-    return "drift", "%s, without an ICMP report; %s" % (lost, ends), fix, None
+    fix = "ping %s from %s by hand, small: if it comes back, %s; if not, look for the link and the address"
+    return "%s, without an ICMP report; %s" % (lost, ends), fix % (target.address, source.host, raised)
 
 
 def _smaller(ping: Ping, mtu: int) -> List[Peer]:

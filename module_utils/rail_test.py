@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import nic_counters, perftest
+from . import nic_counters, perftest, perftest_errors
 from .change import apply, busy
 from .core import process_group, temp_files, trusted
 from .core.finding import Finding
@@ -265,7 +265,7 @@ class Task:
 
 
 def _nobody_there(rail: Rail) -> bool:
-    return bool(rail.results) and rail.results[-1].reason.startswith(perftest.NOT_LISTENING)
+    return bool(rail.results) and rail.results[-1].reason.startswith(perftest_errors.NOT_LISTENING)
 
 
 def _text(path: str) -> str:

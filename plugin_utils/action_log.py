@@ -34,25 +34,8 @@ LIMIT = 128 << 20
 # After these remediation has finished with a node.
 _CLOSED = ("resumed", "left_drained")
 
-_line = codec.text(codec.LINE, line=True)
 _name = codec.text(codec.LINE, empty=False, line=True)
 _figure = codec.maybe(codec.number(0, 1e6))
-_entry = codec.record(
-    at=result_schema.seconds,
-    run=_name,
-    host=_name,
-    boot_id=_line,
-    check=_line,
-    subject=_line,
-    finding=_line,
-    action=codec.one_of(*ACTIONS),
-    outcome=codec.one_of(*OUTCOMES),
-    role=_line,
-    attempt=codec.whole(0, 1 << 20),
-    before=_figure,
-    after=_figure,
-    why=_line,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +62,19 @@ class Entry:
     before: float | None = None
     after: float | None = None
     why: str = ""
+
+
+_entry = codec.of_class(
+    Entry,
+    at=result_schema.seconds,
+    run=_name,
+    host=_name,
+    action=codec.one_of(*ACTIONS),
+    outcome=codec.one_of(*OUTCOMES),
+    attempt=codec.whole(0, 1 << 20),
+    before=_figure,
+    after=_figure,
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ NEIGHBOUR = ("host", "port", "chassis", "port_id")
 
 @dataclass(frozen=True)
 class Neighbour:
-    """What a host's port is connected to: a switch by its LLDP chassis id or name, and the port id there.
+    """The other end of a host's port: a switch by its LLDP chassis id or name, and the port id there.
 
     port: name of the host's interface, or its MAC address.   line: of the file.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge as health
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks as conf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
@@ -43,7 +43,7 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
 _ALWAYS = tuple(
     check.id
     for check in (
-        *(platform.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
+        *(platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
     )
 )
 _OF_ROCE = dict.fromkeys(("lldp", "mtu", "multirail", "roce_qos"), "no RoCE rails")

@@ -167,17 +167,11 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
         for host, found in answers.items()
         for one in found["silent"]
     ]
-    findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in nccl_hang.judge(every, silent, known)]
-    idle = [] if not every else [host for host in answers if _idle(answers[host])]
-    for host, found in answers.items():
-        for item in found["findings"]:
-            of_node = item["check"] in (RAS.id, READABLE.id)
-            if of_node and host not in idle:
-                findings.append((host, from_dict({k: v for k, v in item.items() if k != "id"})))
+    idle = [host for host, found in answers.items() if _idle(found)] if every else []
+    findings = _findings(nccl_hang.judge(every, silent, known), answers, idle)
     bad = [finding for _host, finding in findings if not finding.ok]
-    silent_hosts = [host for host, why in hosts.items() if why]
     hung = any(finding.state == "drift" for finding in bad)
-    verdict = HUNG if hung else UNKNOWN if bad or silent_hosts else MOVES
+    verdict = HUNG if hung else UNKNOWN if bad or any(hosts.values()) else MOVES
     return {
         "format": FORMAT,
         "verdict": verdict,
@@ -186,9 +180,27 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
         "hosts": hosts,
         "idle": idle,
         "jobs": _jobs(views, known),
-        "findings": [{"host": host, **finding.to_dict()} for host, finding in _sorted(findings)],
+        "findings": [{"host": host, **finding.to_dict()} for host, finding in findings],
         "collect": _collect(every, known, inventory, set(registered)),
     }
+
+
+def _findings(
+    of_jobs: Sequence[Finding], answers: Mapping[str, Mapping[str, Any]], idle: Sequence[str]
+) -> list[tuple[str | None, Finding]]:
+    """Return the findings on jobs, and those of nodes on their own processes with the host; the worst first."""
+    findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in of_jobs]
+    for host, found in answers.items():
+        for item in found["findings"]:
+            if item["check"] in (RAS.id, READABLE.id) and host not in idle:
+                findings.append((host, from_dict({k: v for k, v in item.items() if k != "id"})))
+    order = {"drift": 0, "unknown": 1}
+
+    def rank(each: tuple[str | None, Finding]) -> tuple[bool, bool, int, int]:
+        one = each[1]
+        return one.ok, one.because is not None, order.get(one.state, 2), SEVERITIES.index(one.severity)
+
+    return sorted(findings, key=rank)
 
 
 def _known(answers: Mapping[str, Mapping[str, Any]]) -> Known:
@@ -206,19 +218,6 @@ def _known(answers: Mapping[str, Mapping[str, Any]]) -> Known:
 
 def _idle(found: Mapping[str, object]) -> bool:
     return not found["processes"] and not found["views"] and not found["silent"]
-
-
-def _sorted(findings: Sequence[tuple[str | None, Finding]]) -> list[tuple[str | None, Finding]]:
-    states = {"drift": 0, "unknown": 1}
-    return sorted(
-        findings,
-        key=lambda each: (
-            each[1].ok,
-            each[1].because is not None,
-            states.get(each[1].state, 2),
-            SEVERITIES.index(each[1].severity),
-        ),
-    )
 
 
 def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:
@@ -313,27 +312,16 @@ def _recorded(seen: Seen | None) -> list[str]:
         return []
     told = seen.told
     buffer = next((name for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in told), "")
-    found = []
+    recorder = "flight recorder off: start PyTorch with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
     if buffer and told[buffer] != "0":
-        when = told.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "")
-        found.append(
-            f"flight recorder on ({buffer}): "
-            + (
-                "it writes when the watchdog fires: wait for that"
-                if when in ("1", "true")
-                else "no dump is configured:"
-            )
-            + ("" if when in ("1", "true") else " TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set")
-        )
-    else:
-        found.append(
-            "flight recorder off: start PyTorch with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
-        )
+        dumps = told.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "") in ("1", "true")
+        lacks = "no dump is configured: TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set"
+        state = "it writes when the watchdog fires: wait for that" if dumps else lacks
+        recorder = f"flight recorder on ({buffer}): {state}"
     if told.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        found.append("no log of NCCL: start with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p")
-    elif "NCCL_DEBUG_FILE" in told:
-        found.append(f"NCCL's log: {printable(told['NCCL_DEBUG_FILE'])} on that host; busbar diagnose FILE reads it")
-    return found
+        return [recorder, "no log of NCCL: start with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"]
+    file = printable(told.get("NCCL_DEBUG_FILE", ""))
+    return [recorder, *([f"NCCL's log: {file} on that host; busbar diagnose FILE reads it"] if file else [])]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

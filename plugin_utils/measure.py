@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 
@@ -18,6 +19,7 @@ DAY = 86400.0
 # Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
 # three repeats of the same between nodes. The first run replaces them by its duration.
 ESTIMATE = {"node": 10.0, "pair": 30.0, "rail": 30.0, "leaf": 40.0, "nvlink_domain": 40.0, "cluster": 60.0}
+SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with nccl_benchmark_when: always"
 # Nodes at a time; a leaf, or all nodes, may be more.
 MOST = 16
 # Characters of host names in a line.
@@ -198,3 +200,25 @@ def uses_slurm(values: Mapping[str, object]) -> bool:
     """Return whether Slurm gives a node to jobs, according to the inventory."""
     steps = values["nccl_benchmark_scope"] != "node" and values["nccl_benchmark_launcher"] == "srun"
     return steps or "slurm" in (values["busbar_drain"], values["busbar_engine"])
+
+
+def node_of(
+    host: str,
+    values: Mapping[str, Any],
+    finished: Mapping[str, float],
+    tried: float | None,
+    minutes: Mapping[str, float],
+) -> Node:
+    """Return the node. values: of its inventory.   finished, minutes: by scope, of its last measurements."""
+    scope, alone = values["nccl_benchmark_scope"], bool(values["nccl_benchmark_collectives"])
+    scopes = [scope, *(["node"] if alone or scope == "node" else [])]
+    why = SLURM if uses_slurm(values) else "" if alone or scope != "node" else "nccl_benchmark_collectives is empty"
+    return Node(
+        host=host,
+        scope=scope,
+        group=values["busbar_leaf"] if scope in ("pair", "rail", "leaf") else "",
+        last=min(finished[each] for each in scopes) if finished.keys() >= set(scopes) else None,
+        tried=tried,
+        minutes=minutes.get(scope),
+        why=why,
+    )

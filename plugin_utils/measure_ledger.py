@@ -26,26 +26,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 FORMAT = 1
 NAME = "measure.json"
 LIMIT = 16 << 20
-HOSTS, NIGHTS = 20_000, 60
+NIGHTS = 60
 # Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
-
-_name = codec.text(codec.LINE, empty=False, line=True)
-_figure = codec.number(0, 1e9)
-_ledger = codec.record(
-    format=codec.whole(FORMAT, FORMAT),
-    nights=codec.table(_figure, limit=NIGHTS + 1),
-    hosts=codec.table(
-        codec.record(
-            finished=codec.table(result_schema.seconds, limit=10),
-            tried=codec.maybe(result_schema.seconds),
-            minutes=codec.table(_figure, limit=10),
-        ),
-        limit=HOSTS,
-    ),
-    granted=codec.maybe(codec.record(night=_name, cost=_figure, hosts=codec.many(_name, HOSTS))),
-    read=codec.table(result_schema.line, limit=10),
-)
 
 
 @dataclass
@@ -74,6 +57,7 @@ class Ledger:
     hosts: dict[str, Host] = field(default_factory=dict)
     granted: Grant | None = None
     read: dict[str, str] = field(default_factory=dict)
+    format: int = FORMAT
 
     def host(self, host: str) -> Host:
         return self.hosts.setdefault(host, Host())
@@ -121,6 +105,14 @@ class Ledger:
         known[scope] = max(finished, known.get(scope, 0.0))
 
 
+_ledger = codec.of_class(
+    Ledger,
+    {"finished": result_schema.seconds, "tried": result_schema.seconds, "hosts": codec.text(codec.LINE, empty=False)},
+    format=codec.whole(FORMAT, FORMAT),
+    hosts=codec.table(codec.of_class(Host, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
+)
+
+
 def _directories(parent: Path) -> Iterator[Path]:
     if parent.is_dir():
         yield from sorted(path for path in parent.iterdir() if path.name[:2] == "20" and path.is_dir())
@@ -140,17 +132,11 @@ def load(results: Path) -> Ledger:
         return Ledger()
     except ValueError as error:
         raise ParseError(f"{path}: {str(error)[:300]}; remove it to start again with an unspent budget") from None
-    granted = data["granted"]
-    return Ledger(
-        nights=data["nights"],
-        hosts={host: Host(**of_host) for host, of_host in data["hosts"].items()},
-        granted=None if granted is None else Grant(**granted),
-        read=data["read"],
-    )
+    return codec.build(Ledger, data)
 
 
 def save(results: Path, ledger: Ledger) -> None:
     """Write the ledger whole. Raises OSError."""
     results.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"format": FORMAT, **asdict(ledger)}, sort_keys=True, allow_nan=False)
+    text = json.dumps(asdict(ledger), sort_keys=True, allow_nan=False)
     results_folder.replace_file(path_of(results), [text, "\n"])

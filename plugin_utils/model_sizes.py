@@ -90,38 +90,28 @@ def sizes(parameters: str, parallelism: Mapping[str, int], gpus: int) -> tuple[M
     if errors:
         raise ParseError("; ".join(errors))
     tensor, pipeline = parallelism.get("tensor", 1), parallelism.get("pipeline", 1)
+    parts = tensor * pipeline
+    # Collective, bytes before they are whole shares, and what is sent.
     found = [
-        ModelSize("all_reduce", shares(DDP_BUCKET, gpus), "DDP bucket of 25 MiB"),
-        ModelSize("reduce_scatter", shares(ZERO_BUCKET, gpus), "ZeRO bucket of 5e8 elements, gradients"),
-        ModelSize("all_gather", shares(ZERO_BUCKET, gpus), "ZeRO bucket of 5e8 elements, parameters"),
+        ("all_reduce", float(DDP_BUCKET), "DDP bucket of 25 MiB"),
+        ("reduce_scatter", float(ZERO_BUCKET), "ZeRO bucket of 5e8 elements, gradients"),
+        ("all_gather", float(ZERO_BUCKET), "ZeRO bucket of 5e8 elements, parameters"),
     ]
     if parameters:
-        of_rank = ELEMENT * parameter_count(parameters) / tensor / pipeline
-        split = (
-            ""
-            if tensor * pipeline == 1
-            else " of one of %d parts (tensor %d x pipeline %d)"
-            % (
-                tensor * pipeline,
-                tensor,
-                pipeline,
-            )
-        )
-        found += [ModelSize(collective, shares(of_rank, gpus), f"whole model, BF16{split}") for collective in WHOLE]
+        whole = ELEMENT * parameter_count(parameters)
+        split = f" of one of {parts} parts (tensor {tensor} x pipeline {pipeline})" if parts > 1 else ""
+        found += [(collective, whole / tensor / pipeline, f"whole model, BF16{split}") for collective in WHOLE]
         if "layers" in parallelism:
-            unit = ELEMENT * parameter_count(parameters) / parallelism["layers"] / tensor
-            what = "FSDP unit, 1 of %d layers" % parallelism["layers"]
-            found += [
-                ModelSize(collective, shares(unit, gpus), what) for collective in ("all_gather", "reduce_scatter")
-            ]
+            what = f"FSDP unit, 1 of {parallelism['layers']} layers"
+            unit = whole / parallelism["layers"] / tensor
+            found += [(collective, unit, what) for collective in ("all_gather", "reduce_scatter")]
     activations = _activations(parallelism)
     if activations is not None:
         what = "activations {micro_batch} x {sequence} x {hidden}, BF16".format(**parallelism)
-        if tensor > 1:
-            found.append(ModelSize("all_reduce", shares(activations, gpus), f"tensor-parallel {what}"))
-        if pipeline > 1:
-            found.append(ModelSize("sendrecv", shares(activations, gpus), f"pipeline {what}"))
+        found += [("all_reduce", float(activations), f"tensor-parallel {what}")] if tensor > 1 else []
+        found += [("sendrecv", float(activations), f"pipeline {what}")] if pipeline > 1 else []
     first: dict[tuple[str, int], ModelSize] = {}
-    for one in found:
-        first.setdefault((one.collective, one.bytes), one)
+    for collective, size, what in found:
+        one = ModelSize(collective, shares(size, gpus), what)
+        first.setdefault((collective, one.bytes), one)
     return tuple(sorted(first.values(), key=lambda one: (-one.bytes, one.collective)))

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     printable,
     worst_first,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     expected,
     finding_groups,
@@ -43,7 +43,7 @@ _NONE = RoleResult(MISSING)
 # Where to find everything that a screen leaves out.
 ELSEWHERE = "-v, or -e busbar_findings_path=FILE"
 # Checks of parts without which roles have nothing to judge.
-_MISSING = (platform.GPU_COUNT.id, platform.RAIL_DEVICE.id)
+_MISSING = (platform_checks.GPU_COUNT.id, platform_checks.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
 # Advice for a run that was ended before its verdict.
 ENDED = "run it again; what was done is not undone, and is not done twice"

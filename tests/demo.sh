@@ -9,7 +9,9 @@ say() { printf '\n\033[1m$ %s\033[0m\n' "$*"; }
 play() {
     say "ansible-playbook site.yml -i $lab/inventory $*"
     code=0
-    ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ansible-playbook site.yml -i "$lab/inventory" "$@" || code=$?
+    # DEMO_OPTIONS: words without blanks.
+    # shellcheck disable=SC2086
+    ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ansible-playbook site.yml -i "$lab/inventory" "$@" ${DEMO_OPTIONS-} || code=$?
     echo "exit code $code"
 }
 say "python3 -m lab create          # two healthy simulated nodes, hgx-h100 on InfiniBand and hgx-h200 on RoCE"

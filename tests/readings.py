@@ -38,6 +38,12 @@ def rows() -> list[tuple[str, list[Any], Any]]:
     return [(name, arguments, result) for name, table in tables.items() for *arguments, result in table]
 
 
+def cases(name: str) -> list[Any]:
+    """Return rows of ``tests/unit/cases/NAME.json``, what a test is given and what it expects; a text is a comment."""
+    table = json.loads((FOLDER.parent / "cases" / f"{name}.json").read_text(encoding="utf-8"))
+    return [_made(row) for row in table if not isinstance(row, str)]
+
+
 def function(name: str) -> Callable[..., Any]:
     """Return the function, or the method of an object, with this name below module_utils."""
     module, attributes = name, []
@@ -76,12 +82,15 @@ def agrees(name: str, arguments: list[Any], expected: Any) -> bool:
     return bool(found == expected)
 
 
-def _made(value: Any) -> Any:
-    """Return the object that an argument describes."""
+def _made(value: Any, within: bool = False) -> Any:
+    """Return the objects that a value describes. within: of an object, whose lists are tuples."""
     if isinstance(value, list):
-        return [_made(item) for item in value]
+        items = [_made(item, within) for item in value]
+        return tuple(items) if within else items
     if isinstance(value, dict) and isinstance(value.get("new"), str):
-        return function(value["new"])(**{key: _made(item) for key, item in value.items() if key != "new"})
+        return function(value["new"])(**{key: _made(item, True) for key, item in value.items() if key != "new"})
+    if isinstance(value, dict):
+        return {key: _made(item, within) for key, item in value.items()}
     return value
 
 

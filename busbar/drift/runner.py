@@ -145,7 +145,7 @@ def run(
             raise InventoryError(clean(_unusable(limit, done.stdout.read()), ()))
         # Ansible ends with 2 for drift and for its own errors: only the file proves a verdict.
         if file.exists():
-            return results(_read(file, len(manifest.hosts)), manifest, watch.ends)
+            return results(read_findings(file, len(manifest.hosts)), manifest, watch.ends)
         if done.status == "canceled":
             return results({"hosts": {}}, manifest, watch.ends)
         said = watch.failed or tail(done.stdout.read())
@@ -194,7 +194,7 @@ def tail(text: str, playbook: str = PLAYBOOK) -> str:
     return said
 
 
-def _read(file: Path, hosts: int) -> Plain:
+def read_findings(file: Path, hosts: int) -> Plain:
     """Return the findings file. Raises RunnerError where it is none, or larger than so many hosts can make it."""
     limit = LEAST_BYTES + hosts * HOST_BYTES
     with file.open("rb") as stream:

@@ -93,11 +93,9 @@ def _run(arguments: argparse.Namespace) -> int:
     with private_tempdir.directory() as folder:
         options = (*site.options, *arguments.options)
         runs = steps.Steps(job, programs["srun"], folder, options, arguments.python, site.root)
-        leaves = site.leaves or job.leaves
         program = [arguments.gate] if arguments.gate else []
-        print_progress(
-            f"busbar preflight: job {job.job}, {len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)}), {site.name}"
-        )
+        nodes = f"{len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)})"
+        print_progress(f"busbar preflight: job {job.job}, {nodes}, {site.name}")
         lines: list[str] = []
 
         def progress(text: str) -> None:
@@ -105,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
             if len(lines) <= _PROGRESS:
                 print_progress(text)
 
-        preflight = Preflight(job.nodes, leaves, site, runs, arguments.limit, program, progress)
+        preflight = Preflight(job.nodes, site.leaves or job.leaves, site, runs, arguments.limit, program, progress)
         ended: signals.Interrupted | None = None
         try:
             outcome = preflight.run()

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_call
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, preflight
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import trials
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     LEAF,
     PAIR,
@@ -22,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     Test,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Observations, Outcome, RollCallResult
 
@@ -96,23 +97,7 @@ class Preflight:
 
     def record(self, complete: bool) -> Record:
         """Return the record for ``--record``."""
-        outcomes = []
-        for evidence in self.search.evidence:
-            test, result = evidence.test, self._results[evidence.test]
-            outcomes.append(
-                MeasuredTest(
-                    number=test.number,
-                    kind=test.kind,
-                    hosts=test.hosts,
-                    about=test.about,
-                    figure=evidence.figure,
-                    bar=evidence.bar.value,
-                    bar_source=evidence.bar.source,
-                    outcome=evidence.outcome,
-                    said=evidence.said,
-                    lost=result.lost,
-                )
-            )
+        outcomes = [trials.measured_test(self._results[one.test], one.bar) for one in self.search.evidence]
         found = [HostFinding(hosts=one.hosts, finding=one.finding) for one in self.judge().verdicts]
         return Record(
             simulated=self.simulated,

@@ -9,7 +9,6 @@ process.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 import time
@@ -29,7 +28,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import col
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import launch_command as perf_launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slurm_step
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, nodeset, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -54,6 +53,9 @@ _NOT = ("NCCL_DEBUG_FILE", "NCCL_TESTS_DEVICE")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _OPTIONS = "the options behind --"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
+_result = codec.of_class(
+    RollCallResult, node=codec.text(pattern=_HOST), host=codec.text(pattern=_HOST), said=codec.text()
+)
 # Without all of these ok there is no figure, whatever the table prints.
 _PROOF = tuple(f"nccl_perf.{name}" for name in ("job", "ran", "ranks", "sizes", "correct", "nonzero", "transport"))
 
@@ -319,17 +321,11 @@ def answers(said: str, asked: Collection[str]) -> dict[str, RollCallResult]:
 
 def _answer(text: str) -> RollCallResult | None:
     try:
-        data: Any = json.loads(text[:4096])
-    except (ValueError, RecursionError):
+        data = codec.read(text[:4096])
+        _result(data)
+    except codec.Invalid:
         return None
-    if not isinstance(data, dict):
-        return None
-    node, host, gate, words = (data.get(name) for name in ("node", "host", "gate", "said"))
-    if not all(isinstance(one, str) and _HOST.fullmatch(one) for one in (node, host)):
-        return None
-    if gate is not None and (not isinstance(gate, int) or isinstance(gate, bool)):
-        return None
-    return RollCallResult(str(node), str(host), gate, printable(words[:300]) if isinstance(words, str) else "")
+    return RollCallResult(**{**data, "said": printable(data["said"][:300])})
 
 
 def _waves(teams: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, ...]]]:

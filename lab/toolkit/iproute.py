@@ -45,19 +45,16 @@ def ip(system: str, root: str, arguments: list[str]) -> int:
 
 def interfaces(root: str) -> dict[str, dict[str, str]]:
     """Name -> what sysfs and the model say of it, in the order of their numbers."""
-    about = json.loads(read(root + qos.NETDEVS))
-    found = {}
+    about, found = json.loads(read(root + qos.NETDEVS)), {}
     for name in os.listdir(f"{root}/sys/class/net"):
         base = f"{root}/sys/class/net/{name}"
         if os.path.isdir(base):
-            values = {
-                file: read(f"{base}/{file}") for file in ("ifindex", "address", "mtu", "operstate", "flags", "type")
-            }
+            files = ("ifindex", "address", "mtu", "operstate", "flags", "type")
             master = os.path.basename(os.path.realpath(f"{base}/master")) if os.path.exists(f"{base}/master") else ""
-            kinds = [
-                kind for kind, mark in (("bond", "bonding"), ("bridge", "bridge")) if os.path.isdir(f"{base}/{mark}")
-            ]
-            found[name] = {**values, **about.get(name, {}), "master": master, "kind": "".join(kinds)}
+            marks = {"bond": "bonding", "bridge": "bridge"}
+            kind = "".join(kind for kind, mark in marks.items() if os.path.isdir(f"{base}/{mark}"))
+            values = {file: read(f"{base}/{file}") for file in files}
+            found[name] = {**values, **about.get(name, {}), "master": master, "kind": kind}
     return dict(sorted(found.items(), key=lambda entry: int(entry[1]["ifindex"])))
 
 
@@ -66,20 +63,19 @@ _LINK_TYPES = {"1": "ether", "32": "infiniband", "772": "loopback"}
 
 def _show(root: str, only: list[str], families: list[str] | None, details: bool) -> int:
     """families: of addresses, none for both; None: links."""
-    there = interfaces(root)
+    there, shown = interfaces(root), []
     for name in only:
         if name not in there:
             raise Stop(1, f'Device "{name}" does not exist.')
-    shown = []
-    for name, about in there.items():
-        if name in only or not only:
-            entry = _described(name, about)
-            if families is not None:
-                entry["addr_info"] = [a for a in _addresses(name, about) if not families or a["family"] in families]
-            elif details:
-                entry |= {"promiscuity": 0, "min_mtu": 68, "max_mtu": qos.MAX_MTU}
-                entry |= {"linkinfo": {"info_kind": about["kind"]}} if about["kind"] else {}
-            shown.append(entry)
+    for name in only or there:
+        about = there[name]
+        entry = _described(name, about)
+        if families is not None:
+            entry["addr_info"] = [a for a in _addresses(name, about) if not families or a["family"] in families]
+        elif details:
+            entry |= {"promiscuity": 0, "min_mtu": 68, "max_mtu": qos.MAX_MTU}
+            entry |= {"linkinfo": {"info_kind": about["kind"]}} if about["kind"] else {}
+        shown.append(entry)
     print(json.dumps(shown, separators=(",", ":")))
     return 0
 
@@ -90,15 +86,23 @@ def _described(name: str, about: dict[str, str]) -> dict[str, Any]:
     flags = ["LOOPBACK"] if loopback else ["BROADCAST", "MULTICAST"]
     flags += ["MASTER"] if about["kind"] == "bond" else ["SLAVE"] if about["master"] else []
     flags += (["UP", "LOWER_UP"] if running else ["NO-CARRIER", "UP"]) if up else []
-    entry: dict[str, Any] = {"ifindex": int(about["ifindex"]), "ifname": name, "flags": flags}
-    entry |= {"mtu": int(about["mtu"]), "qdisc": "noqueue" if loopback or about["kind"] else "mq"}
-    entry |= {"master": about["master"]} if about["master"] else {}
-    entry |= {"operstate": about["operstate"].upper(), "linkmode": "DEFAULT", "group": "default", "txqlen": 1000}
-    entry |= {"link_type": _LINK_TYPES[about["type"]], "address": about["address"]}
-    # Only where it is another one.
-    return entry | (
-        {"permaddr": about["permanent"]} if about.get("permanent", about["address"]) != about["address"] else {}
-    )
+    entry = {
+        "ifindex": int(about["ifindex"]),
+        "ifname": name,
+        "flags": flags,
+        "mtu": int(about["mtu"]),
+        "qdisc": "noqueue" if loopback or about["kind"] else "mq",
+        "master": about["master"],
+        "operstate": about["operstate"].upper(),
+        "linkmode": "DEFAULT",
+        "group": "default",
+        "txqlen": 1000,
+        "link_type": _LINK_TYPES[about["type"]],
+        "address": about["address"],
+        # Only where it is another one.
+        "permaddr": about.get("permanent", "").replace(about["address"], ""),
+    }
+    return {key: value for key, value in entry.items() if value != ""}
 
 
 def _addresses(name: str, about: dict[str, str]) -> list[dict[str, Any]]:
@@ -166,42 +170,39 @@ def _table(root: str) -> dict[str, str]:
     return found
 
 
+_SHOW = ("show", "list", "ls", "lst")
+
+
 def _rule(root: str, words: list[str], as_json: bool) -> int:
-    command, options = words[0], _pairs(words[1:])
+    command, options, own = words[0], _pairs(words[1:]), _table(root)
     table = options.get("table") or options.get("lookup")
-    own = _table(root)
-    selector = " ".join(f"{key} {options[key]}" for key in _SELECTORS if key in options)
-    if command in ("show", "list", "ls", "lst"):
-        rules = [("rule", number, "from all", f"lookup {name}") for number, name in _MAIN.items()]
-        rules += [(*key.split(" ", 2), action) for key, action in own.items() if key.startswith("rule ")]  # type: ignore[misc]
-        rules = sorted((rule for rule in rules if table in (None, rule[3].split()[1])), key=lambda rule: int(rule[1]))
-        if as_json:
-            print(json.dumps([_rule_json(*rule[1:]) for rule in rules], separators=(",", ":")))
-        else:
-            print("".join(f"{number}:\t{what} {action}\n" for _, number, what, action in rules), end="")
+    if command in _SHOW:
+        rules = [(number, "from all", f"lookup {name}") for number, name in _MAIN.items()]
+        rules += [(*key.split(" ", 2)[1:], action) for key, action in own.items() if key.startswith("rule ")]  # type: ignore[misc]
+        rules = sorted((rule for rule in rules if table in (None, rule[2].split()[1])), key=lambda rule: int(rule[0]))
+        lines = "".join(f"{number}:\t{what} {action}\n" for number, what, action in rules)
+        in_json = json.dumps([_rule_json(*rule) for rule in rules], separators=(",", ":")) + "\n"
+        print(in_json if as_json else lines, end="")
         return 0
     qos.note_write(root, "ip", "rule", *words)
-    preference = options.get("pref") or options.get("priority") or options.get("preference") or options.get("order")
-    if "from" not in options:
-        selector = f"from all {selector}".strip()
+    given = [f"{key} {options[key]}" for key in _SELECTORS if key in options]
+    selector = " ".join(given if "from" in options else ["from all", *given])
+    number = next((options[key] for key in ("pref", "priority", "preference", "order") if key in options), None)
     if command == "add":
         taken = [int(key.split()[1]) for key in own if key.startswith("rule ")]
-        number = preference or str(min([32766, *(pref for pref in taken if pref)]) - 1)
-        if f"rule {number} {selector}" in own:
+        key = f"rule {number or min([32766, *filter(None, taken)]) - 1} {selector}"
+        if key in own:
             raise Stop(2, "RTNETLINK answers: File exists")
-        own[f"rule {number} {selector}"] = f"lookup {table or 'main'}"
+        own[key] = f"lookup {table or 'main'}"
     elif command in ("del", "delete"):
-        matching = [
-            key
-            for key, action in own.items()
-            if key.startswith("rule ")
-            and preference in (None, key.split()[1])
-            and (not (set(options) & set(_SELECTORS)) or key.split(" ", 2)[2] == selector)
-            and table in (None, action.split()[1])
-        ]
-        if not matching:
+        for key, action in own.items():
+            kind, its, what = key.split(" ", 2)
+            same = number in (None, its) and table in (None, action.split()[1])
+            if kind == "rule" and same and (not given or what == selector):
+                del own[key]
+                break
+        else:
             raise Stop(2, "RTNETLINK answers: No such file or directory")
-        del own[matching[0]]
     else:
         raise Stop(255, f'Command "{command}" is unknown, try "ip rule help".')
     qos.replace(root + qos.RULES, json.dumps(own) + "\n")
@@ -229,26 +230,22 @@ def _pairs(words: list[str]) -> dict[str, str]:
 
 def _route(root: str, words: list[str], as_json: bool) -> int:
     command, rest, own = words[0], words[1:], _table(root)
-    if command in ("show", "list", "ls", "lst"):
+    if command in _SHOW:
         options = _pairs(rest)
         return _show_routes(root, own, options.get("table", "main"), options.get("dev"), as_json)
     qos.note_write(root, "ip", "route", *words)
-    if not rest:
-        raise Stop(255, 'Command line is not complete. Try option "help"')
-    try:
-        destination = rest[0] if rest[0] == "default" else str(ip_network(rest[0]))
-    except ValueError:
-        raise Stop(1, f'Error: any valid prefix is expected rather than "{rest[0]}".') from None
+    destination = "default" if rest[0] == "default" else str(ip_network(rest[0]))
     options = _pairs([word for word in rest[1:] if word != "onlink"])
     table = options.pop("table", "main")
     key = f"route {table} {destination}"
-    if table == "main" and command in ("add", "replace", "change"):
+    adds = command in ("add", "replace", "change")
+    if table == "main" and adds:
         raise Stop(255, "ip: the lab's table main comes from its model alone")
     if "dev" in options and not os.path.exists(f"{root}/sys/class/net/{options['dev']}"):
         raise Stop(1, f'Cannot find device "{options["dev"]}"')
     if command == "add" and key in own:
         raise Stop(2, "RTNETLINK answers: File exists")
-    if command in ("add", "replace", "change"):
+    if adds:
         order = ("via", "dev", "proto", "scope", "src", "metric", "mtu")
         own[key] = " ".join(f"{name} {options[name]}" for name in order if name in options)
     elif command in ("del", "delete") and key in own:
@@ -262,13 +259,11 @@ def _route(root: str, words: list[str], as_json: bool) -> int:
 
 
 def _show_routes(root: str, own: dict[str, str], table: str, netdev: str | None, as_json: bool) -> int:
-    routes = [(key.split(" ", 2)[2], text) for key, text in own.items() if key.startswith(f"route {table} ")]
-    if table == "all":
-        others = [key.split(" ", 2) for key in own if key.startswith("route ")]
-        routes = [(where, f"{own[f'route {number} {where}']} table {number}") for _, number, where in others]
+    found = [key.split(" ", 2)[1:] for key in own if key.startswith("route ") and table in ("all", key.split()[1])]
+    more = f" table {table}" if table == "all" else ""
+    routes = [(where, own[f"route {of} {where}"] + more.replace("all", of)) for of, where in found]
+    if table in ("all", "main"):
         routes += _main_routes(root)
-    elif table == "main":
-        routes = [*_main_routes(root), *routes]
     elif not routes:
         raise Stop(2, "Error: ipv4: FIB table does not exist.", "Dump terminated")
     routes = [route for route in routes if netdev is None or f" dev {netdev} " in f" {route[1]} "]

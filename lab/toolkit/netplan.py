@@ -3,13 +3,13 @@
 """`netplan generate` on a simulated node: of its files, ethernets with match, addresses and mtu, for systemd-networkd.
 
 From netplan(5): files in the order of their names, whatever folder they are in; later values count, lists grow. Only
-blocks are read, no {...} and no anchors.
+blocks as the site's and Busbar's files have them are read: a line of an interface, and below it those of its settings.
 """
 
 from __future__ import annotations
 
+import glob
 import os
-from typing import Any
 
 from .roce_program import Stop
 
@@ -26,13 +26,12 @@ def netplan(system: str, root: str, arguments: list[str]) -> int:
 
 def generate(system: str) -> None:
     folder = os.path.join(system, GENERATED)
-    for name in os.listdir(folder) if os.path.isdir(folder) else []:
-        if name.startswith("10-netplan-"):
-            os.unlink(os.path.join(folder, name))
+    for path in glob.glob(f"{folder}/10-netplan-*"):
+        os.unlink(path)
     for ident, values in _ethernets(system).items():
-        match = values.get("match", {}).get("macaddress")
-        lines = ["[Match]", f"PermanentMACAddress={match}" if match else f"Name={ident}", ""]
-        lines += ["[Link]", f"MTUBytes={values['mtu']}", ""] if "mtu" in values else []
+        match = values.get("macaddress")
+        lines = ["[Match]", f"PermanentMACAddress={match[-1]}" if match else f"Name={ident}", ""]
+        lines += ["[Link]", f"MTUBytes={values['mtu'][-1]}", ""] if "mtu" in values else []
         lines += ["[Network]", "LinkLocalAddressing=ipv6"]
         lines += [f"Address={address}" for address in values.get("addresses", [])]
         os.makedirs(folder, exist_ok=True)
@@ -40,55 +39,25 @@ def generate(system: str) -> None:
             stream.write("\n".join(lines) + "\n")
 
 
-def _ethernets(system: str) -> dict[str, Any]:
+def _ethernets(system: str) -> dict[str, dict[str, list[str]]]:
+    """Interface -> setting -> its values in all files."""
     files: dict[str, str] = {}
     for folder in FOLDERS:
-        path = os.path.join(system, folder)
-        for name in os.listdir(path) if os.path.isdir(path) else []:
-            if name.endswith(".yaml"):
-                files.setdefault(name, os.path.join(path, name))
-    merged: dict[str, Any] = {}
+        for path in glob.glob(os.path.join(system, folder, "*.yaml")):
+            files.setdefault(os.path.basename(path), path)
+    found: dict[str, dict[str, list[str]]] = {}
     for _, path in sorted(files.items()):
         with open(path, encoding="utf-8") as stream:
-            _merge(merged, _read(stream.read()))
-    found: dict[str, Any] = merged.get("network", {}).get("ethernets", {})
+            lines = [line.rstrip() for line in stream if line.strip() and not line.lstrip().startswith("#")]
+        ident = key = ""
+        for line in lines:
+            indent, word, value = len(line) - len(line.lstrip()), *line.strip().strip('"').partition(":")[::2]
+            if line.lstrip().startswith("- "):
+                found[ident].setdefault(key, []).append(line.strip()[2:].strip('"'))
+            elif indent == 4:
+                ident = word.strip('"')
+                found.setdefault(ident, {})
+            elif indent > 4:
+                key = word
+                found[ident].setdefault(key, []).extend([value.strip().strip('"')] if value.strip() else [])
     return found
-
-
-def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif isinstance(value, list):
-            into[key] = [*into.get(key, []), *value]
-        else:
-            into[key] = value
-
-
-def _read(text: str) -> dict[str, Any]:
-    """Mappings of blocks; of lists the items that are plain."""
-    top: dict[str, Any] = {}
-    inside: list[tuple[int, dict[str, Any], str]] = [(-1, {"": top}, "")]
-    for line in text.splitlines():
-        content = line.strip()
-        if not content or content.startswith("#"):
-            continue
-        indent = len(line) - len(line.lstrip())
-        if content.startswith("- "):
-            _, above, key = inside[-1]
-            above[key] = [*(above[key] or []), _plain(content[2:])]
-            continue
-        while inside[-1][0] >= indent:
-            inside.pop()
-        _, above, key = inside[-1]
-        if above[key] is None:
-            above[key] = {}
-        name, _, value = content.partition(":")
-        above[key][_plain(name)] = _plain(value) or None
-        if not value.strip():
-            inside.append((indent, above[key], _plain(name)))
-    return top
-
-
-def _plain(text: str) -> str:
-    return text.strip().strip("\"'")

@@ -102,27 +102,18 @@ def _device(root: str, name: str) -> str:
 
 
 def cma_roce_tos(system: str, root: str, arguments: list[str]) -> int:
-    options = {"-d": "mlx5_0", "-p": "1", "-t": None}
-    with_values, _ = getopt.getopt([word for word in arguments if word != "-h"], "d:t:p:")
-    if "-h" in arguments:
-        print("Set/Show RoCE default ToS of RDMA_CM applications (simulated): [-d DEVICE] [-p PORT] [-t TOS]")
-        return 0
-    options.update(with_values)
-    device, number = options["-d"], options["-t"]
+    options = {"-d": "mlx5_0", **dict(getopt.getopt(arguments, "d:t:p:h")[0])}
+    device, number = options["-d"], options.get("-t", "")
     if not os.path.isdir(f"{root}/sys/module/rdma_cm"):
         print("Module rdma_cm is not loaded or does not support configfs")
         return 1
-    if not os.path.isdir(_device(root, str(device))):
-        print(f"mkdir: cannot create directory '{device}': No such device", file=sys.stderr)
+    if not os.path.isdir(_device(root, device)):
         print(f"Failed to create configuration for {device}")
-        return 1
-    if options["-p"] != "1":
-        print(f"Device {device} port {options['-p']} does not exist")
-        return 1
-    path = root + qos.tos_path(str(device))
+        raise Stop(1, f"mkdir: cannot create directory '{device}': No such device")
+    path = root + qos.tos_path(device)
     there = os.path.exists(path)
-    if number is not None and int(number) >= 0:
-        qos.note_write(root, "cma_roce_tos", str(device), number)
+    if number:
+        qos.note_write(root, "cma_roce_tos", device, number)
         if int(number) > 255 or not there:
             print("write error: Invalid argument", file=sys.stderr)
         else:
@@ -148,11 +139,9 @@ def _print_device(root: str, name: str) -> None:
     device, port = _device(root, name), f"{_device(root, name)}/ports/1"
     state, layer = read(f"{port}/state").partition(": "), read(f"{port}/link_layer")
     size = _active_mtu(root, name) if layer == "Ethernet" else _infiniband_mtu(root, name)
-    fields = {
+    of_device = {
         "transport": "InfiniBand (0)",
-        "fw_ver": read(f"{device}/fw_ver"),
-        "node_guid": read(f"{device}/node_guid"),
-        "sys_image_guid": read(f"{device}/sys_image_guid"),
+        **{file: read(f"{device}/{file}") for file in ("fw_ver", "node_guid", "sys_image_guid")},
         "vendor_id": "0x02c9",
         "vendor_part_id": int(read(f"{device}/device/device"), 16),
         "hw_ver": "0x0",
@@ -169,16 +158,11 @@ def _print_device(root: str, name: str) -> None:
         "link_layer": layer,
     }
     print(f"hca_id:\t{name}")
-    for key, value in fields.items():
-        print(f"\t{key}:{_tabs(key, 32)}{value}")
-    print("\t\tport:\t1")
-    for key, value in of_port.items():
-        print(f"\t\t\t{key}:{_tabs(key, 24)}{value}")
-    print()
-
-
-def _tabs(key: str, column: int) -> str:
-    return "\t" * -(-(column - len(key) - 1) // 8)
+    for fields, tabs, column in ((of_device, "\t", 32), (of_port, "\t\t\t", 24)):
+        for key, value in fields.items():
+            between = "\t" * -(-(column - len(key) - 1) // 8)
+            print(f"{tabs}{key}:{between}{value}")
+        print("\t\tport:\t1" if fields is of_device else "")
 
 
 def _infiniband_mtu(root: str, name: str) -> int:
@@ -224,13 +208,10 @@ def _ethtool(system: str, root: str, arguments: list[str]) -> int:
 
 def _set_pause(root: str, path: str, netdev: str, port: Port, words: list[str]) -> int:
     wanted = {"autoneg": False, "rx": port.rx_pause, "tx": port.tx_pause}
-    pairs = list(zip(words[::2], words[1::2], strict=False))
-    if len(words) % 2 or any(key not in wanted or value not in ("on", "off") for key, value in pairs):
-        raise Stop(1, "ethtool: bad command line argument(s)", "For more information run ethtool -h")
     qos.note_write(root, "ethtool", "-A", netdev, *words)
-    new = {**wanted, **{key: value == "on" for key, value in pairs}}
+    new = {**wanted, **{key: value == "on" for key, value in zip(words[::2], words[1::2], strict=True)}}
     if new == wanted:
-        raise Stop(78, "no pause parameters modified, aborting")  # host.md 2.3: unchanged is no success
+        raise Stop(78, "no pause parameters modified, aborting")  # unchanged is no success
     try:
         port.set_pause(new["autoneg"], new["rx"], new["tx"])
     except Refused as refused:
@@ -248,37 +229,23 @@ def _lab(system: str, root: str, arguments: list[str]) -> int:
     start: at boot.   reboot: all is lost.   driver-load [NETDEV]: of all or one, which come anew.
     add NETDEV: it comes.   factory NETDEV: it is as out of the box.   stale NETDEV MTU: its active_mtu stays at that.
     """
+    from . import start, udev
+
     command, netdev, size = (*arguments, "", "", "")[:3]
     if command == "start":
-        from . import start
-
         start.main(root, system)
-        return 0
-    if command == "reboot":
+    elif command == "reboot":
         qos.reboot(root)
-        return 0
-    if command == "driver-load":
-        from . import udev
-
-        qos.driver_load(root, netdev)
+    elif command in ("driver-load", "add"):
+        if command == "driver-load":
+            qos.driver_load(root, netdev)
         udev.added(root, system, [netdev] if netdev else udev.netdevs(root))
-        return 0
-    if command == "add":
-        from . import udev
-
-        udev.added(root, system, [netdev])
-        return 0
-    if command not in ("factory", "stale"):
-        words = "start | reboot | driver-load [NETDEV] | add NETDEV | factory NETDEV | stale NETDEV MTU"
-        raise Stop(2, f"usage: busbar-lab-roce {words}")
-    try:
-        path = qos.find(root, netdev)
-    except Refused as refused:
-        raise Stop(1, f"busbar-lab-roce: {netdev}: {refused}") from refused
-    port = qos.load(root, path)
-    if command == "stale":
-        port.stale_mtu = int(size)
     else:
-        port = Port(dcbx=port.dcbx, bounces=port.bounces + 1, sends=port.sends, receives=port.receives)
-    qos.save(root, path, port, netdev)
+        path = qos.find(root, netdev)
+        port = qos.load(root, path)
+        if command == "stale":
+            port.stale_mtu = int(size)
+        else:
+            port = Port(dcbx=port.dcbx, bounces=port.bounces + 1, sends=port.sends, receives=port.receives)
+        qos.save(root, path, port, netdev)
     return 0

@@ -8,7 +8,7 @@ requested. Source: the mstflint tools.
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..core import fix_command
 from ..core.check import Check
@@ -188,16 +188,32 @@ def _live(
             return judged("unknown", fix=fix + " next boot's settings were"), (), (), None
         return judged("ok"), (), (), None
     image = _image(card, told, have.firmware)
+    finding, resets, reboot = _outdated(have, card, told, persisted, image, judged)
+    return finding, resets, reboot, image
+
+
+def _outdated(
+    have: NicsState,
+    card: Card,
+    told: CardState,
+    persisted: Finding,
+    image: Optional[Finding],
+    judged: Callable[..., Finding],
+) -> Tuple[Finding, Tuple[Reset, ...], Tuple[str, ...]]:
+    """Return as ``_live`` for settings that are not in effect. judged: makes the finding.
+
+    image: the finding on the firmware that a reset would load.
+    """
     if persisted.state == "unknown" or isinstance(have.record, Problem):
         cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
-        return judged("unknown", "the value after the next boot is unknown", because=cause), (), (), image
+        return judged("unknown", "the value after the next boot is unknown", because=cause), (), ()
     if image is not None and not image.ok:
-        return judged("drift", because=image, fix=image.fix), (), (), image
+        return judged("drift", because=image, fix=image.fix), (), ()
     waiting = have.record.find(card.address, card.key)
     if waiting is not None and waiting.boot != have.boot and persisted.ok:
         note = "a reboot did not load it" + (": %s" % waiting.said if waiting.said else "")
         fix = _POWER_CYCLE + "; if that does not load it, declare a value that the card accepts"
-        return judged("drift", note, fix), (), (), image
+        return judged("drift", note, fix), (), ()
     because = None if persisted.ok else persisted
     tried = _tried(have, card)
     against = _against(have, card, told, tried)
@@ -207,14 +223,14 @@ def _live(
         argv = (tools.RESET[0], "-d", card.address, "-l", str(levels[0]), "-y", "reset")
         entry = Waiting(have.boot, card.key, tried)
         reset = Reset(argv, "to load its settings", costs, tools.RESET_SECONDS, card, entry, levels)
-        return judged("drift", "waits for a reset of level %d" % levels[0], None, because, costs), (reset,), (), image
+        return judged("drift", "waits for a reset of level %d" % levels[0], None, because, costs), (reset,), ()
     if waiting is not None and waiting.said:
         against += ": %s" % waiting.said
     reason = "NIC %s has settings that wait for a reboot (%s)" % (card.label, against)
     fix = "reboot the node, or " + _RUN
     # A reboot does not help if the write failed.
     asked = () if have.failed.get(card.address) and not persisted.ok else (reason,)
-    return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked, image
+    return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked
 
 
 def _tried(have: NicsState, card: Card) -> Tuple[int, ...]:

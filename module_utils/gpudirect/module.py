@@ -11,9 +11,9 @@ from ..change import apply, module
 from ..core import effective_unit
 from ..core.host import Host
 from ..core.plan import Plan, merge
-from ..driver import nvidia_options, peermem
+from ..driver import nvidia_options
 from ..machine import profile
-from . import checks, plan, read
+from . import checks, peermem, plan, read
 
 SPEC: module.Spec = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
@@ -24,7 +24,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     failed: Optional[peermem.Failure] = None
     plans: List[Plan] = []
     wanted = given["profile"]

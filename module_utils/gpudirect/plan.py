@@ -15,10 +15,11 @@ from typing import List, Optional, Sequence, Tuple
 from ..change import written
 from ..core.check import Check
 from ..core.plan import FileChange, Plan, merge
-from ..driver import module_lists, peermem
-from ..driver.peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
+from ..driver import module_lists
 from ..machine import gpu
+from . import peermem
 from .checks import BLOCKED, OLD_MODULE, PATH, PERSISTED, READABLE, RUN
+from .peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
 from .read import (
     CMDLINE,
     DROPIN,

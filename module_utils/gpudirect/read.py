@@ -15,13 +15,14 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..core import os_release
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
-from ..driver import kernels, module_file, module_lists, peermem
+from ..driver import kernels, module_file, module_lists
 from ..driver.module_file import ModuleFile
-from ..driver.peermem import SYS
 from ..kernel_args import read as kernel_args
 from ..machine import gpu
 from ..machine.pci import parse_text, read_value
 from ..ofed import read as ofed_state
+from . import peermem
+from .peermem import SYS
 
 # Busbar's own files.
 LIST = "/etc/modules-load.d/busbar-nvidia-peermem.conf"

@@ -36,13 +36,10 @@ def devices(
     seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.
     slot: as the chassis numbers it.   board: serial number of the machine. Unknown values are None.
     """
-    names = {gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}
     rails = {nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()}
-    names.update(rails)
+    names = {**{gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}, **rails}
     wrong = {one.identity for one in findings if not one.ok}
-    listed = have.gpus or {}
-    now = judge.counters(have)
-    found = []
+    listed, now, found = have.gpus or {}, judge.counters(have), []
     for pci in sorted({*names, *listed, *have.aer}):
         gpu = listed.get(pci)
         grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)

@@ -22,7 +22,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
 from ..core.systemd_files import mask_of, start, unit_files, wanted_at_boot
 from ..driver import nvidia_options
-from ..machine.platform import NVLINK_FABRIC
+from ..machine.platform_checks import NVLINK_FABRIC
 from ..machine.profile import NvlinkDomain
 from . import smi
 from .fabric_manager import running

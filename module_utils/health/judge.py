@@ -16,7 +16,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError
 from ..core.plan import Plan
-from ..machine import platform
+from ..machine import platform_checks
 from ..machine.profile import Profile
 from ..machine.topology import Topology
 from . import fabric_manager, imex, judge_gpu, judge_kernel_log, limits, nvlink, record, smi, xid
@@ -170,9 +170,9 @@ def _listed(have: NodeState, topology: Topology, troubles: Mapping[str, Finding]
     command = " ".join(smi.COMMAND)
     if have.gpus is None:
         problem = next((one for one in have.problems if command in one.source), None)
-        because = platform.GPU_TOOL.finding_id("nvidia-smi")
+        because = platform_checks.GPU_TOOL.finding_id("nvidia-smi")
         if topology.driver is None:
-            because = platform.GPU_DRIVER.finding_id("nvidia driver")
+            because = platform_checks.GPU_DRIVER.finding_id("nvidia driver")
             problem = problem or Problem(command, "was not queried: the NVIDIA driver is not loaded")
         text = str(problem or Problem(command, "did not respond"))
         return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", text, command, because=because)]
@@ -182,7 +182,7 @@ def _listed(have: NodeState, topology: Topology, troubles: Mapping[str, Finding]
             name = "%s GPU%d" % (gpu.pci, gpu.index)
             cause = troubles.get(gpu.pci)
             own = cause.id if cause is not None and not cause.ok else None
-            own = own or (None if gpu.in_driver else platform.GPU_DRIVER.finding_id(name))
+            own = own or (None if gpu.in_driver else platform_checks.GPU_DRIVER.finding_id(name))
             text = "%d, without this one" % len(have.gpus)
             found.append(GPU_COUNT.judge(name, "drift", want, text, command, because=own))
     return found or [GPU_COUNT.judge("gpus", "ok", want, "%d" % len(have.gpus), command)]
@@ -202,7 +202,7 @@ def _links(have: NodeState, gpu: smi.Gpu, name: str, growth: Growth, fastest: fl
     if any((have.speeds or {}).values()):
         links = (have.speeds or {}).get(gpu.uuid or "")
         active = sum(speed is not None for speed in (links or {}).values())
-        found.append(judge_gpu.speeds(gpu, name, links, fastest, platform.NVLINKS.finding_id(name)))
+        found.append(judge_gpu.speeds(gpu, name, links, fastest, platform_checks.NVLINKS.finding_id(name)))
     if have.errors is not None and (active or any(have.errors.values())):
         counted = have.errors.get(gpu.uuid or "")
         found.append(judge_gpu.link_errors(gpu, name, counted, growth, active))
@@ -284,7 +284,7 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
         return []
     have = ", ".join("%s: %s" % pair for pair in (*gpu.fabric.items(), *gpu.fabric_health.items())) or None
     if state is not None and (state.lower(), (status or "success").lower()) != ("completed", "success"):
-        because = platform.NVLINK_FABRIC.finding_id("nvlink fabric")
+        because = platform_checks.NVLINK_FABRIC.finding_id("nvlink fabric")
         return [FABRIC_STATE.judge(name, "drift", "Completed, Success", have, _FABRIC, because=because)]
     return [judge_gpu.assess(FABRIC_STATE, gpu, name, "Completed, Success, healthy", have, _FABRIC)]
 

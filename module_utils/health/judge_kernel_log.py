@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding
-from ..machine import platform
+from ..machine import platform_checks
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Nic, Topology
@@ -210,7 +210,7 @@ def _cause(kind: str, subject: str, several: Sequence[Fault], found: _Found, pat
             return finding.id
     down = nic is not None and nic.port is not None and nic.port.state != "ACTIVE"
     of_module = all(rule.name in ("nic.unplugged", "nic.module") for _series, rule, *_rest in several)
-    return platform.RAIL_STATE.finding_id(nic.label) if nic is not None and down and of_module else None
+    return platform_checks.RAIL_STATE.finding_id(nic.label) if nic is not None and down and of_module else None
 
 
 _NOTES = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
@@ -91,14 +91,9 @@ def read(
     window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
     before = None if states_only else before
     log = kernel_log.read(host, WORDS, match_line, now - window, now)
-    gpus: Optional[Dict[str, smi.Gpu]] = None
-    speeds, errors = None, None
+    nvidia = {}
     if topology.gpus and topology.driver is not None:
-        with noted(" ".join(smi.COMMAND), problems):
-            gpus = _gpus(host, timeout, None if states_only else pause)
-            if not states_only and _has_nvlink(topology, profile, gpus):
-                speeds = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
-                errors = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
+        nvidia = _nvidia(host, topology, profile, timeout, None if states_only else pause, problems)
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
     modules = mlxlink.read(host, rails)
@@ -107,9 +102,7 @@ def read(
         now=now,
         boot_id=boot_id,
         driver_loaded=_drivers(host, problems),
-        gpus=gpus,
-        speeds=speeds,
-        errors=errors,
+        **nvidia,
         log=log,
         events=events(log),
         aer=counted,
@@ -124,6 +117,24 @@ def read(
         unkept=unkept,
         problems=tuple(problems + unread),
     )
+
+
+def _nvidia(
+    host: Host,
+    topology: Topology,
+    profile: Profile,
+    timeout: Optional[float],
+    pause: Optional[Callable[[float], None]],
+    problems: List[Problem],
+) -> Dict[str, Any]:
+    """Return gpus, speeds and errors as in NodeState. pause: None: only states are judged."""
+    found: Dict[str, Any] = {}
+    with noted(" ".join(smi.COMMAND), problems):
+        found["gpus"] = _gpus(host, timeout, pause)
+        if pause is not None and _has_nvlink(topology, profile, found["gpus"]):
+            found["speeds"] = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
+            found["errors"] = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
+    return found
 
 
 def _seconds(text: str) -> float:

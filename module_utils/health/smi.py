@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 from xml.etree.ElementTree import Element
 
 from ..core.finding import printable
@@ -205,53 +205,15 @@ def _gpu(element: Element, driver: str) -> Gpu:
         flag = said.flag(path)
         if flag is not None:
             flags[name] = flag or flags.get(name, False)
-    pair = ("temperature/gpu_temp_tlimit", "temperature/gpu_temp_slow_tlimit_threshold")
-    absolute = ("temperature/gpu_temp", "temperature/gpu_temp_slow_threshold")
-    gpu = Gpu(
-        pci=parse_address(element.get("id", "")),
-        uuid=said.text("uuid"),
-        product=said.text("product_name"),
-        serial=said.text("serial"),
-        part=said.text("gpu_part_number", "board_part_number"),
-        firmware=said.text("vbios_version"),
-        architecture=said.text("product_architecture"),
-        recovery=said.text("gpu_recovery_action"),
-        flags=flags,
-        ecc=said.flag("ecc_mode/current_ecc"),
-        ecc_pending=said.flag("ecc_mode/pending_ecc"),
-        volatile=_ecc(said, "volatile"),
-        aggregate=_ecc(said, "aggregate"),
-        rows=said.count("remapped_rows/remapped_row_unc"),
-        retired=(
-            said.count("retired_pages/multiple_single_bit_retirement/retired_count"),
-            said.count("retired_pages/double_bit_retirement/retired_count"),
-        ),
-        reasons=_reasons(said),
-        slowed_us=_slowed(said),
-        power_limit=said.number(*gpu_elements.POWER_LIMIT),
-        power_default=said.number(*gpu_elements.POWER_DEFAULT),
-        clock=said.number("applications_clocks/graphics_clock"),
-        clock_default=said.number("default_applications_clocks/graphics_clock"),
-        temperature=_pair(said, absolute),
-        margin=_pair(said, pair),
-        mig=said.flag("mig_mode/current_mig"),
-        mig_pending=said.flag("mig_mode/pending_mig"),
-        replays=said.count("pci/replay_counter"),
-        gen=said.count("pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
-        width=said.count("pci/pci_gpu_link_info/link_widths/max_link_width"),
-        protected_mib=said.count("cc_protected_memory_usage/total"),
-        fabric=said.children("fabric"),
-        fabric_health=said.children("fabric/health"),
-        persistence=said.flag("persistence_mode"),
-        driver=driver,
-    )
+    values = {name: read(said) for name, read in _FIELDS.items()}
+    gpu = Gpu(parse_address(element.get("id", "")), flags=flags, driver=driver, **values)
     lacks = gpu_elements.lacking(gpu.product, gpu.architecture)
     unread = gpu_elements.missing_elements(lacks, gpu_elements.version(driver), said.values, said.deprecated)
     return replace(gpu, lost=tuple(said.lost), unread=unread)
 
 
-def _pair(said: _Reader, paths: Tuple[str, str]) -> Optional[Tuple[float, float]]:
-    first, second = said.number(paths[0]), said.number(paths[1])
+def _pair(said: _Reader, one: str, other: str) -> Optional[Tuple[float, float]]:
+    first, second = said.number(one), said.number(other)
     return None if first is None or second is None else (first, second)
 
 
@@ -270,3 +232,41 @@ def _slowed(said: _Reader) -> Dict[str, int]:
     path = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
     counts = {reason: said.count(path + name) for name, reason in _COUNTERS.items()}
     return {reason: count for reason, count in counts.items() if count is not None}
+
+
+# Fields of Gpu, as they are read.
+_FIELDS: Mapping[str, Callable[[_Reader], Any]] = {
+    "uuid": lambda said: said.text("uuid"),
+    "product": lambda said: said.text("product_name"),
+    "serial": lambda said: said.text("serial"),
+    "part": lambda said: said.text("gpu_part_number", "board_part_number"),
+    "firmware": lambda said: said.text("vbios_version"),
+    "architecture": lambda said: said.text("product_architecture"),
+    "recovery": lambda said: said.text("gpu_recovery_action"),
+    "ecc": lambda said: said.flag("ecc_mode/current_ecc"),
+    "ecc_pending": lambda said: said.flag("ecc_mode/pending_ecc"),
+    "volatile": lambda said: _ecc(said, "volatile"),
+    "aggregate": lambda said: _ecc(said, "aggregate"),
+    "rows": lambda said: said.count("remapped_rows/remapped_row_unc"),
+    "retired": lambda said: (
+        said.count("retired_pages/multiple_single_bit_retirement/retired_count"),
+        said.count("retired_pages/double_bit_retirement/retired_count"),
+    ),
+    "reasons": lambda said: _reasons(said),
+    "slowed_us": lambda said: _slowed(said),
+    "power_limit": lambda said: said.number(*gpu_elements.POWER_LIMIT),
+    "power_default": lambda said: said.number(*gpu_elements.POWER_DEFAULT),
+    "clock": lambda said: said.number("applications_clocks/graphics_clock"),
+    "clock_default": lambda said: said.number("default_applications_clocks/graphics_clock"),
+    "temperature": lambda said: _pair(said, "temperature/gpu_temp", "temperature/gpu_temp_slow_threshold"),
+    "margin": lambda said: _pair(said, "temperature/gpu_temp_tlimit", "temperature/gpu_temp_slow_tlimit_threshold"),
+    "mig": lambda said: said.flag("mig_mode/current_mig"),
+    "mig_pending": lambda said: said.flag("mig_mode/pending_mig"),
+    "replays": lambda said: said.count("pci/replay_counter"),
+    "gen": lambda said: said.count("pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
+    "width": lambda said: said.count("pci/pci_gpu_link_info/link_widths/max_link_width"),
+    "protected_mib": lambda said: said.count("cc_protected_memory_usage/total"),
+    "fabric": lambda said: said.children("fabric"),
+    "fabric_health": lambda said: said.children("fabric/health"),
+    "persistence": lambda said: said.flag("persistence_mode"),
+}

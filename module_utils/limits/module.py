@@ -29,7 +29,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     if not 1024 <= given["nofile"] <= 1 << 30:
         raise ParseError("nofile is %d, expected 1024 to %d" % (given["nofile"], 1 << 30))
     limits = host_limits.LimitsWanted(given["nofile"], parse_size(given["shm"]) if given["shm"] else 0)

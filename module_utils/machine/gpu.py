@@ -66,10 +66,10 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class XmlGpu:
-    """One <gpu> of ``nvidia-smi -q -x``; None where it gives no value."""
+class GpuRow:
+    """One GPU as nvidia-smi prints it, as CSV or as a <gpu> of XML; None where it gives no value."""
 
-    pci: str
+    pci: Optional[str]
     uuid: Optional[str]
     product_name: Optional[str]
     fabric_state: Optional[str]
@@ -150,12 +150,12 @@ def parse_markup(text: str, tag: str) -> ElementTree.Element:
     return root
 
 
-def parse_xml(text: str) -> List[XmlGpu]:
+def parse_xml(text: str) -> List[GpuRow]:
     """GPUs of ``nvidia-smi -q -x``, in its order. Older drivers have no <fabric>."""
     gpus = []
     for gpu in parse_markup(text, "nvidia_smi_log").findall("gpu"):
         gpus.append(
-            XmlGpu(
+            GpuRow(
                 pci=parse_address(gpu.get("id", "")),
                 uuid=_value(gpu.findtext("uuid")),
                 product_name=_value(gpu.findtext("product_name")),
@@ -225,20 +225,9 @@ def _quote(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class _GpuRow:
-    """One GPU as nvidia-smi prints it, in either of its two forms."""
-
-    pci: Optional[str]
-    uuid: Optional[str]
-    name: Optional[str]
-    fabric_state: Optional[str]
-    fabric_status: Optional[str]
-
-
-@dataclass(frozen=True)
 class _Listing:
     command: str
-    gpus: Dict[str, _GpuRow]  # by PCI address
+    gpus: Dict[str, GpuRow]  # by PCI address
 
 
 def read(
@@ -296,35 +285,22 @@ def _read_information(host: Host, problems: List[Problem]) -> Dict[str, Dict[str
 
 def _list_gpus(host: Host, problems: List[Problem]) -> Optional[_Listing]:
     """Return the GPUs of nvidia-smi; None if it failed."""
-    output = _run(host, QUERY, problems)
-    parse = _answers_of_csv
+    output, parse = _run(host, QUERY, problems), _rows_of_csv
     if output is not None and _OLD_DRIVER in output.stdout + output.stderr:
-        output = _run(host, XML, problems)
-        parse = _answers_of_xml
-    answers = _parsed(output, parse, problems)
-    if output is None or answers is None:
+        output, parse = _run(host, XML, problems), parse_xml
+    rows = _parsed(output, parse, problems)
+    if output is None or rows is None:
         return None
-    for answer in answers:
-        if answer.pci is None:
-            problems.append(Problem(output.command, "lists a GPU without a PCI address (UUID %r)" % answer.uuid))
-    return _Listing(output.command, {answer.pci: answer for answer in answers if answer.pci is not None})
+    for row in rows:
+        if row.pci is None:
+            problems.append(Problem(output.command, "lists a GPU without a PCI address (UUID %r)" % row.uuid))
+    return _Listing(output.command, {row.pci: row for row in rows if row.pci is not None})
 
 
-def _answers_of_csv(text: str) -> List[_GpuRow]:
-    answers = []
-    for row in parse_query_csv(text):
-        bus_id = row.get("pci.bus_id")
-        pci = None if bus_id is None else parse_address(bus_id)
-        answers.append(
-            _GpuRow(pci, row.get("uuid"), row.get("name"), row.get("fabric.state"), row.get("fabric.status"))
-        )
-    return answers
-
-
-def _answers_of_xml(text: str) -> List[_GpuRow]:
-    return [
-        _GpuRow(gpu.pci, gpu.uuid, gpu.product_name, gpu.fabric_state, gpu.fabric_status) for gpu in parse_xml(text)
-    ]
+def _rows_of_csv(text: str) -> List[GpuRow]:
+    names = ("uuid", "name", "fabric.state", "fabric.status")
+    rows = [(row.get("pci.bus_id"), map(row.get, names)) for row in parse_query_csv(text)]
+    return [GpuRow(None if bus_id is None else parse_address(bus_id), *values) for bus_id, values in rows]
 
 
 def _run(host: Host, argv: Sequence[str], problems: List[Problem]) -> Optional[Output]:
@@ -386,7 +362,7 @@ def _gpu(
         pci=device.address,
         index=index,
         device=device,
-        model=_started(said.get("Model")) or (answer.name if answer else None),
+        model=_started(said.get("Model")) or (answer.product_name if answer else None),
         uuid=uuid,
         in_driver=information is not None,
         nvlinks_active=status.active if status else None,

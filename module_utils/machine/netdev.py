@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Iterable, List, Optional, Tuple, Union
 
 from ..core.host import Host, ParseError, Problem, attempt, read_once
-from .pci import natural_key, parse_address, parse_decimal, read_value
+from .pci import fullmatch, natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
 ABSENT = "is not there"
@@ -181,12 +181,8 @@ def _hex(word: str, line: str, digits: int) -> int:
 
 
 def _parse_mac(text: str) -> str:
-    if _MAC.fullmatch(text) is None:
-        raise ParseError("%r is not a hardware address" % text[:80])
-    return text.lower()
+    return fullmatch(_MAC, text, "a hardware address").group().lower()
 
 
 def _parse_operstate(text: str) -> str:
-    if text not in _OPERSTATES:
-        raise ParseError("%r is not one of %s" % (text[:80], ", ".join(_OPERSTATES)))
-    return text
+    return fullmatch("|".join(_OPERSTATES), text, "one of %s" % ", ".join(_OPERSTATES)).group()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Set, Tuple, TypeVar
+from typing import Callable, Dict, List, Match, Optional, Pattern, Set, Tuple, TypeVar, Union
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 
@@ -61,12 +61,17 @@ T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 
 
+def fullmatch(pattern: Union[str, Pattern[str]], text: str, what: str) -> Match[str]:
+    """Match a whole text.   what: it has to be, for the ParseError that this raises."""
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise ParseError("%r is not %s" % (text[:80], what))
+    return match
+
+
 def parse_address(text: str) -> str:
     """``0000:1b:00.0`` from ``00000000:1B:00.0``, ``0000:1b:00.0`` or ``1b:00.0``. Raises ParseError."""
-    match = _ADDRESS.fullmatch(text)
-    if match is None:
-        raise ParseError("%r is not a PCI address like 0000:1b:00.0" % text[:80])
-    domain, bus, device, function = match.groups()
+    domain, bus, device, function = fullmatch(_ADDRESS, text, "a PCI address like 0000:1b:00.0").groups()
     return "%04x:%s:%s.%s" % (int(domain or "0", 16), bus.lower(), device.lower(), function)
 
 
@@ -83,10 +88,7 @@ def natural_key(name: str) -> Tuple[Tuple[int, str], ...]:
 
 def parse_speed(text: str) -> float:
     """GT/s from ``32.0 GT/s PCIe``. Raises ParseError, also for ``Unknown``."""
-    match = _SPEED.fullmatch(text)
-    if match is None:
-        raise ParseError("%r is not a link speed like 32.0 GT/s PCIe" % text[:80])
-    return float(match.group(1))
+    return float(fullmatch(_SPEED, text, "a link speed like 32.0 GT/s PCIe").group(1))
 
 
 @read_once
@@ -180,23 +182,17 @@ def read_value(
 
 def parse_text(text: str) -> str:
     """One printable line: names and versions that are passed on as they are. Raises ParseError."""
-    if re.fullmatch(r"[ -~]{1,128}", text) is None:
-        raise ParseError("%r is not one line of printable text" % text[:80])
-    return text
+    return fullmatch(r"[ -~]{1,128}", text, "one line of printable text").group()
 
 
 def parse_decimal(text: str) -> int:
     """A whole number, perhaps negative. Raises ParseError."""
-    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
-        raise ParseError("%r is not a whole number" % text[:80])
-    return int(text)
+    return int(fullmatch(r"-?[0-9]{1,18}", text, "a whole number").group())
 
 
 def parse_hex(text: str) -> int:
     """A number like ``0x030200``. Raises ParseError."""
-    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text) is None:
-        raise ParseError("%r is not a number like 0x10de" % text[:80])
-    return int(text, 16)
+    return int(fullmatch(r"0x[0-9a-fA-F]{1,16}", text, "a number like 0x10de").group(), 16)
 
 
 def _identify(host: Host, address: str, problems: List[Problem]) -> PciDevice:

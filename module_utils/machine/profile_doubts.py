@@ -15,6 +15,7 @@ from ..core.finding import Finding
 from ..core.host import ParseError
 from . import platform, rail_address
 from .platform import CrossCheck
+from .platform_checks import RAIL_MTU
 from .profile import FABRICS, Profile, draft, for_fabric, parse
 from .topology import Topology
 
@@ -23,7 +24,7 @@ Data = Dict[str, Any]
 # Text of a doubt about a part that differs from its siblings.
 OWN_PARTS = "most of this host's own parts have"
 # The site assigns addresses, not the platform.
-_NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, platform.RAIL_MTU))
+_NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, RAIL_MTU))
 
 
 def checked_draft(

@@ -14,6 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Problem
 from .netdev_address import ADDRESSES, Address
+from .platform_checks import RECHECK
 from .profile import Profile, Rail
 from .rails import Rails
 from .rdma import Gid, Port, gids_of_family
@@ -21,13 +22,12 @@ from .topology import Nic
 
 # By interface; a Problem if they cannot be read, None if not wanted.
 Addresses = Union[Mapping[str, Sequence[Address]], Problem, None]
-_RECHECK = "then run site.yml --tags platform for this host again"
 
 RAIL_GID = Check(
     "platform.rail_gid",
     why="RoCE v2 needs an address on the rail; without it NCCL falls back to TCP or fails to connect",
     fix="give the rail's interface its address; if it has one, set the interface down and up (ip link), which makes"
-    " new GIDs, then check gids and gid_attrs/types of the port; " + _RECHECK,
+    " new GIDs, then check gids and gid_attrs/types of the port; " + RECHECK,
     severity="critical",
 )
 """RoCE: does the rail have a RoCE v2 GID, at any index, with an address of its interface; `unknown` if addresses or
@@ -35,7 +35,7 @@ types cannot be read"""
 RAIL_ADDRESS = Check(
     "platform.rail_address",
     why="two rails have one address: both respond for it, and connections end on the wrong NIC or hang",
-    fix="give the rail its own address in the file that sets its interface up, and apply that; " + _RECHECK,
+    fix="give the rail its own address in the file that sets its interface up, and apply that; " + RECHECK,
     severity="critical",
 )
 "RoCE: does no other rail of the node have one of its addresses"

@@ -18,7 +18,7 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Un
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of, read_once
 from ..core.number import whole
-from .pci import natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
+from .pci import fullmatch, natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
 
 DEVICES = "/sys/class/infiniband"
 # Hopper and older show their NVSwitches here.
@@ -113,18 +113,14 @@ Mtus = Union[Mapping[Tuple[str, int], RdmaPort], Problem]
 
 def parse_state(text: str) -> str:
     """``ACTIVE`` from ``4: ACTIVE``, ``LinkUp`` from ``5: LinkUp``. Raises ParseError."""
-    match = re.fullmatch(r"[0-9]+: (.+)", text)
-    if match is None or match.group(1) not in _STATES + _PHYS_STATES:
-        raise ParseError("%r is not a port state like 4: ACTIVE or 5: LinkUp" % text[:80])
-    return match.group(1)
+    pattern = "[0-9]+: (%s)" % "|".join(_STATES + _PHYS_STATES)
+    return fullmatch(pattern, text, "a port state like 4: ACTIVE or 5: LinkUp").group(1)
 
 
 def parse_rate(text: str) -> Tuple[float, str]:
     """Gbit/s and name: ``(400.0, "4X NDR")`` from ``400 Gb/sec (4X NDR)``. Raises ParseError."""
-    match = _RATE.fullmatch(text)
-    if match is None:
-        raise ParseError("%r is not a rate like 400 Gb/sec (4X NDR)" % text[:80])
-    return float(match.group(1)), match.group(2)
+    rate, name = fullmatch(_RATE, text, "a rate like 400 Gb/sec (4X NDR)").groups()
+    return float(rate), name
 
 
 def parse_gid(text: str) -> str:
@@ -317,12 +313,8 @@ def _numbers(host: Host, path: str, problems: List[Problem]) -> List[int]:
 
 
 def _parse_link_layer(text: str) -> str:
-    if text not in _LINK_LAYERS:
-        raise ParseError("%r is not a link layer (%s)" % (text[:80], " or ".join(_LINK_LAYERS)))
-    return text
+    return fullmatch("|".join(_LINK_LAYERS), text, "a link layer (%s)" % " or ".join(_LINK_LAYERS)).group()
 
 
 def _parse_guid(text: str) -> str:
-    if _GUID.fullmatch(text) is None:
-        raise ParseError("%r is not a GUID like 9c63:c003:00aa:bb00" % text[:80])
-    return text.lower()
+    return fullmatch(_GUID, text, "a GUID like 9c63:c003:00aa:bb00").group().lower()

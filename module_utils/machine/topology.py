@@ -98,10 +98,11 @@ def join(
     NICs are the network functions that have an RDMA device or an interface, and RDMA functions of any class.
     """
     rdma_of, without_pci = _rdma_by_pci(rdma)
-    said = list(problems)
-    for address, found in rdma_of.items():
-        if address not in devices:
-            said.append(Problem(found.source, "is left out: its PCI function %s could not be read" % address))
+    left_out = [
+        Problem(found.source, "is left out: its PCI function %s could not be read" % address)
+        for address, found in rdma_of.items()
+        if address not in devices
+    ]
     own: Dict[str, List[Netdev]] = {}
     for interface in netdevs:
         if interface.pci is not None:
@@ -113,28 +114,15 @@ def join(
     ]
     functions.sort(key=lambda device: address_key(device.address))
     paths = {(gpu.pci, device.address): path_class(gpu.device, device) for gpu in gpus for device in functions}
-    any_near = any(path in _NEAR for path in paths.values())
     bonds = {interface.name for interface in netdevs if interface.is_bond}
     carried = _carried(routes, netdevs)
     above = {address for one in (*functions, *(gpu.device for gpu in gpus)) for address in one.ancestors}
     vendors = {MELLANOX, *(device.vendor for device in functions if device.address in rdma_of)}
     nics = []
     for device in functions:
-        rdma_device, interfaces = rdma_of.get(device.address), own.get(device.address, [])
-        # min takes the first of equals: the first GPU in PCI order.
-        nearest = min(gpus, key=lambda gpu: PATH_CLASSES.index(paths[gpu.pci, device.address]), default=None)
-        path = paths[nearest.pci, device.address] if nearest else None
-        where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
-        role, reason = (
-            _foreign(device)
-            or _bridge(rdma_device)
-            or _vf(device)
-            or _management(interfaces, carried)
-            or _bond(rdma_device, interfaces, bonds)
-            or _down(rdma_device, interfaces, where)
-            or _compute_or_storage(rdma_device, path, where, any_near)
-        )
-        nics.append(Nic(device.address, device, role, reason, rdma_device, tuple(interfaces)))
+        rdma_device, interfaces = rdma_of.get(device.address), tuple(own.get(device.address, ()))
+        role, reason = _role(device, rdma_device, interfaces, gpus, paths, bonds, carried)
+        nics.append(Nic(device.address, device, role, reason, rdma_device, interfaces))
     return Topology(
         gpus=tuple(gpus),
         nics=tuple(nics),
@@ -143,7 +131,7 @@ def join(
         routes=tuple(routes),
         virtualization=virtualization,
         software_rdma=without_pci,
-        problems=tuple(said),
+        problems=(*problems, *left_out),
         bridges={address: device for address, device in devices.items() if address in above},
         efa=tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key)),
         without_rdma=tuple(
@@ -152,6 +140,31 @@ def join(
             if device.vendor in vendors and device.address not in rdma_of
             if is_nic_class(device.class_code) and not (device.physfn or is_efa(device) or is_mlx5_vf(device))
         ),
+    )
+
+
+def _role(
+    device: PciDevice,
+    rdma: Optional[RdmaDevice],
+    interfaces: Sequence[Netdev],
+    gpus: Sequence[Gpu],
+    paths: Mapping[Tuple[str, str], str],
+    bonds: AbstractSet[str],
+    carried: Mapping[str, str],
+) -> Tuple[str, str]:
+    """Return role and reason of a NIC.   carried: as _carried returns it."""
+    # min takes the first of equals: the first GPU in PCI order.
+    nearest = min(gpus, key=lambda gpu: PATH_CLASSES.index(paths[gpu.pci, device.address]), default=None)
+    path = paths[nearest.pci, device.address] if nearest else None
+    where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
+    return (
+        _foreign(device)
+        or _bridge(rdma)
+        or _vf(device)
+        or _management(interfaces, carried)
+        or _bond(rdma, interfaces, bonds)
+        or _down(rdma, interfaces, where)
+        or _compute_or_storage(rdma, path, where, any(path in _NEAR for path in paths.values()))
     )
 
 
@@ -286,53 +299,32 @@ def _link_layer(device: RdmaDevice) -> str:
     return " and ".join(sorted(layers))
 
 
+def _values(thing: object, *names: str) -> Dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
+
+
+_PCIE = ("current_speed_gts", "current_width", "max_speed_gts", "max_width")
+
+
 def _gpu_dict(gpu: Gpu) -> Dict[str, Any]:
-    return {
-        "pci": gpu.pci,
-        "index": gpu.index,
-        "model": gpu.model,
-        "uuid": gpu.uuid,
-        "in_driver": gpu.in_driver,
-        "numa_node": gpu.device.numa_node,
-        "pcie": _pcie_dict(gpu.device),
-        "nvlinks_active": gpu.nvlinks_active,
-        "nvlinks_total": gpu.nvlinks_total,
-        "fabric_state": gpu.fabric_state,
-        "fabric_status": gpu.fabric_status,
-    }
+    of_tool = ("nvlinks_active", "nvlinks_total", "fabric_state", "fabric_status")
+    found = _values(gpu, "pci", "index", "model", "uuid", "in_driver", *of_tool)
+    return {**found, "numa_node": gpu.device.numa_node, "pcie": _values(gpu.device, *_PCIE)}
 
 
 def _nic_dict(nic: Nic) -> Dict[str, Any]:
     return {
-        "pci": nic.pci,
-        "role": nic.role,
-        "reason": nic.reason,
+        **_values(nic, "pci", "role", "reason"),
         "rdma": nic.rdma.name if nic.rdma else None,
         "firmware": nic.rdma.firmware if nic.rdma else None,
         "ports": [_port_dict(port) for port in nic.rdma.ports] if nic.rdma else [],
-        "netdevs": [{"name": interface.name, "mtu": interface.mtu} for interface in nic.netdevs],
+        "netdevs": [_values(interface, "name", "mtu") for interface in nic.netdevs],
         "numa_node": nic.device.numa_node,
-        "pcie": _pcie_dict(nic.device),
+        "pcie": _values(nic.device, *_PCIE),
     }
 
 
 def _port_dict(port: Port) -> Dict[str, Any]:
     ipv4 = rocev2(port, "ipv4")
-    return {
-        "number": port.number,
-        "state": port.state,
-        "phys_state": port.phys_state,
-        "rate_gbps": port.rate_gbps,
-        "link_layer": port.link_layer,
-        "gids": len(port.gids),
-        "rocev2_ipv4_gid_index": ipv4.index if ipv4 else None,
-    }
-
-
-def _pcie_dict(device: PciDevice) -> Dict[str, Any]:
-    return {
-        "current_speed_gts": device.current_speed_gts,
-        "current_width": device.current_width,
-        "max_speed_gts": device.max_speed_gts,
-        "max_width": device.max_width,
-    }
+    found = _values(port, "number", "state", "phys_state", "rate_gbps", "link_layer")
+    return {**found, "gids": len(port.gids), "rocev2_ipv4_gid_index": ipv4.index if ipv4 else None}

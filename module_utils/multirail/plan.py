@@ -58,7 +58,7 @@ def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
     lines = ["# Written by Busbar (role multirail): policy %s." % policy.name]
     for key in KEYS:
         if key in policy.values:
-            lines.append("# %s: %s" % (key, policy.sources[key]))
+            lines.append("# %s: %s" % (key, policy.source))
             lines += ["%s = %d" % (conf_key(rail.netdev, key), policy.values[key]) for rail in rails]
     return written.seal(SYSCTL_FILE, "\n".join(lines) + "\n")
 

@@ -20,14 +20,14 @@ _LARGEST = {"arp_ignore": 8, "arp_announce": 2, "rp_filter": 2, "accept_local": 
 
 @dataclass(frozen=True)
 class Policy:
-    """values: kernel setting -> value, for every rail. sources: where each is from. routing: a table for each rail.
+    """values: kernel setting -> value, for every rail. source: where they are from. routing: a table for each rail.
 
     has_values, has_routing: whether the inventory reports it; else Busbar's files for it stay.
     """
 
     name: str
     values: Mapping[str, int]
-    sources: Mapping[str, str]
+    source: str
     routing: bool
     has_values: bool = True
     has_routing: bool = True
@@ -37,19 +37,9 @@ _OCI = "oracle-quickstart/oci-hpc, roles/rdma-interface/tasks/el.yml"
 _NVIDIA = "Mellanox/network-operator, README, RDMA shared devices on one subnet"
 
 POLICIES = {
-    "oci": Policy(
-        "oci",
-        {"arp_ignore": 2, "arp_announce": 1, "rp_filter": 2},
-        dict.fromkeys(("arp_ignore", "arp_announce", "rp_filter"), _OCI),
-        routing=False,
-    ),
-    "nvidia": Policy(
-        "nvidia",
-        {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0},
-        dict.fromkeys(("arp_ignore", "arp_announce", "rp_filter"), _NVIDIA),
-        routing=True,
-    ),
-    "none": Policy("none", {}, {}, routing=False),
+    "oci": Policy("oci", {"arp_ignore": 2, "arp_announce": 1, "rp_filter": 2}, _OCI, routing=False),
+    "nvidia": Policy("nvidia", {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 0}, _NVIDIA, routing=True),
+    "none": Policy("none", {}, "", routing=False),
 }
 
 
@@ -74,15 +64,14 @@ def policy(name: str, values: Optional[Mapping[str, Any]], routing: Optional[boo
         if values or routing:
             said = "policy %s has its own values" % name if name else "no policy is set"
             raise ParseError("multirail: %s; values and source routing are those of policy custom" % said)
-        return POLICIES[name] if name else Policy("", {}, {}, False, has_values=False, has_routing=False)
+        return POLICIES[name] if name else Policy("", {}, "", False, has_values=False, has_routing=False)
     given = dict(values or {})
     for key, value in given.items():
         if key not in KEYS:
             raise ParseError("multirail: %r is not one of %s" % (key, ", ".join(KEYS)))
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST[key]:
             raise ParseError("multirail: %s is %r, expected a number from 0 to %d" % (key, value, _LARGEST[key]))
-    sources = dict.fromkeys(given, "the inventory")
-    return Policy("custom", given, sources, bool(routing), values is not None, routing is not None)
+    return Policy("custom", given, "the inventory", bool(routing), values is not None, routing is not None)
 
 
 def undecided(policy: Policy, asked: Profile) -> List[str]:

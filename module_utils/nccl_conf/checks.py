@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from ..core import fix_command
 from ..core.check import Check
-from ..machine import platform
+from ..machine import platform_checks
 
 _RUN = fix_command.run_tag("nccl_conf")
 
 RAILS = Check(
     "nccl_conf.rails",
     why="a list without this rail would make a broken host look configured, so /etc/nccl.conf is left untouched",
-    fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform.RAIL_DEVICE.id,
+    fix="repair %s first, then run site.yml --tags nccl_conf for this host again" % platform_checks.RAIL_DEVICE.id,
     severity="critical",
 )
 "Does each rail have a device; if not, nccl.conf is not changed"

@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core.finding import Finding
-from ..machine import platform
+from ..machine import platform, platform_checks
 from ..machine.netdev import ROUTE_FILES
 from ..machine.profile import Profile
 from ..machine.rails import Rails, match
@@ -169,7 +169,7 @@ def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
         RAILS.judge(
             found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
         )
-        for found in platform.all_missing(topology, profile, platform.RAIL_DEVICE)
+        for found in platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
     ]
 
 

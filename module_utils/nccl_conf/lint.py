@@ -46,20 +46,28 @@ def lint(
         findings.append(checks.BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
         text = text[1:]
 
+    lines = list(enumerate(grammar.rows(text), 1))
+    returned = [grammar.whole(number, raw[:-1]) for number, raw in lines if raw.endswith("\r")]
+    if returned:
+        findings.append(_carriage_return(returned, use, path))
+    return findings + _line_findings([grammar.whole(*line) for line in _without_returns(lines)], use, path)
+
+
+def _without_returns(lines: Sequence[Tuple[int, str]]) -> List[Tuple[int, str]]:
+    return [(number, raw[:-1] if raw.endswith("\r") else raw) for number, raw in lines]
+
+
+def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[Finding]:
     seen: Dict[str, grammar.Line] = {}
     cleaned: Dict[str, str] = {}
-    carriage_returns: List[grammar.Line] = []
-    lines: List[Tuple[grammar.Line, str, List[Fault]]] = []
-    for number, raw in enumerate(grammar.rows(text), 1):
-        line = grammar.whole(number, raw[:-1] if raw.endswith("\r") else raw)
-        if raw.endswith("\r"):
-            carriage_returns.append(line)
+    judgements: List[Tuple[grammar.Line, str, List[Fault]]] = []
+    for line in lines:
         faults = list(_line_faults(line, use))
         if line.name is None or line.value is None:
-            lines.append((line, "", faults))
+            judgements.append((line, "", faults))
             continue
         name, value, spelling = _clean(line.name, line.value)
-        lines.append((line, name, faults))
+        judgements.append((line, name, faults))
         if _is_indented_comment(line.raw):
             continue
         first = seen.setdefault(line.name, line)
@@ -67,12 +75,10 @@ def lint(
             severity = "minor" if line.value == first.value else "major"
             faults.append(filled(checks.DUPLICATE, "each name once", first.number, severity=severity))
             continue
-        faults.extend(spelling)
         cleaned.setdefault(name, value)
-        faults.extend(_meaning_faults(name, value, use))
-    if carriage_returns:
-        findings.append(_carriage_return(carriage_returns, use, path))
-    for line, name, faults in lines:
+        faults += [*spelling, *_meaning_faults(name, value, use)]
+    findings = []
+    for line, name, faults in judgements:
         where = "%s:%d" % (path, line.number)
         if name == "NCCL_SOCKET_NTHREADS":
             faults.extend(values.socket_threads(cleaned))
@@ -117,19 +123,13 @@ def conflicts(meant: Mapping[str, str], other: Mapping[str, str], other_path: st
 
     other: what that file sets: ``settings(parse(...))`` for ~/.nccl.conf, the pairs of /etc/environment.
     """
-    return [
-        checks.CONFLICT.judge(
-            "%s %s" % (other_path, show(name, 80)),
-            "drift",
-            want=show(meant[name]),
-            have=show(other[name]),
-            source=other_path,
-            fix=checks.CONFLICT.fix % other_path,
-            severity=weight(name),
-        )
-        for name in sorted(set(meant) & set(other))
-        if meant[name] != other[name]
-    ]
+    found = []
+    for name in sorted(set(meant) & set(other)):
+        if meant[name] != other[name]:
+            subject, fix = "%s %s" % (other_path, show(name, 80)), checks.CONFLICT.fix % other_path
+            want, have = show(meant[name]), show(other[name])
+            found.append(checks.CONFLICT.judge(subject, "drift", want, have, other_path, fix, severity=weight(name)))
+    return found
 
 
 def _is_indented_comment(raw: str) -> bool:

@@ -36,7 +36,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str, object]:
     task = Task(host, given)
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
     versions = sorted({format_version(library.version) for library in task.libraries})

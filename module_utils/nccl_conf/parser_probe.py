@@ -80,7 +80,7 @@ def forked(library_path: str, candidate: bytes, result_fd: int, output_fd: int) 
 # -- a library that is trusted ---------------------------------------------------------------------------------------
 
 
-def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[str, Any]:
+def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[str, object]:
     try:
         values, rc = ask(ctypes.CDLL(None, use_errno=True))
     except _Refused as error:
@@ -90,7 +90,7 @@ def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[st
     return {"values": values, "rc": rc}
 
 
-def _send(answer: Dict[str, Any], result_fd: int) -> None:
+def _send(answer: Dict[str, object], result_fd: int) -> None:
     # The library's output is still in C's buffer, and _exit drops it.
     ctypes.CDLL(None).fflush(None)
     with os.fdopen(result_fd, "wb") as stream:

@@ -43,6 +43,18 @@ _SHARE_ALIGNMENT = 16
 # Hosts that a sentence names.
 _NAMED = 16
 _WANT_RAN = "exit code 0 and a complete result"
+_HUNG = (
+    "run it by hand with NCCL_DEBUG=INFO: before any size the hosts cannot reach each other (NCCL_SOCKET_IFNAME,"
+    " firewall), after some a rank or a link hangs; " + AGAIN
+)
+# On one node, and on several.
+_NOT_STARTED = (
+    "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN,
+    "follow that on the first node; docs/benchmark.md#launchers lists what launchers need; " + AGAIN,
+)
+_LEFT_BEHIND = (
+    "a process that hangs in the driver blocks its GPU: look for Xid errors in dmesg, drain and reboot the node"
+)
 
 
 def read(run: Run) -> Tuple[Optional[Result], str]:
@@ -175,22 +187,14 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
         where = "after %s" % size_text(have.rows[-1].size) if have.rows else "before any size was measured"
         text = "no end within %g s; it was ended %s" % (run.limit, where)
         # Otherwise a launcher prints only that it was ended.
-        said = failures
-        fix = (
-            "run it by hand with NCCL_DEBUG=INFO: before any size the hosts cannot reach each other"
-            " (NCCL_SOCKET_IFNAME, firewall), after some a rank or a link hangs; " + AGAIN
-        )
+        said, fix = failures, _HUNG
     elif run.ending == "overflow":
         text = "it printed without end and was ended"
     elif run.ending:
-        state, text, said = "unknown", run.ending, []
-        fix = "build nccl-tests (role nccl_tests) and check the path and the launcher; " + AGAIN
-        if wanted.several:
-            said_there = "follow that on the first node; docs/benchmark.md#launchers lists what launchers need"
-            fix = "%s; %s" % (said_there, AGAIN)
+        state, text, said, fix = "unknown", run.ending, [], _NOT_STARTED[wanted.several]
     elif have.usage:
         text = "it printed its usage (exit code %s): this release does not know one of the options" % run.rc
-        fix = "build a newer nccl-tests, or leave the option out; " + AGAIN
+        said, fix = [], "build a newer nccl-tests, or leave the option out; " + AGAIN
     elif run.rc is None:
         state, text = "unknown", "no exit code is known"
     elif run.rc != 0:
@@ -203,14 +207,10 @@ def _ran(have: Result, wanted: Wanted, run: Run, source: str, problem: str) -> F
         state, text = "unknown", "exit code 0, but no complete result" + (": " + problem if problem else "")
     else:
         state, text, said = "ok", "exit code 0", []
-    if said and not have.usage:
-        text += ": " + said[0]
+    text += ": " + said[0] if said else ""
     if run.left_behind:
-        state = "drift"
+        state, fix = "drift", _LEFT_BEHIND
         text += "; processes %s could not be killed" % ", ".join(map(str, run.left_behind))
-        fix = (
-            "a process that hangs in the driver blocks its GPU: look for Xid errors in dmesg, drain and reboot the node"
-        )
     return RAN.judge(wanted.subject, state, _WANT_RAN, text, source, fix=fix)
 
 

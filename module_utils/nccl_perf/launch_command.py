@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Tuple
 
 from ..core.finding import Finding
 from ..core.host import ParseError
@@ -38,7 +38,7 @@ class Guarded:
     rc: int = 0
 
 
-def options(given: Mapping[str, object], job: Launch) -> Dict[str, Any]:
+def options(given: Mapping[str, object], job: Launch) -> Dict[str, object]:
     """The options of the module, as perf_run.wanted takes them, for a run that ``job`` starts. Raises ParseError."""
     if given["launcher"]:
         raise ParseError("launcher and launch are both given; leave one of them out")

@@ -45,7 +45,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     asked = PerfRun(host, given, given["environment"])
     last = NOTHING
     if check_mode or given["when"] != "always":

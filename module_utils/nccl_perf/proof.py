@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Iterable, List, Set, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.finding import printable
 from ..diagnose import mnnvl, transport
@@ -30,45 +30,52 @@ def read(log: StateLog, wanted: Wanted) -> Network:
         began = {id(one) for one in job.world.began.values()}
         job = replace(job, processes=tuple(one for one in job.processes if id(one) in began))
     proof = transport.transport(job)
-    missing: List[str] = []
-    if not log.state.processes:
-        missing.append(
-            "the output has no line of NCCL's log (NCCL_DEBUG=INFO did not reach the ranks, or NCCL_DEBUG_FILE in"
-            " /etc/nccl.conf sends it elsewhere)"
-        )
-    else:
-        missing += proof.missing
-    if len(found) > 1:
-        missing.append("NCCL's log is of %d jobs, not of one" % len(found))
-    if proof.expected is not None and proof.expected != wanted.ranks:
-        missing.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
-    names = short_names(wanted.hosts)
     hosts = _hosts(job, proof)
     nvlink = _read_nvlink(job) if wanted.way == "nvlink" else None
-    if nvlink is not None and log.state.processes:
-        missing += _no_nvlink(nvlink, proof, set(hosts))
-    elif log.state.processes and proof.nodes is not None and proof.nodes != len(names):
-        missing.append("NCCL counts %d nodes, not %d" % (proof.nodes, len(names)))
-    if log.state.processes and sorted(hosts) != names:
-        missing.append(_differ(set(names), set(hosts)))
+    missing = ["NCCL's log is of %d jobs, not of one" % len(found)] if len(found) > 1 else []
+    if not log.state.processes:
+        missing.insert(
+            0,
+            "the output has no line of NCCL's log (NCCL_DEBUG=INFO did not reach the ranks, or NCCL_DEBUG_FILE in"
+            " /etc/nccl.conf sends it elsewhere)",
+        )
+    else:
+        missing = [*proof.missing, *missing, *_unlike(wanted, proof, hosts, nvlink)]
     if log.state.left_out:
         missing.append("NCCL's log was not read to its end: %s" % ", ".join(sorted(log.state.left_out)))
     reduction = transport.collnet(job)
     if wanted.algorithm == SHARP and not reduction.proven:
         missing.append(reduction.missing)
-    by_nvlink = nvlink is not None and nvlink.on and proof.nodes == 1 and not any(one.devices for one in hosts.values())
+    over = [one for one in hosts.values() if one.devices]
+    by_nvlink = nvlink is not None and nvlink.on and proof.nodes == 1 and not over
     return Network(
         # NCCL names a network in any case.
         networks=(NVLINK,) if by_nvlink else proof.networks,
         nodes=proof.nodes,
         expected=proof.expected,
         missing=tuple(dict.fromkeys(printable(one)[:_LONGEST] for one in missing))[:_SENTENCES],
-        gdr=not any(one.without_gdr for one in hosts.values()) if any(one.devices for one in hosts.values()) else None,
+        gdr=not any(one.without_gdr for one in hosts.values()) if over else None,
         hosts=hosts,
         versions=job.versions,
         quoted=tuple(transport.quoted(log, job)[:_QUOTED]),
         nvlink=nvlink,
     )
+
+
+def _unlike(
+    wanted: Wanted, proof: transport.Transport, hosts: Mapping[str, HostTransport], nvlink: Optional[Nvlink]
+) -> List[str]:
+    """Return how the job that NCCL logged is not the wanted one."""
+    found, names = [], short_names(wanted.hosts)
+    if proof.expected is not None and proof.expected != wanted.ranks:
+        found.append("NCCL's job has %d ranks, not %d" % (proof.expected, wanted.ranks))
+    if nvlink is not None:
+        found += _no_nvlink(nvlink, proof, set(hosts))
+    elif proof.nodes is not None and proof.nodes != len(names):
+        found.append("NCCL counts %d nodes, not %d" % (proof.nodes, len(names)))
+    if sorted(hosts) != names:
+        found.append(_differ(set(names), set(hosts)))
+    return found
 
 
 def _read_nvlink(job: Job) -> Nvlink:

@@ -127,6 +127,31 @@ def short_names(hosts: Iterable[str]) -> List[str]:
 
 def wanted(given: Mapping[str, Any], here: str) -> Wanted:
     """Return the run of the module's options. here: this host's name. Raises ParseError that names the option."""
+    check_options(given)
+    collective = given["collective"] or collective_of(given["binary"])
+    if collective is None:
+        raise ParseError("binary: the name %r does not show the collective; set it" % given["binary"])
+    minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
+    options = {"-b": minimum, "-e": maximum, "-f": given["step_factor"], "-g": given["gpus"]}
+    options.update({"-n": given["iterations"], "-w": given["warmup"], "-c": int(given["check"])})
+    words = [word for option, value in options.items() for word in (option, str(value))]
+    names = ("ranks", "check", "bar_busbw", "algorithm", "repeats", "rails", "way")
+    found = Wanted(
+        collective=collective,
+        hosts=tuple(given["hosts"] or [here]),
+        sizes=sizes(minimum, maximum, given["step_factor"]),
+        program=(given["binary"], *words),
+        **{name: given[name] for name in names},
+    )
+    for host in found.hosts:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
+            raise ParseError("hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
+    settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
+    return replace(found, command=(*(["env", *settings] if settings else []), *given["launcher"], *found.program))
+
+
+def check_options(given: Mapping[str, Any]) -> None:
+    """Raise ParseError for an option that no run can have."""
     for name in ("binary", "result_directory"):
         if not given[name].startswith("/") or not given[name].isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
@@ -142,45 +167,10 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
     if given["timeout"] > LONGEST:
         raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
     if not given["launcher"] and given["ranks"] != given["gpus"]:
-        raise ParseError(
-            "without a launcher there is one process: %d ranks do not come from gpus: %d"
-            % (given["ranks"], given["gpus"])
-        )
+        text = "without a launcher there is one process: %d ranks do not come from gpus: %d"
+        raise ParseError(text % (given["ranks"], given["gpus"]))
     if not _ALGORITHM.fullmatch(given["algorithm"]):
         raise ParseError("algorithm: %r is not an NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
-    collective = given["collective"] or collective_of(given["binary"])
-    if collective is None:
-        raise ParseError("binary: the name %r does not show the collective; set it" % given["binary"])
-    minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
-    options = {
-        "-b": minimum,
-        "-e": maximum,
-        "-f": given["step_factor"],
-        "-g": given["gpus"],
-        "-n": given["iterations"],
-        "-w": given["warmup"],
-        "-c": int(given["check"]),
-    }
-    hosts = tuple(given["hosts"] or [here])
-    for host in hosts:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
-            raise ParseError("hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
-    words = [word for option, value in options.items() for word in (option, str(value))]
-    found = Wanted(
-        collective,
-        given["ranks"],
-        hosts,
-        sizes(minimum, maximum, given["step_factor"]),
-        given["check"],
-        given["bar_busbw"],
-        program=(given["binary"], *words),
-        algorithm=given["algorithm"],
-        repeats=given["repeats"],
-        rails=given["rails"],
-        way=given["way"],
-    )
-    settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
-    return replace(found, command=(*(["env", *settings] if settings else []), *given["launcher"], *found.program))
 
 
 def sizes(minimum: int, maximum: int, factor: int) -> Tuple[int, ...]:

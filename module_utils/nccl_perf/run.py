@@ -13,7 +13,7 @@ import shlex
 import socket
 import time
 from dataclasses import replace
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 
 from ..core.host import Host, ParseError, ReadError, search_path
 from ..core.plan import Plan
@@ -37,11 +37,11 @@ class Last(NamedTuple):
     """
 
     plan: Plan
-    found: Mapping[str, Any]
+    found: Mapping[str, object]
     changed: Tuple[str, ...] = ()
     notes: Tuple[str, ...] = ()
 
-    def result(self) -> Dict[str, Any]:
+    def result(self) -> Dict[str, object]:
         more = {"stored": bool(self.found), "changed_since": list(self.changed), "notes": list(self.notes)}
         return {**perf_answer.NOTHING, **self.found, **more}
 
@@ -80,7 +80,7 @@ class PerfRun:
             # What NCCL writes into a file does not reach this host.
             self.environment.pop("NCCL_DEBUG_FILE", None)
 
-    def result(self, plan: Plan, directory: str) -> Dict[str, Any]:
+    def result(self, plan: Plan, directory: str) -> Dict[str, object]:
         """Return the result. directory: of the run, "" if nothing was run."""
         result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
         # Notes are those on the stored results.

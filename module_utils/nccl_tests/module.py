@@ -34,7 +34,7 @@ SPEC: Dict[str, Dict[str, Any]] = {
 TOGETHER = [("prebuilt", "prebuilt_from", "prebuilt_sha256")]
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     result: Dict[str, Any] = {"build": None, "class_id": None, "share": None, "packed": False, "notes": []}
     if not given["commit"]:
         result.update(path=given["path"], origin="unchanged", current=True, repaired=[])
@@ -109,7 +109,7 @@ class Task:
             raise module.Failed(message, commands=self.commands()) from error
         return []
 
-    def pack(self) -> Dict[str, Any]:
+    def pack(self) -> Dict[str, object]:
         """Pack the present build for similar hosts. Return ``packed``, or the note why it is not."""
         present = self.haves[-1].marker
         if present is None:

@@ -14,9 +14,8 @@ import struct
 from typing import BinaryIO, Dict, List, Mapping
 
 from ..core.host import ReadError
+from .marker import PROGRAMS
 
-# Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
-PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
 _CHUNK = 1 << 20
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr

@@ -10,7 +10,7 @@ from ..change import apply, module
 from ..core import effective_unit
 from ..core.host import Host
 from ..core.plan import Plan, merge
-from ..machine import platform, profile, rails, topology
+from ..machine import platform, platform_checks, profile, rails, topology
 from .boot_unit import OWN
 from .plan import AT_BOOT, PathConfig, compute_nics, notes, plan, read
 from .registers import SIZES, execute
@@ -30,7 +30,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     of_site = profile.from_options(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     nics = compute_nics(machine, rails.match(machine, of_site))
-    missing = platform.missing(machine, of_site, platform.GPU_COUNT, platform.RAIL_DEVICE)
+    missing = platform.missing(machine, of_site, platform_checks.GPU_COUNT, platform_checks.RAIL_DEVICE)
     states = []
 
     def look() -> Plan:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core.host import ParseError
 
@@ -188,34 +188,60 @@ def _communicator(data: object, number: int) -> Communicator:
     name = _text(one.get("hash"), where + ".hash", _HASH)
     if "secondary_hash" in one:
         name += ":" + _text(one["secondary_hash"], where + ".secondary_hash", _SECOND)
-    places: Dict[int, Place] = {}
-    statuses: Dict[str, List[int]] = {}
-    errors: Dict[str, List[int]] = {}
-    counts: Dict[str, Dict[int, List[int]]] = {}
+    reported = _reported(ranks, where, size)
+    missing = _absent(absent, where, size, reported.places)
+    return Communicator(
+        name=name,
+        size=size,
+        places=reported.places,
+        counts={collective: _groups(of) for collective, of in reported.counts.items()},
+        statuses=_groups(reported.statuses),
+        errors=_groups(reported.errors),
+        missing=tuple(missing[rank] for rank in sorted(missing)),
+        missing_number=len(missing),
+    )
+
+
+class _Reported(NamedTuple):
+    """Ranks of a communicator: their places, and by what they report."""
+
+    places: Dict[int, Place]
+    statuses: Dict[str, List[int]]
+    errors: Dict[str, List[int]]
+    counts: Dict[str, Dict[int, List[int]]]
+
+
+def _reported(ranks: Sequence[object], where: str, size: int) -> _Reported:
+    found = _Reported({}, {}, {}, {})
     for item, each in enumerate(ranks):
         at = "%s.ranks[%d]" % (where, item)
         entry = _dict(each, at)
-        rank = _rank(entry, at, size, places)
-        places[rank] = _place(entry, at)
+        rank = _rank(entry, at, size, found.places)
+        found.places[rank] = _place(entry, at)
         state = _dict(entry.get("status"), at + ".status")
-        statuses.setdefault(_status(state, at), []).append(rank)
+        found.statuses.setdefault(_status(state, at), []).append(rank)
         for key, kind in (("init_state", "initialization"), ("async_error", "asynchronous")):
             code = _whole(state.get(key), "%s.status.%s" % (at, key), 0, 1 << 16)
             if code not in (SUCCESS, IN_PROGRESS):
-                errors.setdefault("%s: %s" % (kind, RESULTS.get(code, "result %d" % code)), []).append(rank)
+                what = "%s: %s" % (kind, RESULTS.get(code, "result %d" % code))
+                found.errors.setdefault(what, []).append(rank)
         launched = _dict(entry.get("collective_counts"), at + ".collective_counts")
         if len(launched) > 64:
             raise ParseError("%s.collective_counts has %d collectives" % (at, len(launched)))
         for collective, count in launched.items():
             _text(collective, at + ".collective_counts", _NAME)
             value = _whole(count, "%s.collective_counts.%s" % (at, collective), 0, LARGEST)
-            counts.setdefault(collective, {}).setdefault(value, []).append(rank)
+            found.counts.setdefault(collective, {}).setdefault(value, []).append(rank)
+    return found
+
+
+def _absent(absent: Sequence[object], where: str, size: int, there: Mapping[int, Place]) -> Dict[int, Missing]:
     missing: Dict[int, Missing] = {}
     for item, each in enumerate(absent):
         at = "%s.missing_ranks[%d]" % (where, item)
         entry = _dict(each, at)
         rank = _rank(entry, at, size, missing)
-        if rank in places:
+        if rank in there:
             raise ParseError("%s.rank is %d, which is there and missing" % (at, rank))
         # Absent in the first releases with JSON.
         state = _dict(entry.get("status", {}), at + ".status")
@@ -223,16 +249,7 @@ def _communicator(data: object, number: int) -> Communicator:
         dead = _flag(state.get("considered_dead", False), at + ".status.considered_dead")
         place = _place(entry, at)
         missing[rank] = Missing(rank, place if place.host else None, None if silent is None else not silent, dead)
-    return Communicator(
-        name=name,
-        size=size,
-        places=places,
-        counts={collective: _groups(of) for collective, of in counts.items()},
-        statuses=_groups(statuses),
-        errors=_groups(errors),
-        missing=tuple(missing[rank] for rank in sorted(missing)),
-        missing_number=len(missing),
-    )
+    return missing
 
 
 def _groups(of: Mapping[Any, List[int]]) -> Tuple[Group, ...]:

@@ -95,37 +95,28 @@ def parse_text(text: str) -> RasStatus:
     drafts: Dict[str, _Draft] = {}
     absent: List[Absent] = []
     timeouts = 0
-    for lines_of in (parts["Errors"], parts["Warnings"]):
-        for block in _blocks(lines_of):
-            heading = _HEADING.fullmatch(block[0])
-            if heading:
-                draft = drafts.setdefault(heading.group(3), _Draft("0x" + heading.group(3).lstrip("0")))
-                group = int(heading.group(1))
-                if group >= len(rows):
-                    raise ParseError("%r, and the table has %d groups" % (block[0], len(rows)))
-                draft.size = rows[group].size
-                _block(draft, heading.group(4), block[1:])
-            elif block[0] in ("INCOMPLETE", "DEAD"):
-                found = [match for match in map(_PROCESS.fullmatch, block[1:]) if match]
-                absent += [
-                    Absent(_node(each.group(2), each.group(0)), int(each.group(1)), each.group(3), block[0] == "DEAD")
-                    for each in found
-                ]
-            elif block[0] == "TIMEOUT":
-                timeouts = next((int(match.group(1)) for match in map(_TIMEOUTS.fullmatch, block[1:]) if match), 1)
-            else:
-                raise ParseError("%r, which is not known of RAS" % block[0][:80])
+    for block in [*_blocks(parts["Errors"]), *_blocks(parts["Warnings"])]:
+        heading = _HEADING.fullmatch(block[0])
+        if heading:
+            draft = drafts.setdefault(heading.group(3), _Draft("0x" + heading.group(3).lstrip("0")))
+            group = int(heading.group(1))
+            if group >= len(rows):
+                raise ParseError("%r, and the table has %d groups" % (block[0], len(rows)))
+            draft.size = rows[group].size
+            _block(draft, heading.group(4), block[1:])
+        elif block[0] in ("INCOMPLETE", "DEAD"):
+            for each in filter(None, map(_PROCESS.fullmatch, block[1:])):
+                host = _node(each.group(2), each.group(0))
+                absent.append(Absent(host, int(each.group(1)), each.group(3), block[0] == "DEAD"))
+        elif block[0] == "TIMEOUT":
+            timeouts = next((int(match.group(1)) for match in map(_TIMEOUTS.fullmatch, block[1:]) if match), 1)
+        else:
+            raise ParseError("%r, which is not known of RAS" % block[0][:80])
     for draft in drafts.values():
         _check_bounds(draft)
-    return RasStatus(
-        form="text",
-        version=version,
-        communicators=tuple(draft.finished() for draft in drafts.values()),
-        rows=tuple(rows),
-        absent=tuple(absent),
-        processes=_processes(parts["Job summary"]),
-        timeouts=timeouts,
-    )
+    communicators = tuple(draft.finished() for draft in drafts.values())
+    processes = _processes(parts["Job summary"])
+    return RasStatus("text", version, communicators, tuple(rows), tuple(absent), processes, timeouts)
 
 
 def _parts(lines: Sequence[str]) -> Dict[str, List[str]]:

@@ -15,7 +15,7 @@ from . import views as ras_views
 SPEC: module.Spec = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
 
 
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, object]:
     reading = nccl_ras.read(host, min(max(given["interval"], 0.0), 3600.0))
     return dict(
         Plan(tuple(nccl_ras.judge(host, reading))).result(),

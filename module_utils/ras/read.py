@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding, printable
 from ..core.host import Host, Problem, attempt
@@ -59,13 +59,13 @@ def known(reading: Reading) -> Known:
     return Known(names, frozenset(asked), seen(name, map(process_dict, reading.node.processes)))
 
 
-def process_dict(process: Process) -> Dict[str, Any]:
+def process_dict(process: Process) -> Dict[str, object]:
     """Return the fields of a process for the control node."""
     kept = ("pid", "inner", "user", "name", "state", "library", "apart", "gpu")
     return dict({key: getattr(process, key) for key in kept}, told=dict(process.told))
 
 
-def silence_dict(silence: Silence) -> Dict[str, Any]:
+def silence_dict(silence: Silence) -> Dict[str, object]:
     return {**asdict(silence.problem), "users": list(silence.users), "pids": list(silence.pids)}
 
 

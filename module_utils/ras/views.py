@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import ParseError, Problem, ReadError
 from . import client as ras_client
@@ -186,7 +186,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(low) if low == high else "%d-%d" % (low, high) for low, high in parts)
 
 
-def to_dict(view: View) -> Dict[str, Any]:
+def to_dict(view: View) -> Dict[str, object]:
     """Return JSON data; the places of ranks are included once, in ``now``."""
     return {
         "source": view.source,
@@ -197,7 +197,7 @@ def to_dict(view: View) -> Dict[str, Any]:
     }
 
 
-def _answer(answer: RasStatus, places: bool) -> Dict[str, Any]:
+def _answer(answer: RasStatus, places: bool) -> Dict[str, object]:
     hosts: Dict[str, int] = {}
     return {
         "form": answer.form,
@@ -211,8 +211,8 @@ def _answer(answer: RasStatus, places: bool) -> Dict[str, Any]:
     }
 
 
-def _communicator(one: Communicator, hosts: Dict[str, int], places: bool) -> Dict[str, Any]:
-    def groups(of: Sequence[Group]) -> List[List[Any]]:
+def _communicator(one: Communicator, hosts: Dict[str, int], places: bool) -> Dict[str, object]:
+    def groups(of: Sequence[Group]) -> List[List[object]]:
         return [[group.value, group.number, ranges(group.ranks)] for group in of]
 
     def host_index(host: str) -> int:

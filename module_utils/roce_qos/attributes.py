@@ -14,9 +14,9 @@ from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core import fix_command
 from ..core.check import Check
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import Host, ReadError
 from ..machine import netdev, rdma
-from ..machine.pci import parse_decimal
+from ..machine.pci import fullmatch, parse_decimal
 from .config import PortConfig
 from .port import Comparison, Gap, Port, PortState, Unreadable, or_unread
 
@@ -181,10 +181,7 @@ def parse_traffic_class(text: str) -> int:
     first = text.partition("\n")[0].strip()
     if not first or first.startswith("tclass="):
         return -1
-    match = _GLOBAL_CLASS.fullmatch(first)
-    if match is None:
-        raise ParseError("%r is not a line like Global tclass=106" % first[:80])
-    return int(match.group(1))
+    return int(fullmatch(_GLOBAL_CLASS, first, "a line like Global tclass=106").group(1))
 
 
 def compare_traffic_class(state: PortState, want: PortConfig) -> Comparison:

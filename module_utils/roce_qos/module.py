@@ -10,7 +10,7 @@ from ..change import apply, module
 from ..core.host import Host
 from ..core.plan import Command, Plan, merge
 from ..health import record
-from ..machine import platform, profile, rails, topology
+from ..machine import platform, platform_checks, profile, rails, topology
 from . import boot_setters, boot_unit, chain
 from .apply import execute
 from .config import OWNERS, PortConfig
@@ -50,7 +50,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     kept, settings, stored_notes = boot_unit.with_unset(stored, roce, {name: given[name] for name in SETTINGS})
     want_at_boot = PortConfig.from_values(chain.resolve(kept, settings), settings)
     at_boot = boot_unit.intent(of_rails, want_at_boot, kept, settings, host.hardware_root, host.system_root)
-    missing = platform.missing(machine, wanted_profile, platform.RAIL_DEVICE) if is_roce else None
+    missing = platform.missing(machine, wanted_profile, platform_checks.RAIL_DEVICE) if is_roce else None
 
     def look_at_boot() -> Plan:
         if at_boot is None and roce != {}:

@@ -16,6 +16,7 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import action_loader
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
     codec,
@@ -82,6 +83,9 @@ class Nodes:
 
     def _each(self, tasks: Sequence[tuple[Call, str, Arguments]]) -> list[Result]:
         """Run a task for each of the calls, as many at a time as Ansible has forks."""
+        for action in {action for _call, action, _arguments in tasks}:
+            # Of two threads that load a plugin, the second may get it half made.
+            action_loader.get(action, class_only=True)
         bounds: dict[int, output_limit.OutputLimit] = {}
         results: dict[int, Result] = {}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import AER
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import RAIL_FIRMWARE
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_FIRMWARE
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 

@@ -289,14 +289,14 @@ def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
     plane = fabric.find_plane(other) or fabric.find_plane(end)
     if plane is None:
         return
-    row = fabric.plan.rows[end]
-    line = f"line {row.line} of {fabric.plan_source}" if row.line else fabric.plan_source
+    line, row = fabric.plan_source, fabric.plan.rows[end]
+    line = f"line {row.line} of {line}" if row.line else line
     want, is_rail = fabric.cable(end, other), end in fabric.rails
     at, back = fabric.cables.get(end), fabric.cables.get(other)
-    gone = [fabric.gone[one[0]] for one in (end, other) if one[0] not in fabric.nodes and one[0] in fabric.gone]
-    if gone:
-        fabric.roots.update(dict.fromkeys((end, other), gone[0]))
-        return
+    for guid in (end[0], other[0]):
+        if guid not in fabric.nodes and guid in fabric.gone:
+            fabric.roots.update(dict.fromkeys((end, other), fabric.gone[guid]))
+            return
     check, severity, cause = PLAN, None, None
     if at is not None:
         rails = _other_rail(fabric, end, at)

@@ -135,6 +135,16 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
                 resets += of_link[one].reset
                 judged += 1
         yield from _link(fabric, plane, end, other, of_link)
+    yield from _not_judged(fabric, plane, unread, unmeasured, clock)
+    if judged and not unread and not clock:
+        text = f"{judged} ports since the last sweep{f'; {resets} were reset in between' if resets else ''}"
+        plane.passed.update(dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text))
+
+
+def _not_judged(
+    fabric: Fabric, plane: Plane, unread: Mapping[str, list[End]], unmeasured: list[End], clock: list[End]
+) -> Iterator[Entry]:
+    """Report ports of which no growth is known: not read, not read before, or read before by a later clock."""
     if unread:
         fix = (
             f"repair that, and sweep again: {SWEEP_AGAIN}; to see it by hand: ibqueryerrors --data --counters on"
@@ -150,9 +160,6 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         have = f"were swept before, by the clocks, after this sweep: {_ports(fabric, clock)}"
         fix = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep), then sweep again: {SWEEP_AGAIN}"
         yield _unknown(fabric, plane, "time between sweeps", "time between sweeps", have, fix, "minor")
-    if judged and not unread and not clock:
-        text = f"{judged} ports since the last sweep{f'; {resets} were reset in between' if resets else ''}"
-        plane.passed.update(dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text))
 
 
 def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:

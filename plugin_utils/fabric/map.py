@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port, Sweep
 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
@@ -49,7 +49,7 @@ class Entry:
 
 
 class About(TypedDict, total=False):
-    """What an entry may have besides.
+    """Optional parts of an entry.
 
     again: False: ``fix`` does not end with the advice to sweep again.   subject, hosts, name: instead of those of the
     ends.   roots: ends that the finding explains.   source, severity, because, why: as in Check.judge.
@@ -121,16 +121,7 @@ class Fabric:
         self.was: dict[End, tuple[Port, float]] = {}
         self.was_nodes: dict[str, Node] = {}
         self.was_cables: dict[End, End] = {}
-        for sweep in sorted(evidence.before, key=lambda one: (one.complete, one.at)):
-            for node in sweep.nodes:
-                self.was_nodes[node.guid] = node
-                for port in node.ports:
-                    end = (node.guid, port.number)
-                    if port.peer is not None or end not in self.was:
-                        self.was[end] = (port, sweep.at)
-                    if port.peer is not None:
-                        self.was_cables[end] = port.peer
-                        self.was_cables.setdefault(port.peer, end)
+        self._remember(evidence.before)
         self.rails = self._rails()
         # Node GUID -> ports of it that are rails.
         self.ends_of: dict[str, list[End]] = {}
@@ -144,6 +135,19 @@ class Fabric:
         for plane in self.planes:
             if labels[plane.label] > 1:
                 plane.label += f" with 0x{min(plane.switches or plane.nodes)}"
+
+    def _remember(self, before: Sequence[Sweep]) -> None:
+        """Fill in what the last sweeps have seen; complete and later ones count."""
+        for sweep in sorted(before, key=lambda one: (one.complete, one.at)):
+            for node in sweep.nodes:
+                self.was_nodes[node.guid] = node
+                for port in node.ports:
+                    end = (node.guid, port.number)
+                    if port.peer is not None or end not in self.was:
+                        self.was[end] = (port, sweep.at)
+                    if port.peer is not None:
+                        self.was_cables[end] = port.peer
+                        self.was_cables.setdefault(port.peer, end)
 
     def _rails(self) -> dict[End, tuple[str, Rail]]:
         found: dict[End, tuple[str, Rail]] = {}

@@ -93,30 +93,24 @@ def members(fabric: Fabric) -> Members:
                 found.seen.setdefault(host, []).append(rail)
                 found.total[fabric.plane_of[home].index if home in fabric.plane_of else -1] += 1
             else:
-                # By the plan, else by the last sweep.
-                places = [
-                    cables[end]
-                    for cables in (fabric.plan.planned, fabric.was_cables)
-                    for end in fabric.ends(rail)
-                    if end in cables
-                ]
-                place = next(iter(places), None)
+                place = _place(fabric, rail)
                 at = None if place is None else fabric.find_plane(place)
-                where = (
-                    [at]
-                    if at is not None
-                    else [
-                        fabric.planes[plane]
-                        for (number, plane), many in sorted(counts.items())
-                        if number == rail.rail and many * 4 >= most[number] and (place is None or place[0] not in lost)
-                    ]
-                )
+                where = [] if at is None else [at]
+                if at is None and (place is None or place[0] not in lost):
+                    usual = ((plane, many) for (number, plane), many in sorted(counts.items()) if number == rail.rail)
+                    where = [fabric.planes[plane] for plane, many in usual if many * 4 >= most[rail.rail]]
                 partial = [plane.index for plane in where if not plane.complete] or ([] if where else [-1])
                 if partial:
                     found.covered.setdefault(partial[0], []).append((host, rail.rail))
                 else:
                     found.missing.setdefault(host, []).append((rail, place))
     return found
+
+
+def _place(fabric: Fabric, rail: Rail) -> End | None:
+    """Return the switch's port of a rail by the plan, else by the last sweep."""
+    known = (fabric.plan.planned, fabric.was_cables)
+    return next((cables[end] for cables in known for end in fabric.ends(rail) if end in cables), None)
 
 
 def all_seen(fabric: Fabric, found: Members) -> list[Entry]:

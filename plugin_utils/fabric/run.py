@@ -106,8 +106,9 @@ def due(
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
         return Due(wrong=wrong, messages=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
-    every = zip(last.sweeps, last.taken, strict=True) if last is not None else ()
-    recent = [(one, when) for one, when in every if one.complete and one.plane and 0 <= now - when < interval]
+    recent = [
+        (one, when) for one, when in _sweeps_of(last) if one.complete and one.plane and 0 <= now - when < interval
+    ]
     if not recent or last is None:
         return Due(hosts, wrong=wrong)
     ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(when for _one, when in recent), interval)
@@ -116,6 +117,10 @@ def due(
     known = tuple(sorted({one.plane for one, _when in recent}))
     messages = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
     return Due(hosts, known, wrong=wrong, messages=(messages,))
+
+
+def _sweeps_of(last: Record | None) -> Iterable[tuple[Sweep, float]]:
+    return zip(last.sweeps, last.taken, strict=True) if last is not None else ()
 
 
 def last_record(path: str) -> tuple[Record | None, str]:
@@ -320,7 +325,7 @@ class Run:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
         # Those of the last record that were not made again, and those of now.
-        recent = zip(last.sweeps, last.taken, strict=True) if last is not None else ()
+        recent = _sweeps_of(last)
         sweeps = [each for each in recent if self.plan["last"] or each[0].plane in self.plan["known"]]
         sweeps += [(one, now) for given in answers.values() for one in given.sweeps]
         planes = tuple(one for one, _when in sweeps)
@@ -330,8 +335,7 @@ class Run:
         cables, plan_findings = self._cables()
         boots = {host: known.boot_id for host, known in (before.hosts if before else {}).items() if known.boot_id}
         earlier = before.sweeps if before is not None else ()
-        evidence = Evidence(planes, earlier, cables, hosts, boots, wanted(self.plan["values"]))
-        judged = judge.judged(evidence)
+        judged = judge.judged(Evidence(planes, earlier, cables, hosts, boots, wanted(self.plan["values"])))
         # The hosts of what is of no other host.
         asked = [host for host in self.plan["asked"] if host in self.there]
         swept = tuple(answers) or tuple(asked) or tuple(self.there[:1])

@@ -127,12 +127,11 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             " busbar_fabric_managers if it is intended"
         )
         yield entry("strangers", "drift", f"not in busbar_fabric_managers: {several(strange)}", fix)
-    if len(masters) != 1 or any(one.state == STANDBY for one in seen.values()):
-        return
-    if any(problem.source.startswith("saquery") for problem in sweep.problems):
+    alone = len(masters) == 1 and not any(one.state == STANDBY for one in seen.values())
+    if alone and any(problem.source.startswith("saquery") for problem in sweep.problems):
         # sminfo names only the master.
         yield entry("standby", "unknown", f"{listed}; others could not be listed", f"{query} 2 is a standby")
-    else:
+    elif alone:
         fix = (
             "start a second subnet manager of lower priority on another machine of this plane; where the site wants"
             " none, accept this finding (busbar_accepted)"

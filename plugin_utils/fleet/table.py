@@ -11,7 +11,8 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, rail_address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, rail_address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import GPU_DRIVER, GPU_MODEL
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 
@@ -223,11 +224,11 @@ TABLE = (
     ),
     Comparison(VERSION, _fact("ofed"), role="mofed", causes=(ofed.PACKAGES.id,), subject="OFED", fix=DRIVER.fix),
     Comparison(VERSION, _fact("kernel"), subject="kernel", severity="minor"),
-    Comparison(VERSION, _fact("gpu_driver"), causes=(platform.GPU_DRIVER.id,), subject="NVIDIA driver"),
-    Comparison(VERSION, _fact("gpu_model"), causes=(platform.GPU_MODEL.id,), subject="GPU model", fix=_MODEL_FIX),
+    Comparison(VERSION, _fact("gpu_driver"), causes=(GPU_DRIVER.id,), subject="NVIDIA driver"),
+    Comparison(VERSION, _fact("gpu_model"), causes=(GPU_MODEL.id,), subject="GPU model", fix=_MODEL_FIX),
     Comparison(VERSION, _fact("vbios"), subject="VBIOS", severity="minor"),
     Comparison(VERSION, _fact("nccl"), subject="NCCL"),
-    Comparison(RAIL_ORDER, _order, causes=(platform.RAIL_DEVICE.id,)),
+    Comparison(RAIL_ORDER, _order, causes=(platform_checks.RAIL_DEVICE.id,)),
     Comparison(MTU, _rails(_mtu), role="mtu", site="busbar_mtu", alike=True, causes=("netdev_mtu.",)),
     Comparison(
         *(QOS, _rails(lambda rail: rail.qos)), role="roce_qos", site="busbar_roce", alike=True, causes=("roce_qos.",)

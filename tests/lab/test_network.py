@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.action import rail_ping_plan
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
-from ansible_collections.busbar.fabric.plugins.modules import rail_ping as rail_ping_module
+from ansible_collections.busbar.fabric.plugins.modules import perftest
+from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
 
 from lab import qos, store, tree
 from lab.faults import CATALOGUE
@@ -132,18 +132,6 @@ def test_ip_shows_a_members_own_address_and_a_bonds_mtu_is_that_of_its_members(t
     assert {links(two, "node02")[name]["mtu"] for name in (BOND, first["ifname"], second["ifname"])} == {4000}
 
 
-def test_ip_shows_addresses_of_the_families_asked_for(two: Path) -> None:
-    def families(*words: str) -> list[tuple[str, str, int]]:
-        [shown] = json.loads(says(two, "node02", "ip", "-j", *words, "address", "show", "dev", RAIL0))
-        return [(one["family"], one["local"], one["prefixlen"]) for one in shown["addr_info"]]
-
-    both = families()
-    assert both[0] == ("inet", "10.16.0.2", 24)
-    assert both[1][0::2] == ("inet6", 64)
-    assert (families("-4"), families("-6")) == (both[:1], both[1:])
-    assert tool(two, "node02", "ip", "-j", "link", "show", "nosuch").returncode == 1
-
-
 # -- ping ------------------------------------------------------------------------------------------------------------
 
 DF = ("-n", "-M", "do", "-c", "3", "-W", "1", "-I", "10.16.0.2", "10.16.0.3")
@@ -164,11 +152,6 @@ def test_what_is_too_large_is_refused_at_home_and_lost_elsewhere(two: Path) -> N
     assert "0 received, +3 errors, 100% packet loss" in refused.stdout
 
 
-def test_an_address_that_no_node_has_does_not_answer(two: Path) -> None:
-    done = tool(two, "node02", "ping", "-c", "1", "-I", "10.16.0.2", "10.16.0.99")
-    assert (done.returncode, "Destination Host Unreachable" in done.stdout) == (1, True)
-
-
 # -- the product's rail ping -----------------------------------------------------------------------------------------
 
 Ask = Callable[[Path], dict[str, list[dict[str, Any]]]]
@@ -181,13 +164,13 @@ def member(lab: Path, node: str) -> rail_ping.Member:
     machine = topology.read(host, ask_nvidia_smi=False)
     info = rail_info.read(host, machine, rails.match(machine, wanted), wanted, "ipv4", None)
     values = {"busbar_intent": {"values": {"busbar_mtu": 9000}, "profile_name": "hgx-h200"}}
-    return rail_ping_plan.member(node, values, info)
+    return verification.member(node, {**values, "rail_info_result": {"info": json.loads(json.dumps(info.to_dict()))}})
 
 
 @pytest.fixture
 def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Plans over both nodes and runs the module on each; what is not ok, by node."""
-    monkeypatch.setitem(run_module.__globals__["MODULES"], "rail_ping", rail_ping_module)
+    monkeypatch.setitem(run_module.__globals__["MODULES"], "perftest", perftest)
 
     def run(lab: Path) -> dict[str, list[dict[str, Any]]]:
         found = {}
@@ -195,7 +178,7 @@ def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPat
             assert alone == ()
             pings = [one.to_dict() for one in asked]
             roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
-            result = run_module("rail_ping", pings=json.loads(json.dumps(pings)), **roots)
+            result = run_module("perftest", pings=json.loads(json.dumps(pings)), **roots)
             assert len(result["findings"]) + len(result["passed"]) == RAILS
             found[node] = result["findings"]
         return found

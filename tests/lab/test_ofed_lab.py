@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -100,121 +101,7 @@ def node(own_lab: Path, tmp_path: Path) -> Node:
     return Node(Path(shutil.copytree(own_lab, tmp_path / "lab", symlinks=True, ignore=without)))
 
 
-SCRIPTS = {
-    "a node starts with OFED and the driver built for its kernel, and refuses as dkms does": """
-        state
-        dkms status
-        ofed_info -s
-        ofed_info -n
-        dkms add OFED
-        dkms add knem/1.0
-        dkms remove knem/1.0 --all
-        modinfo mlx5_core
-        modinfo nv_peer_mem
-        modprobe -r ib_core
-        openibd restart
-        modprobe -r nvidia_peermem
-        openibd stop
-        openibd start
-        empty lib/modules/KERNEL/updates/dkms/mlx5_ib.ko
-        dkms status
-        """,
-    "a module goes from source to installed and back": """
-        kernel install NEWER headers
-        modinfo -k NEWER -n mlx5_core
-        modinfo -k NEWER -F version mlx5_core
-        dkms build OFED -k NEWER
-        dkms status OFED
-        dkms status -m mlnx-ofed-kernel -k NEWER
-        dkms install OFED -k NEWER
-        dkms status
-        dkms install OFED -k NEWER
-        dkms uninstall OFED -k NEWER
-        dkms remove OFED --all
-        dkms status
-        dkms add OFED
-        dkms status
-        """,
-    "missing and broken headers end a build with codes of their own": """
-        kernel install NEWER no-headers
-        dkms install OFED -k NEWER
-        kernel remove NEWER
-        kernel install NEWER headers
-        dkms autoinstall -k NEWER
-        dkms status -k NEWER
-        kernel remove NEWER
-        dkms status
-        kernel install NEWER broken-headers
-        dkms install OFED -k NEWER
-        dkms autoinstall -k NEWER
-        dkms status
-        """,
-    "another OFED has other CRCs until the driver is built, and not only installed, again": """
-        modprobe --dump-modversions PEERMEM
-        dkms remove OFED --all
-        unpack 3.1.0 0
-        postinst mlnx-ofed-kernel OLDER
-        modprobe --dump-modversions PEERMEM
-        dkms install --force NVIDIA
-        modprobe --dump-modversions PEERMEM
-        dkms build --force NVIDIA
-        dkms install --force NVIDIA
-        modprobe --dump-modversions PEERMEM
-        """,
-    "a driver that is built without OFED needs no ib_core and does not load": """
-        modprobe -r nvidia_peermem
-        dkms remove OFED --all
-        dkms build --force NVIDIA
-        dkms install --force NVIDIA
-        modinfo -F depends nvidia-peermem
-        modprobe nvidia_peermem
-        dmesg
-        """,
-    "storage modules are built after OFED only": """
-        unpack 3.2.1 5
-        postinst mlnx-nfsrdma BUILD
-        modinfo -F version rpcrdma
-        kernel install NEWER headers
-        dkms install mlnx-nfsrdma/BUILD -k NEWER
-        dkms autoinstall -k NEWER
-        """,
-    "what openibd has loaded stays through faults and reboots": """
-        fault none
-        kernel install NEWER headers
-        update-grub
-        reboot
-        dkms autoinstall
-        openibd restart
-        fault gpu-missing
-        fault none
-        reboot
-        """,
-    "faults are what dkms, modinfo, dpkg and a reboot would show": """
-        fault kernel-without-ofed
-        dkms status
-        dkms build OFED -k NEWER
-        fault headers-missing
-        dkms build OFED -k NEWER
-        fault dkms-build-failed
-        dkms build OFED -k NEWER
-        fault inbox-shadows
-        modinfo -n mlx5_core
-        dkms status
-        depmod -a
-        modinfo -n mlx5_core
-        fault ofed-missing
-        fault ofed-not-held
-        fault mlnx-ofed-left
-        fault nvidia-built-before-ofed
-        modprobe -r nvidia_peermem
-        modprobe nvidia_peermem
-        dmesg
-        fault ofed-old-loaded
-        modinfo -F version mlx5_core
-        reboot
-        fault none
-        """,
-}
+SCRIPTS = dict(re.findall(r"== (.*)\n((?:(?!== ).*\n)+)", (Path(__file__).parent / "ofed_scripts.txt").read_text()))
 
 
 @pytest.mark.golden

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, perftest_errors
 
 from lab import qos, store
 from lab.machine import LabError, Machine, Netdev
@@ -135,11 +135,11 @@ def test_what_breaks_the_path_is_an_error_of_the_real_one(
         text = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
     else:
         text = run(pair)[1]
-    assert says in perftest.reason(text)[0]
+    assert says in perftest_errors.reason(text)[0]
 
 
 def test_a_gid_that_is_not_there_and_a_server_that_is_not_there(pair: Path) -> None:
-    assert "RoCE v1" in perftest.reason(run(pair, gid=200)[1])[0]
+    assert "RoCE v1" in perftest_errors.reason(run(pair, gid=200)[1])[0]
     argv = command(pair, "node01", "ib_write_bw", "10.16.0.2")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.splitlines()[0]) == (1, f"Couldn't connect to 10.16.0.2:{PORT}")

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ from lab.faults import FAULTS
 from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.qos import Port, Refused
-from lab.toolkit.mlnx_qos import LAYOUTS
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
 from tests.lab.transcript import Transcript, texts, values
@@ -82,9 +80,6 @@ class Node:
     def render(self, fault: str = "") -> None:
         tree.write_hardware(made(fault), self.hw)
         roce.write_tools(made(fault), self.sys)
-
-    def layout(self, name: str) -> None:
-        qos.replace(self.root + qos.NODE, json.dumps({"mlnx_qos": name}))
 
     def write(self, path: str, text: str) -> None:
         put(self.hw, path, f"{text}\n")
@@ -189,36 +184,21 @@ SCRIPTS = {
         mlnx_qos -i IDLE
         mlnx_qos -i bond0
         mlnx_qos -i VF {PFC}
-        mlnx_qos
         mlnx --pfc 0,0,0,1,0,0,0
-        mlnx --pfc 0,0,0,2,0,0,0,0
-        mlnx --trust foo
-        mlnx -d foo
         mlnx --dscp2prio del,30,6
-        mlnx --dscp2prio 26,3
-        mlnx -t 50,50,0,0,0,0,0,0
         mlnx -s ets,ets,ets,ets,ets,ets,ets,ets -t 10,10,10,10,10,10,10,10
-        mlnx more
         mlnx --trust dscp --dscp2prio set,30,6
-        mlnx --json
         cma_roce_tos -d mlx5_99
         ip link set dev RAIL0 mtu 65000
         ip link set dev RAIL0 mtu 9k
         ip link show
-        mlnx {PFC} --trust foo
+        mlnx {PFC} -s ets,ets,ets,ets,ets,ets,ets,ets
         """,
     "a setter prints the full state; lldpad is only warned of": """
         mlnx --trust=dscp --pfc=0,0,0,1,0,0,0,0
         lldpad start
         mlnx --pfc 0,0,0,1,0,0,0,0
         lldpad end
-        """,
-    "every version prints in its own way, 1.3; no TC without priorities, no DSCP without an entry": f"""
-        mlnx --trust dscp
-        mlnx --dscp2prio set,30,6
-        {chr(10).join(f"layout {name}{chr(10)}mlnx" for name in LAYOUTS)}
-        layout new
-        mlnx -p 0,0,0,3,0,0,6,0 --dscp2prio del,30,6
         """,
     "reading writes nothing, and a setter is noted even if it changes nothing": """
         mlnx -d get
@@ -316,7 +296,7 @@ DCB = {
 @pytest.mark.golden
 @pytest.mark.parametrize("case", [*SCRIPTS, *(pytest.param(case, marks=needs_dcb) for case in DCB)])
 def test_what_tools_print_and_change(node: Node, fresh: dict[str, str], case: str) -> None:
-    acts = {name: getattr(node, name) for name in ("render", "layout", "write", "lldpad")}
+    acts = {name: getattr(node, name) for name in ("render", "write", "lldpad")}
     usual = {} if case.startswith("out of the box") else fresh
     Transcript(node.run, node.state, acts, NAMES, usual).check("lab_roce", case, {**SCRIPTS, **DCB}[case])
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lab import qos, roce, tree
+from lab import roce, tree
 from lab.machines import hgx_h200_roce
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
@@ -25,10 +25,6 @@ CALLS = (
     *("01-default-pcp", "02-trust-dscp", "03-pfc3", "04-trust-and-pfc-together", "05-dscp2prio-set"),
     *("06-dscp2prio-del", "07-tsa-tcbw", "09-cable-len", "10-buffer", "11-dcbx-get", "12-dcbx-fw"),
     *("13-dcbx-os", "16-trust-pcp", "17-two-prios-one-tc"),
-)
-ERRORS = (
-    *("e1-nodev", "e2-vf-eopnotsupp", "e3-pfc-7items", "e4-trust-bad", "e5-no-iface", "e7-pfc-value2"),
-    *("e8-dscp2prio-with-trust", "e9-unknown-opt"),
 )
 
 
@@ -69,45 +65,6 @@ def test_the_same_calls_print_the_same_lines(samples: Path, node: Path) -> None:
         expected = expected.replace("ratelimit: 10.0 Gbps", "ratelimit: unlimited")
         found_code, found = run(node, "mlnx_qos", *words)
         assert (found_code, buffers_blanked(found)) == (code, buffers_blanked(expected)), name
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_the_same_mistakes_are_answered_alike(samples: Path, node: Path, name: str) -> None:
-    words, expected, code = capture(samples / f"dcb-and-mlnx_qos-synthetic/mlnx_qos-{name}.txt")
-    assert run(node, "mlnx_qos", *words) == (code, expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "layout", "calls"),
-    [
-        ("01-pcp-pfc-off-cx6", "pasted", ()),
-        ("02-dscp-pfc-off-cx6", "pasted", ("--trust dscp",)),
-        (
-            "03-dscp-pfc3-dscp30-moved-to-prio6-wrapped-line",
-            "pasted",
-            ("--trust dscp --pfc 0,0,0,1,0,0,0,0", "--dscp2prio set,30,6"),
-        ),
-        (
-            "05-cx7-ofed2310-default-priority-ets-strict-cable30",
-            "ofed-23.10",
-            (
-                "--trust dscp --pfc 0,0,0,0,0,1,0,0 --cable_len 30",
-                "--dscp2prio set,40,5 --dscp2prio set,48,6",
-                "-p 0,1,2,3,4,5,6,7 -s ets,ets,ets,ets,strict,strict,strict,strict -t 9,1,80,10,0,0,0,0",
-            ),
-        ),
-    ],
-)
-def test_a_port_set_up_as_a_captured_one_prints_what_was_captured(
-    samples: Path, node: Path, name: str, layout: str, calls: tuple[str, ...]
-) -> None:
-    qos.replace(f"{node}/hw{qos.NODE}", json.dumps({"mlnx_qos": layout}))
-    for words in calls:
-        assert run(node, "mlnx_qos", "-i", RAIL0, *words.split())[0] == 0
-    code, found = run(node, "mlnx_qos", "-i", RAIL0)
-    expected = (samples / f"mlnx_qos/{name}.txt").read_text()
-    # The captures come from pages, which show eight blanks for a tab.
-    assert (code, buffers_blanked(found).expandtabs(8)) == (0, buffers_blanked(expected).expandtabs(8))
 
 
 def keys(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -52,25 +54,36 @@ def oldest_python(oldest_python: str) -> str:
     return oldest_python
 
 
+SECRET = "hunter2-do-not-print"
+
+
 class Demo(NamedTuple):
     """The runs that `make demo` shows: in check mode on fresh nodes, for real, in check mode on broken ones and on
-    repaired ones, which stay, converged."""
+    repaired ones, which stay, converged. python: of the nodes, the oldest that they may have, if it is here."""
 
     runs: list[Run]
     lab: Path
+    python: str
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+def demo(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Demo:
     made = tmp_path_factory.mktemp("demo") / "lab"
+    python = sys.executable
+    # Where it is missing, the test that asks for it is skipped, and no other.
+    with contextlib.suppress(pytest.skip.Exception):
+        python = request.getfixturevalue("oldest_python")
+    values = made.parent / "values.json"
+    secrets = {"SITE_KEYS": SECRET}
+    values.write_text(json.dumps({"ansible_python_interpreter": python, "nccl_benchmark_environment": secrets}))
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    # Everything that a run would repair, and not one screen.
-    environment["ANSIBLE_VERBOSITY"] = "1"
+    # Everything that a run does, and not one screen.
+    environment |= {"ANSIBLE_VERBOSITY": "3", "DEMO_OPTIONS": f"-e @{values}"}
     argv = ["sh", "tests/demo.sh", str(made)]
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    shown = done.stdout.split("ansible-playbook site.yml ")[1:]
-    return Demo([Run(int(out.split("exit code ")[1].split()[0]), out) for out in shown], made)
+    shown = done.stdout.split("\x1b[1m$ ansible-playbook site.yml ")[1:]
+    return Demo([Run(int(out.rpartition("exit code ")[2].split()[0]), out) for out in shown], made, python)
 
 
 @pytest.fixture

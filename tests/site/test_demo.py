@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import store
-from tests.site.conftest import ROOT, Demo, recap
+from tests.site.conftest import ROOT, SECRET, Demo, recap
 
 Play = Callable[..., Any]
 
@@ -28,6 +28,15 @@ def test_the_demo_is_simulated_and_finds_what_it_has_broken(demo: Demo) -> None:
     assert "simulated" in demo.runs[-1].out
     broken = demo.runs[2].verdict
     assert all(check in broken for check in ("platform.rail_device", "platform.nvlinks", "nccl_conf.file"))
+
+
+def test_the_nodes_oldest_python_runs_it(demo: Demo, oldest_python: str) -> None:
+    assert demo.python == oldest_python
+
+
+def test_what_is_printed_has_no_secret(demo: Demo) -> None:
+    assert "SITE_KEYS" in demo.runs[1].out
+    assert not any(SECRET in run.out for run in demo.runs)
 
 
 def test_fresh_converge_and_check(demo: Demo) -> None:

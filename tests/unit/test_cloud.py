@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import cloud, pci, platform, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
+    cloud,
+    pci,
+    platform,
+    platform_checks,
+    rails,
+    topology,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
@@ -49,7 +56,7 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     ]
     assert {f.check for f in bad if f.because} == {"platform.rail_device"}
     # What follows from another finding keeps its own cause.
-    follows = platform.RAIL_RATE.judge("rail 0", "unknown", because="x.y[live]@z")
+    follows = platform_checks.RAIL_RATE.judge("rail 0", "unknown", because="x.y[live]@z")
     root, *_rails, last = cloud.with_efa(machine, [*findings, follows])
     assert (root.check, last.because) == ("platform.efa", "x.y[live]@z")
     # Also where the profile asks for no rail, and no driver has made an RDMA device of them.

@@ -226,19 +226,6 @@ def test_the_mode_of_the_file_is_kept() -> None:
     assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)
 
 
-def test_flags_that_say_nothing_else_are_none() -> None:
-    text = "# --default-ulimit nofile=1\nExecStart=/usr/bin/dockerd --config-file=/etc/docker/daemon.json\n"
-    assert container_runtimes.flags({"unit": text}) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("64M", 64 << 20), ("1.5 GiB", 3 << 29), ("8gb", 8 << 30), ("123", 123), ("", None), ("8X", None), (8, None)],
-)
-def test_sizes_are_read_as_dockerd_reads_them(text: object, size: int | None) -> None:
-    assert container_runtimes.parse_size(text) == size
-
-
 KEYS = st.sampled_from(["data-root", "debug", "default-shm-size", "default-ulimits", "é", "\\", "\ud800", "0"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
@@ -274,36 +261,6 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
 
 
 # -- Kubernetes ------------------------------------------------------------------------------------------------------
-
-
-def test_resources_of_a_checkpoint() -> None:
-    text = '{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"rdma/a":["0","1"],"rdma/b":null}},"Checksum":1}'
-    assert container_runtimes.parse_registered(text) == {"rdma/a": 2, "rdma/b": 0}
-    assert container_runtimes.parse_registered('{"Data":{"RegisteredDevices":null}}') == {}
-    for broken in ("", "{}", "[]", '{"Data":{"RegisteredDevices":[]}}', '{"Data":{"RegisteredDevices":{"a":"b"}}}'):
-        with pytest.raises(ParseError, match="not a checkpoint"):
-            container_runtimes.parse_registered(broken)
-
-
-def test_the_start_of_a_process() -> None:
-    stat = "2820 (dock) (erd) S 1 2820 2820 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 12 0 1550 1994145792 13107"
-    assert container_runtimes.parse_started(stat, "cpu 0\nbtime 1735689600\n") == 1735689615.5
-    for broken in ((stat, "cpu 0\n"), ("2820 (dockerd) S 1", "btime 1\n"), ("", "btime 1\n")):
-        with pytest.raises(ParseError, match="no start time"):
-            container_runtimes.parse_started(*broken)
-
-
-@given(st.text(max_size=200), st.text(max_size=50))
-def test_any_text_is_an_answer_or_a_parse_error(text: str, other: str) -> None:
-    container_runtimes.flags({"unit": text})
-    for parse, arguments in (
-        (container_runtimes.parse_registered, (text,)),
-        (container_runtimes.parse_started, (text, other)),
-    ):
-        try:
-            parse(*arguments)
-        except ParseError as error:
-            assert str(error)
 
 
 # -- reading and writing ---------------------------------------------------------------------------------------------

@@ -299,7 +299,7 @@ def test_a_count_that_a_node_may_answer_is_one_that_the_night_keeps(count: Any) 
 def test_a_findings_file_that_is_none_is_an_error_of_the_run(text: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(runner.RunnerError, match="findings file"):
-        runner._read(tmp_path / "f", 1)
+        runner.read_findings(tmp_path / "f", 1)
 
 
 def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pyte
     with (tmp_path / "f").open("wb") as stream:
         stream.truncate(1 << 40)
     with pytest.raises(runner.RunnerError, match="have more than 262244 bytes"):
-        runner._read(tmp_path / "f", 1)
+        runner.read_findings(tmp_path / "f", 1)
 
 
 # -- what is left and who may read it --------------------------------------------------------------------------------

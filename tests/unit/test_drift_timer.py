@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar.drift import command
-from tests import goldens
+from tests import goldens, readings
 from tests.trees import contents, put
 
 GIVEN: dict[str, Any] = {
@@ -129,20 +129,7 @@ def test_systemd_reads_every_word_as_it_was(word: str) -> None:
     assert last.replace("%%", "%").replace("$$", "$") == word
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"directory": ""}, "directory is empty"),
-        ({"inventory": []}, "inventory is empty"),
-        ({"command": ["busbar"]}, "command is 'busbar', expected an absolute path"),
-        ({"user": "root\nExecStartPre=/x"}, "user is .* expected the name of a user"),
-        ({"schedule": "02:00\nUnit=evil.service"}, "is not a text for a unit"),
-        ({"environment": {"A": "x\n[Service]"}}, "is not a text for a unit"),
-        ({"environment": {"A B": "x"}}, "not a name of a variable"),
-        ({"environment": {"VAULT_PASSWORD": "x"}}, "everybody can read a unit; let it name a file"),
-        ({"keep_days": 7}, "keep_days is 7, expected 8 or more"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), readings.cases("drift_timer_refused"))
 def test_what_cannot_be_meant_is_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(ParseError, match=message):
         drift_timer.wanted({**GIVEN, **more})

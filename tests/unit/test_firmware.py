@@ -12,46 +12,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tools
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings import Value
 
+from tests import readings
 from tests.trees import tool
 
-# By printf of mlxcfg_ui.cpp: names 48 wide behind mark, RO and five blanks, values as wide as the longest bytes.
-NEW = """
-Device #1:
-----------
-
-Device type:        ConnectX7
-Name:               MCX75310AAS-NEA_Ax
-Description:        NVIDIA ConnectX-7 HHHL Adapter card; 400GbE / NDR IB
-Device:             0000:1b:00.0
-
-Configurations:                                         Default          Current          Next Boot
-        MEMIC_BAR_SIZE                                  0                0                0
- RO     MAX_TOTAL_VFS                                   127              127              127
-*       LINK_TYPE_P1                                    IB(1)            IB(1)            ETH(2)
-*       ATS_ENABLED                                     False(0)         True(1)          False(0)
-        HOST_CHAINING_DESCRIPTORS                       Array[0..7]      Array[0..7]      Array[0..7]
-        AN_ODD_ONE                                      a b              1                1
-The '*' shows parameters with next value different from default/current value.
-
-The 'RO' shows parameters which are for read only and cannot be changed
-"""
-# Until 4.22: "%-16s%36s%16s%18s" above, "%-36s" behind nine columns, values "%-16s".
-OLD = """
-Device #1:
-----------
-
-Device type:    ConnectX5
-Name:           MCX555A-ECA_Ax_Bx
-Device:         0000:3b:00.0
-
-Configurations:                              Default         Current         Next Boot
-         MEMIC_BAR_SIZE                      0               0               0
-*        LINK_TYPE_P1                        IB(1)           ETH(2)          ETH(2)
-         PHY_FEC_OVERRIDE_P1                 DEVICE_DEFAULT(0) DEVICE_DEFAULT(0) DEVICE_DEFAULT(0)
-         HOST_CHAINING_DESCRIPTORS           Array[0..7]     Array[0..7]     Array[0..7]
-The '*' shows parameters with next value different from default/current value.
-"""
-ETH, IB = Value("ETH(2)", 2, "ETH"), Value("IB(1)", 1, "IB")
+NEW, OLD = (
+    (readings.FOLDER / f"firmware.nv_settings.parse_text/synthetic-{which}-release.txt").read_text()
+    for which in ("new", "old")
+)
+ETH = Value("ETH(2)", 2, "ETH")
 
 
 # -- the tools -------------------------------------------------------------------------------------------------------

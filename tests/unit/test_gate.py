@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gate import program 
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
 
-from tests import goldens
+from tests import goldens, readings
 from tests.trees import put_all, tool
 
 CRITICAL = Check("a.critical", why="w", fix="f", severity="critical")
@@ -33,31 +33,7 @@ MINOR = Check("a.minor", why="w", fix="f", severity="minor")
 ROOT = "root@2026-11-22T20:00:%02d"
 # What administrators, Slurm and other tools say of a node: states, reason. Also ours, as somebody has changed it.
 OWN = gate_slurm.signed("platform.gpu_count of the node: 7, wanted 8")
-THEIRS = [
-    ("IDLE+DRAIN", "RMA 4711"),
-    ("IDLE+DRAIN", "busbar gate: keep it out, bob"),
-    ("IDLE+DRAIN", OWN + " bob: leave it, RMA"),
-    ("IDLE+DRAIN", "bob: " + OWN),
-    ("IDLE+DRAIN", OWN.upper()),
-    ("IDLE+DRAIN", OWN.replace("7", "6")),
-    ("IDLE+DRAIN", OWN[:-1]),
-    ("IDLE+DRAIN", "busbar: not resumed, platform.gpu_count (run-1)"),
-    ("IDLE+DRAIN", "Prolog error"),
-    ("IDLE+DRAIN", "Epilog error"),
-    ("IDLE+DRAIN", "Kill task failed"),
-    ("IDLE+DRAIN", "NHC: check_hw_gpu: 7"),
-    ("IDLE+DRAIN", "[node_problem] GPUHealth"),
-    ("IDLE+DRAIN", ""),
-    ("DOWN", "Not responding"),
-    ("DOWN+DRAIN", OWN),
-    ("IDLE+DRAIN+REBOOT_REQUESTED", OWN),
-    ("IDLE+FAIL", "disk"),
-    ("MIXED+FAILING", OWN),
-    ("IDLE+DRAIN+POWERING_DOWN", OWN),
-    ("IDLE", "watch it: flaky fan"),
-    ("IDLE+REBOOT_ISSUED", "firmware"),
-    ("FUTURE", ""),
-]
+THEIRS = readings.cases("gate_others")
 
 
 def line(name: str, states: str = "IDLE", reason: str = "", at: int = 0, partitions: str = "main") -> str:
@@ -104,22 +80,13 @@ def keep_out(controller: gate_slurm.Slurm, share: float = 0.1) -> gate_slurm.Don
 # -- Slurm -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "lost"),
-    [
-        ("a\nb", set()),
-        ("a\n\n\x0b\u2028\r", set()),
-        ("a\nState=DOWN Reason=x", set()),
-        ("a\nNodeName=n3 Arch=x State=IDLE+DRAIN Partitions=main Reason=busbar gate: x", {"n3"}),
-        ("a\nNodeName=n1 Arch=x State=IDLE Partitions=main ", {"n1"}),
-        ("x NodeName=n2 State=DOWN ", {"n1"}),
-    ],
-)
-def test_a_free_text_with_line_breaks_costs_one_node_at_most(text: str, lost: set[str]) -> None:
+@pytest.mark.parametrize(("text", "lost"), readings.cases("gate_free_text"))
+def test_a_free_text_with_line_breaks_costs_one_node_at_most(text: str, lost: list[str]) -> None:
     records = [line(name, "IDLE") for name in ("n0", "n1", "n2", "n3")]
     records[1] += f" Comment={text}"
-    assert [seen.node.name for seen in gate_slurm.parse("\n".join(records))] == sorted({"n0", "n1", "n2", "n3"} - lost)
-    assert all(seen.node.states == ("IDLE",) for seen in gate_slurm.parse("\n".join(records)))
+    found = gate_slurm.parse("\n".join(records))
+    assert [seen.node.name for seen in found] == [name for name in ("n0", "n1", "n2", "n3") if name not in lost]
+    assert all(seen.node.states == ("IDLE",) for seen in found)
 
 
 def test_a_reason_is_ours_with_its_sum_and_not_without() -> None:

@@ -16,9 +16,10 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists, peermem
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
-from ansible_collections.busbar.fabric.plugins.module_utils.driver.peermem import (
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, read
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.peermem import (
     NO_API,
     NO_SYMBOLS,
     NOT_INSTALLED,
@@ -30,7 +31,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.peermem impor
     Reason,
     classify,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import read
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import TEXTS, Judgement, judge
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import notes as notes_of
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import plan as plan_of

@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import parse, split
 from hypothesis import given
 from hypothesis import strategies as st
-
-CFG = """\
-set default="0"
-if [ -s $prefix/grubenv ]; then
-  load_env
-fi
-set tuned_params="intel_iommu=on iommu=pt"
-if [ x$feature = xy ]; then set site=hugepages=8; else set site=quiet; fi
-function gfxmode {
-	set handoff=vt.handoff=7
-}
-menuentry 'Debian' --class os $menuentry_id_option 'gnulinux' {
-	set extra="$tuned_params"
-	linux	($root)/vmlinuz-6.1 ro "$extra" $handoff $menuentry_id_option
-	initrd	/initrd.img
-}
-submenu 'Others' { menuentry 'one line' { linux /vmlinuz-5.10 ro $site $tuned_params; initrd /x; } }
-linux
-"""
-
-
-def test_variables_are_what_the_file_sets_and_a_condition_leaves_all_values() -> None:
-    found, scope = grub.read(CFG, {})
-    assert found == [
-        ("($root)/vmlinuz-6.1", 'ro "intel_iommu=on iommu=pt"'),
-        ("($root)/vmlinuz-6.1", 'ro "intel_iommu=on iommu=pt" vt.handoff=7'),
-        ("/vmlinuz-5.10", "ro intel_iommu=on iommu=pt"),
-        ("/vmlinuz-5.10", "ro hugepages=8 intel_iommu=on iommu=pt"),
-        ("/vmlinuz-5.10", "ro quiet intel_iommu=on iommu=pt"),
-    ]
-    assert scope["tuned_params"] == ("intel_iommu=on iommu=pt",)
-    many = {f"v{number}": ("a", "b") for number in range(6)}
-    with pytest.raises(ParseError, match="more than 16"):
-        grub.passed(" ".join(f"$v{number}" for number in range(6)), many)
-
 
 VALUES = st.text(st.characters(codec="ascii", exclude_characters="\"'\\", exclude_categories=["Cc"]), max_size=9)
 

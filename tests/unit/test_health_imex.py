@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import systemd_files
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     driver_library,
     fabric_manager,
@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import goldens
+from tests import goldens, readings
 from tests.trees import put_all, tool
 from tests.unit import finding_rows
 
@@ -45,50 +45,9 @@ def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Complet
     return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
 
 
-def ready(state: str = "READY", version: str = "580.95.05", status: str = "UP") -> Domain:
-    """A domain with a last node of this state and version."""
-    return Domain(status, (*READY[:2], ("10.0.0.3", state, version)))
-
-
-STOPPED = {"active": False, "domain": None}
-TRAYS: dict[str, ImexState] = {
-    "well": GOOD,
-    "not installed": changed(**STOPPED, installed=False, enabled=False, state="not installed", nodes=None),
-    "failed": changed(**STOPPED, state="failed (failed)"),
-    "not enabled": changed(enabled=False),
-    "no list of nodes": changed(nodes=None),
-    "no node": changed(nodes=()),
-    "a node too many": changed(nodes=(*NODES, "10.0.0.4")),
-    "a node twice": changed(nodes=(*NODES[:2], "10.0.0.1")),
-    "degraded": changed(domain=ready("UNAVAILABLE", "", status="DEGRADED")),
-    "down": changed(domain=ready(status="DOWN")),
-    "node without a state": changed(domain=ready("", "")),
-    "no node is listed": changed(domain=Domain("UP", ())),
-    "two versions": changed(domain=ready("READY", "570.1")),
-    "no channel": changed(channel="there is no x"),
-    "no response": changed(domain=None, problems={"state": Problem("t", "did not respond")}),
-    "odd list of nodes": changed(problems={"nodes": Problem("f", "is odd")}),
-    "odd channel": changed(problems={"channel": Problem("f", "is odd")}),
-    "domain not asked for": changed(domain=None, asked=False),
-    "service not known": changed(active=None, domain=None, problems={"service": Problem("systemctl", "says nothing")}),
-}
-# Where jobs start their own only the channel is asked for: what is there, and the driver's options that are wrong.
-OFF = ImexState(channel="there is none", off=True)
-JOBS = {
-    "well": (ImexState(), ()),
-    "no channel": (ImexState(channel="there is none"), ()),
-    "channel is off": (OFF, ("CreateImexChannel0",)),
-    "channel is off, not by the driver": (OFF, ("Other",)),
-}
-GPUS = {
-    "alike": (gpu("a", UUID, "32766"), gpu("b", UUID.upper(), "32766")),
-    "first clique": (gpu("a", UUID, "0"),),
-    "zeros": (gpu("a", imex.ZEROS, "0"),),
-    "no clique": (gpu("a", UUID, None),),
-    "in progress": (gpu("a", "N/A", "N/A", "In Progress"),),
-    "nothing": (gpu("a", None, None, ""),),
-    "two cliques": (gpu("a", UUID, "1"), gpu("b", UUID, "2")),
-}
+TRAYS: dict[str, ImexState] = dict(readings.cases("imex_trays"))
+JOBS = dict(readings.cases("imex_jobs"))
+GPUS = dict(readings.cases("imex_gpus"))
 
 
 @pytest.mark.golden
@@ -246,17 +205,7 @@ def test_page_size(tmp_path: Path, said: str | None, asked: int | None, state: s
     assert [one.state for one in found] == ([state] if state else [])
 
 
-@pytest.mark.parametrize(
-    ("files", "state"),
-    [
-        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libnvidia-ml.so.570.124.06": "ELF"}, "ok"),
-        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libnvidia-ml.so.570.124.06": ""}, "drift"),
-        ({"lib/aarch64-linux-gnu/libcuda.so.570.124.06": ""}, "drift"),
-        # An older driver's files that nobody loads; a driver from a container.
-        ({"lib64/libcuda.so.570.124.06": "ELF", "lib64/libcuda.so.535.54.03": ""}, "ok"),
-        ({"lib64/libcuda.so.5701124106": "", "lib64/libnccl.so.2": ""}, None),
-    ],
-)
+@pytest.mark.parametrize(("files", "state"), readings.cases("driver_library"))
 def test_libraries_of_the_running_driver_are_not_empty(
     tmp_path: Path, files: dict[str, str], state: str | None
 ) -> None:

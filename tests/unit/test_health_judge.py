@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manage
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 
-from tests import goldens, smi_answers
+from tests import goldens, readings, smi_answers
 from tests.unit import finding_rows
 from tests.unit.conftest import built_in, machine
 
@@ -95,66 +95,14 @@ def test_a_healthy_machine_has_only_good_findings() -> None:
 EVENTS = "clocks_event_reasons/clocks_event_reason_"
 
 
-@pytest.mark.parametrize(
-    ("change", "check", "state"),
-    [
-        ({"gpu_recovery_action": "Reset"}, "recovery_action", "drift"),
-        ({"gpu_recovery_action": "Drain and Reset"}, "recovery_action", "drift"),
-        ({"gpu_recovery_action": "Drain P2P"}, "recovery_action", "drift"),
-        ({"gpu_recovery_action": "Reboot"}, "recovery_action", "drift"),
-        # Of a driver that is newer than this suite.
-        ({"gpu_recovery_action": "Recover IMEX Domain"}, "recovery_action", "unknown"),
-        ({"gpu_recovery_action": None, "gpu_reset_status/reset_required": "Yes"}, "recovery_action", "drift"),
-        ({"remapped_rows/remapped_row_pending": "Yes"}, "row_remap", "drift"),
-        ({"remapped_rows/remapped_row_failure": "Yes"}, "row_remap", "drift"),
-        ({"remapped_rows/remapped_row_unc": "512"}, "row_remap", "drift"),
-        ({"ecc_errors/unrepairable_memory": "Yes"}, "memory_repair", "drift"),
-        ({"ecc_errors/aggregate/sram_threshold_exceeded": "Yes"}, "memory_repair", "drift"),
-        ({"ecc_errors/tpc_repair_pending": "Yes"}, "memory_repair", "drift"),
-        ({"ecc_mode/current_ecc": "Disabled", "ecc_mode/pending_ecc": "Disabled"}, "ecc", "drift"),
-        ({"ecc_mode/pending_ecc": "Disabled"}, "ecc", "drift"),
-        ({"ecc_errors/volatile/sram_uncorrectable_parity": "1"}, "ecc", "drift"),
-        ({EVENTS + "hw_power_brake_slowdown": "Active"}, "throttle", "drift"),
-        ({EVENTS + "hw_thermal_slowdown": "Active", EVENTS + "hw_slowdown": "Active"}, "throttle", "drift"),
-        ({"gpu_power_readings/current_power_limit": "500.00 W"}, "power_limit", "drift"),
-        ({"applications_clocks/graphics_clock": "1200 MHz"}, "application_clocks", "drift"),
-        ({"temperature/gpu_temp_tlimit": "-2 C"}, "temperature", "drift"),
-        ({"mig_mode/current_mig": "Enabled", "mig_mode/pending_mig": "Enabled"}, "mig", "drift"),
-        ({"mig_mode/pending_mig": "Enabled"}, "mig", "drift"),
-        ({"cc_protected_memory_usage/total": "65536 MiB"}, "confidential_computing", "drift"),
-        ({"fabric/health/bandwidth": "Degraded"}, "fabric_state", "drift"),
-        ({"fabric/health/route_unhealthy": "True"}, "fabric_state", "drift"),
-        ({"fabric/health/summary": "something new"}, "fabric_state", "unknown"),
-        ({"remapped_rows/remapped_row_failure": "Unknown Error"}, "gpu_answers", "unknown"),
-        ({"pci/replay_counter": "many"}, "gpu_answers", "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("change", "check", "state"), readings.cases("health_gpu_odd"))
 def test_one_odd_value_of_one_gpu_is_one_finding(change: dict[str, str | None], check: str, state: str) -> None:
     finding = one(healthy(gpus=gpus({3: change})))
     assert (finding.check, finding.state) == (f"node_health.{check}", state)
     assert finding.subject == f"{GPUS[3]} GPU3"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        # Under load.
-        {EVENTS + "gpu_idle": "Not Active", EVENTS + "sw_power_cap": "Active", "clocks/graphics_clock": "1400 MHz"},
-        {EVENTS + "sync_boost": "Active"},
-        {"persistence_mode": "Disabled"},
-        # HGX B200: the GPUs are registered, and say so in more words.
-        {
-            "fabric/health/summary": "Healthy",
-            "fabric/health/bandwidth": "Full",
-            "fabric/health/route_unhealthy": "False",
-        },
-        {"fabric/health/partition_assigned": "True"},
-        # Corrected errors of a long life, and replays of a boot.
-        {"ecc_errors/aggregate/dram_correctable": "123456789", "pci/replay_counter": "4096"},
-        {"ecc_errors/volatile/dram_correctable": "40000"},
-        {"remapped_rows/remapped_row_unc": "12"},
-    ],
-)
+@pytest.mark.parametrize("change", readings.cases("health_gpu_normal"))
 def test_what_is_normal_is_no_finding(change: dict[str, str | None]) -> None:
     have = healthy(gpus=gpus(dict.fromkeys(range(8), change)))
     assert bad(have) == []
@@ -182,18 +130,8 @@ def test_no_check_is_ok_without_a_value_that_it_needs(layout: str) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize(
-    ("layout", "checks"),
-    [
-        ("H200, 580", set()),
-        ("A100, 535", {"confidential_computing", "memory_repair"}),
-        ("T4, 595", {"application_clocks", "memory_repair", "mig"}),
-        ("L40S, 595", {"application_clocks", "mig"}),
-        ("GB200, 610", {"application_clocks"}),
-        ("H200, 580, clocks deprecated", {"application_clocks"}),
-    ],
-)
-def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(layout: str, checks: set[str]) -> None:
+@pytest.mark.parametrize(("layout", "checks"), readings.cases("health_gpu_unsupported"))
+def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(layout: str, checks: list[str]) -> None:
     driver, changes = smi_answers.LAYOUTS[layout]
     (gpu,) = smi.parse(smi_answers.xml(GPUS[:1], {0: changes}, driver))
     profile = replace(PROFILE, gpus=replace(PROFILE.gpus, nvlink_fabric=gpu.fabric.get("state") == "Completed"))

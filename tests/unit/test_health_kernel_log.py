@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.node import N
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
-from tests import smi_answers
+from tests import readings, smi_answers
 from tests.unit.conftest import Edit, built_in, machine
 
 GPU, NIC, BRIDGE, OTHER = "0000:30:00.0", "0000:31:00.0", "0000:2e:01.0", "0000:c5:00.0"
@@ -95,31 +95,9 @@ def test_a_harmless_line_is_no_finding(text: str) -> None:
     assert [finding.id for finding in judged(text)] == []
 
 
-@pytest.mark.parametrize(
-    ("text", "severities"),
-    [
-        # It recovered, and then it did not.
-        (f"{MLX}CMD(0x1) timeout. Will cause a leak\n{MLX}cmd[0]: CMD(0x1) recovered after timeout", {"major"}),
-        (f"{MLX}device's health compromised\n{MLX}health recovery succeeded", {"major"}),
-        (f"{MLX}device's health compromised\n{MLX}firmware version: 65535.65535.65535", {"critical"}),
-        (f"{MLX}health recovery succeeded\n{MLX}device's health compromised", {"critical"}),
-        (f"pcieport {BRIDGE}: pciehp: Slot(2): Link Down\npcieport {BRIDGE}: pciehp: Slot(2): Card present", {"major"}),
-        ("nvme nvme3: controller is down; will reset\nnvme nvme3: 8/0/0 default/read/poll queues", {"minor"}),
-        # Once an hour, and more often; once with many lines.
-        (f"360000| {TX}\n399000| {TX}", {"major"}),
-        (f"398000| {TX}\n399000| {TX}", {"critical"}),
-        (f"{TX}\n" * 30, {"major"}),
-        # Days before; of a NIC that nobody needs; after the boot.
-        (f"1000| {MLX}device's health compromised", set()),
-        (f"mlx5_core {OTHER}: Port module event[error]: module 0, Cable error, Power budget exceeded", set()),
-        (f"395000| {MLX}Detected insufficient power on the PCIe slot (27W).", {"minor"}),
-        # Set up while the driver was loading, which it says last.
-        ("NVRM: The NVIDIA probe routine failed for -1 device(s).\nNVRM: loading NVIDIA UNIX", {"critical"}),
-        ("390000| NVRM: The NVIDIA probe routine failed for -1 device(s).\n391000| NVRM: loading NVIDIA UNIX", set()),
-    ],
-)  # fmt: skip
-def test_what_comes_after_a_line_or_before_it_counts(text: str, severities: set[str]) -> None:
-    assert {finding.severity for finding in judged(text)} == severities
+@pytest.mark.parametrize(("text", "severities"), readings.cases("kernel_log_order"))
+def test_what_comes_after_a_line_or_before_it_counts(text: str, severities: list[str]) -> None:
+    assert {finding.severity for finding in judged(text)} == set(severities)
 
 
 def test_causes_stand_before_what_follows_from_them() -> None:

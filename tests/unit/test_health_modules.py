@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink impor
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
-from tests import goldens
+from tests import goldens, readings
 from tests.trees import line, put, tool
 from tests.unit import finding_rows
 from tests.unit.conftest import built_in, machine
@@ -66,37 +66,12 @@ def after(reading: Reading, errors: int, seconds: float = NIGHT) -> NodeState:
 # -- what it means -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("degrees", "warning", "found"),
-    [
-        (79.0, None, []),
-        (80.0, None, [("module_temperature", "drift", "major")]),
-        (95.0, 70.0, [("module_temperature", "drift", "major")]),
-        (70.0, 70.0, [("module_temperature", "drift", "minor")]),
-        (69.0, 70.0, []),
-    ],
-)
-def test_a_module_is_held_to_its_own_limits(
-    degrees: float, warning: float | None, found: list[tuple[str, str, str]]
-) -> None:
-    assert bad(first(module(replace(WELL, degrees=degrees), warning=warning))) == found
+@pytest.mark.parametrize(("degrees", "warning", "found"), readings.cases("health_module_temperature"))
+def test_a_module_is_held_to_its_own_limits(degrees: float, warning: float | None, found: list[list[str]]) -> None:
+    assert [list(row) for row in bad(first(module(replace(WELL, degrees=degrees), warning=warning)))] == found
 
 
-@pytest.mark.parametrize(
-    ("speed", "rate", "hours", "found"),
-    [
-        ("NDR", 0.0, 240, False),
-        ("NDR", 2e-15, 3, True),
-        ("NDR", 9e-16, 3, False),
-        # A younger port is given ten times more, and one that was cleared a moment ago says nothing.
-        ("NDR", 9e-15, 1, False),
-        ("NDR", 2e-14, 1, True),
-        ("NDR", 1e-3, 0.1, False),
-        ("XDR", 2e-15, 3, True),
-        ("HDR", 9e-13, 240, False),
-        ("EDR", 2e-12, 240, True),
-    ],
-)
+@pytest.mark.parametrize(("speed", "rate", "hours", "found"), readings.cases("health_module_rate"))
 def test_before_the_first_night_the_ports_own_rate_counts(speed: str, rate: float, hours: float, found: bool) -> None:
     one = module(replace(WELL, errors=900, rate=rate, seconds=hours * 3600))
     have = replace(first(one), ports=(replace(PORT, speed=speed),))
@@ -151,22 +126,7 @@ def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("section", "name", "value"),
-    [
-        ("Module Info", "Temperature [C]", "warm"),
-        ("Module Info", "Temperature [C]", "1e9 [0..80]"),
-        ("Module Info", "Temperature [C]", {"values": ["63"]}),
-        ("Physical Counters and BER Info", "Symbol Errors", "-1"),
-        ("Physical Counters and BER Info", "Symbol Errors", "18446744073709551616"),
-        ("Physical Counters and BER Info", "Symbol Errors", True),
-        ("Physical Counters and BER Info", "Symbol BER", "inf"),
-        ("Physical Counters and BER Info", "Symbol BER", "2E3"),
-        ("Physical Counters and BER Info", "Time Since Last Clear [Min]", "\x1b[2J"),
-        ("Module Info", None, "N/A"),
-        ("Physical Counters and BER Info", None, None),
-    ],
-)
+@pytest.mark.parametrize(("section", "name", "value"), readings.cases("health_mlxlink_nonsense"))
 def test_what_makes_no_sense_is_an_error(section: str, name: str | None, value: Any) -> None:
     data = json.loads((READINGS / "health.mlxlink.parse/synthetic-ndr-optics.txt").read_text())
     output = data["result"]["output"]

@@ -294,55 +294,7 @@ def test_whoever_asks_again_is_told_the_same() -> None:
 # -- what it means -----------------------------------------------------------------------------------------------------
 
 HOURS = 1 / 24
-MEANT = [
-    ("InfiniBand", 1.0, {"link_downed": 1}, "link_downed", "minor"),
-    ("InfiniBand", 1.0, {"link_downed": 3}, "link_downed", "major"),
-    ("InfiniBand", 2.0, {"link_downed": 4}, "link_downed", "minor"),
-    ("InfiniBand", 1.0, {"symbol_error": 34}, None, None),
-    ("InfiniBand", 1.0, {"symbol_error": 35}, "symbol_errors", "major"),
-    ("InfiniBand", HOURS, {"symbol_error": 3}, None, None),
-    ("InfiniBand", HOURS, {"symbol_error": 4}, "symbol_errors", "major"),
-    ("InfiniBand", 0.2 * HOURS, {"symbol_error": 3}, "symbol_errors", "major"),
-    ("Ethernet", 1.0, {"rx_pcs_symbol_err_phy": 35}, "symbol_errors", "major"),
-    # Of Ethernet it is another counter, which every link of 100 Gb/s a lane moves.
-    ("Ethernet", 1.0, {"symbol_error": 3500}, None, None),
-    ("InfiniBand", 1.0, {"port_rcv_errors": 10}, None, None),
-    ("InfiniBand", 1.0, {"port_rcv_errors": 11}, "errors", "minor"),
-    ("InfiniBand", HOURS, {"port_rcv_errors": 36001}, "errors", "major"),
-    ("InfiniBand", HOURS / 6, {"port_rcv_errors": 11000}, "errors", "minor"),
-    ("InfiniBand", 2.0, {"port_rcv_errors": 15}, None, None),
-    ("InfiniBand", 1.0, {"excessive_buffer_overrun_errors": 1}, "errors", "minor"),
-    ("Ethernet", 1.0, {"rx_crc_errors_phy": 900000}, "errors", "major"),
-    # A thousand of 10^9 packets is a millionth.
-    ("InfiniBand", 1.0, {"port_xmit_discards": 2000, "port_xmit_packets": 10**10}, None, None),
-    ("InfiniBand", 1.0, {"port_xmit_discards": 2000, "port_xmit_packets": 10**8}, "discards", "minor"),
-    ("Ethernet", HOURS, {"tx_discards_phy": 400_000}, "discards", "major"),
-    ("Ethernet", 1.0, {"rx_discards_phy": 1000}, None, None),
-    ("Ethernet", 1.0, {"rx_discards_phy": 1001}, "host_discards", "minor"),
-    ("Ethernet", HOURS, {"rx_prio_cong_discard": 400_000}, "host_discards", "major"),
-    ("Ethernet", 1.0, {"out_of_buffer": 10**6}, None, None),
-    ("Ethernet", 1.0, {"rx_out_of_buffer": 10**6 + 1}, "host_discards", "minor"),
-    ("InfiniBand", 1.0, {"outbound_pci_stalled_wr_events": 864}, None, None),
-    ("InfiniBand", 1.0, {"outbound_pci_stalled_wr_events": 865}, "host_discards", "minor"),
-    # Half a minute of a test is no night.
-    ("Ethernet", HOURS / 60, {"local_ack_timeout_err": 3600}, None, None),
-    ("Ethernet", 1.0, {"local_ack_timeout_err": 86401}, "rdma_retries", "major"),
-    ("Ethernet", 1.0, {"packet_seq_err": 4000}, "rdma_retries", "minor"),
-    ("Ethernet", 1.0, {"req_transport_retries_exceeded": 200}, None, None),
-    ("Ethernet", 1.0, {"out_of_sequence": 10**12, "duplicate_request": 10**9}, None, None),
-    ("Ethernet", 1.0, {"tx_prio3_pause_duration": 863 * 10**6}, None, None),
-    ("Ethernet", 1.0, {"tx_prio3_pause_duration": 865 * 10**6}, "pause", "minor"),
-    # The network asks for a pause: that is PFC at work.
-    ("Ethernet", 1.0, {"rx_prio3_pause_duration": 865 * 10**6}, None, None),
-    ("Ethernet", 1.0, {"tx_pause_storm_error_events": 1}, "pause", "major"),
-    ("Ethernet", 1.0, {"np_ecn_marked_roce_packets": 10**9, "np_cnp_sent": 10**8, "rp_cnp_handled": 10**8}, None, None),
-    # The interface was set up anew, and the port had its link all the time.
-    ("Ethernet", 1.0, {"carrier_changes": 6}, None, None),
-    # Older links have the older limit.
-    ("HDR", 1.0, {"symbol_error": 2880}, None, None),
-    ("HDR", 1.0, {"symbol_error": 2881}, "symbol_errors", "major"),
-    ("XDR", 1.0, {"symbol_error": 69}, None, None),
-]
+MEANT = readings.cases("health_ports")
 
 
 @pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), MEANT)

@@ -16,9 +16,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
     nccl_tests_share,
-    rail_ping_plan,
-    verify,
-    verify_report,
 )
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
@@ -32,13 +29,18 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     host_variables,
     nccl_benchmark,
     rail_pairs,
+    rail_results,
     reboot,
     result_schema,
     validated_action,
     verdict,
+    verification,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, failure
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +193,7 @@ def test_the_comparison_of_all_hosts(said: Any) -> None:
 def test_whose_rails_ping_each_other(said: Any) -> None:
     hosts = variables(said)
     read = {host: host_variables.of_host(hosts[host]) for host in HOSTS}
-    members = [rail_ping_plan.member(host, hosts[host], info) for host, info in read.items() if info is not None]
+    members = [verification.member(host, hosts[host]) for host, info in read.items() if info is not None]
     for asked, _findings in rail_ping.plan(members).values():
         for one in asked:
             for peer in (one.ping.source, one.ping.target):
@@ -236,26 +238,21 @@ PERFTEST = {
 }
 
 
+def valid(module: str, said: Any) -> Result:
+    """Return what is left of the result of a module on a node."""
+    return checked(Call("bad", module, {}), said if isinstance(said, dict) else {})
+
+
 @given(broken(PERFTEST), broken(PLATFORM), broken(PLATFORM))
 @EVERY
 def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
-    part: dict[str, Any] = {"findings": [], "passed": []}
-    of_host = {
-        **variables(RAIL_INFO)["bad"],
-        "consistency_result": {"hosts": {"bad": part}},
-        "rail_pairs_result": {"hosts": {"bad": {**part, "passes": [[asdict(SESSION)]]}}},
-        "rail_ping_result": pinged,
-        "roce_qos_result": role,
-    }
-    valid = verify.results([said])
-    found, good = verify.join("bad", of_host, valid, False)
-    if not valid:
-        assert any(finding.check == "perftest.bandwidth" and not finding.ok for finding in found)
-    judged({**GOOD, "platform": {**PLAN, "findings": [one.to_dict() for one in found], **good}})
-    results = {"good": {**PERFTEST, "stored": False}}
-    if isinstance(said, dict) and codec.is_valid(codec.many(result_schema.tested), said.get("sessions")):
-        results["bad"] = {"simulated": False, "stored": False, "sessions": said["sessions"]}
-    verify_report.render(results)
+    tested, ping = valid("perftest", said), valid("topology_info", pinged)
+    proof = Proof(Compared(), (), (SESSION,), ping, [tested], {"bad": failure([tested])})
+    found = proof.result("bad", {**variables(RAIL_INFO)["bad"], "roce_qos_result": role})
+    if not proof.measured:
+        assert any(finding["check"] == "perftest.bandwidth" for finding in found["findings"])
+    judged({**GOOD, "platform": {**PLAN, **{key: found[key] for key in ("findings", "passed", "evidence")}}})
+    rail_results.render({"good": {**PERFTEST, "stored": False}, "bad": found})
 
 
 RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()

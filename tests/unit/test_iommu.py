@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 
 GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
@@ -45,11 +44,6 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert len(plan.reboot) == len(line.split()) - 1
 
 
-GOOD = "ro intel_iommu=on iommu=pt"
-TRANSLATED = {GPU: "DMA-FQ", NIC: "identity"}
-UNREAD = (Problem("/sys/kernel/iommu_groups/3/type", "is not there"),)
-
-
 def guest(kind: str | None) -> State:
     """One with a vIOMMU of its own, where there is one."""
     types = {GPU: kind, NIC: "identity" if kind else None}
@@ -57,23 +51,7 @@ def guest(kind: str | None) -> State:
 
 
 # State, the line of the next boot, and the active one.
-CASES: dict[str, tuple[State, str, str]] = {
-    "intel": (state(), GOOD, GOOD),
-    # It follows from the missing argument; with the arguments active it is a finding of its own.
-    "translated, argument not active": (state(types=TRANSLATED), GOOD, "ro intel_iommu=on"),
-    "translated": (state(types=TRANSLATED), GOOD, GOOD),
-    "no IOMMU": (state(types={GPU: None, NIC: None}), GOOD, GOOD),
-    "type unread": (state(problems=UNREAD), GOOD, GOOD),
-    "handed to a guest": (state(types={GPU: "unmanaged", NIC: "identity"}), GOOD, GOOD),
-    "amd off": (state("amd"), "ro amd_iommu=off iommu=pt", "ro amd_iommu=off iommu=pt"),
-    "amd on is no argument": (state("amd"), "ro amd_iommu=on iommu=pt", "ro amd_iommu=on iommu=pt"),
-    # No IOMMU of its own, and one that its kernel passes through by default: nothing to set.
-    "guest without an IOMMU": (guest(None), "ro", "ro"),
-    "guest": (guest("identity"), "ro", "ro"),
-    "guest with the argument": (guest("identity"), "ro iommu=pt", "ro iommu=pt"),
-    "guest, translated": (guest("DMA-FQ"), "ro", "ro"),
-    "guest, translated with the argument": (guest("DMA"), "ro iommu=pt", "ro iommu=pt"),
-}
+CASES: dict[str, tuple[State, str, str]] = dict(readings.cases("iommu_plan"))
 
 
 @pytest.mark.golden
@@ -87,26 +65,7 @@ def test_what_is_planned(case: str) -> None:
         assert iommu.plan(of, None).findings == made.findings
 
 
-@pytest.mark.parametrize(
-    ("cpu", "line", "bad"),
-    [
-        # Equal forms.
-        ("intel", "intel_iommu=on,sm_on iommu=pt", []),
-        ("intel", "intel_iommu=off intel_iommu=sm_on,on iommu.passthrough=y", []),
-        ("intel", "intel_iommu=on iommu=nopt,force iommu=soft,pt", []),
-        ("amd", "iommu.passthrough=1", []),
-        ("arm", "iommu.passthrough=0 iommu.passthrough=on", []),
-        # What comes later counts.
-        ("intel", "intel_iommu=on iommu=pt iommu.passthrough=0", ["iommu=pt"]),
-        ("intel", "intel_iommu=on iommu=pt intel_iommu=sm_on,off", ["intel_iommu=on", "no intel_iommu=off"]),
-        ("amd", "iommu=pt iommu=force,nopt", ["iommu=pt"]),
-        ("amd", "iommu=pt amd_iommu=off", ["no amd_iommu=off"]),
-        ("intel", "intel_iommu=on iommu=pt,off", ["no iommu=off"]),
-        ("arm", "iommu.passthrough=1 iommu=pt iommu.passthrough=n", ["iommu.passthrough=1"]),
-        # What follows two dashes is for init.
-        ("amd", "iommu=pt -- iommu=nopt", []),
-    ],
-)
+@pytest.mark.parametrize(("cpu", "line", "bad"), readings.cases("iommu_last_word"))
 def test_the_kernel_s_last_word_counts_and_one_run_brings_it_about(cpu: str, line: str, bad: list[str]) -> None:
     plan = iommu.plan(state(cpu), boot(f"ro {line}"))
     assert sorted(f.subject for f in plan.findings if not f.ok and f.aspect == "live") == sorted(bad)

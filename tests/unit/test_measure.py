@@ -270,7 +270,7 @@ def test_nodes_that_slurm_gives_to_jobs_are_left(
     if of_node02 is None:
         both = {host: {**values, "busbar_engine": "slurm"} for host in both}
     monkeypatch.setattr(inventory, "read", lambda *_paths: Manifest(tuple(both), (), False))
-    monkeypatch.setattr(command, "_intents", lambda *_: {host: {"values": each} for host, each in both.items()})
+    monkeypatch.setattr(command, "_intents", lambda *_: both)
     assert main(["measure", "-i", "inventory", "--check"]) == code
     said = capsys.readouterr()
     assert [line for line in lines if line not in said.out] == []

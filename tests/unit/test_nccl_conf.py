@@ -13,7 +13,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import pla
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import (
     Variable,
     Want,
-    accepted_errors,
     derive,
     render,
 )
@@ -223,16 +222,3 @@ def test_long_reasons_are_wrapped_into_whole_comment_lines() -> None:
     lines = render([Variable("A", "1", "because " * 40)]).splitlines()
     assert lines[-1] == "A=1"
     assert all(line.startswith("#") and len(line) <= 160 for line in lines[:-1])
-
-
-@pytest.mark.parametrize(
-    ("accepted", "wrong"),
-    [
-        ({"NCCL_DEBUG": "we read it", "NCCL_IB_TIMEOUT=22": "a bad cable"}, 0),
-        ({"NCCL DEBUG": "x", "NCCL_DEBUG": ""}, 2),
-        ({"NCCL_DEBUG": None}, 1),
-        ({"NCCL_DEBUG": "two\nlines"}, 1),
-    ],
-)
-def test_what_is_accepted_has_a_name_and_a_reason(accepted: dict[str, Any], wrong: int) -> None:
-    assert len(accepted_errors(accepted)) == wrong

@@ -246,33 +246,6 @@ TEXT_REFUSED = [
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-HEADING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-REST = "00000000:0000 {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0000000000000000 100 0 0 10 0"
-
-
-def test_listeners_of_both_families() -> None:
-    rows = [
-        "   0: 0100007F:6D7C " + REST.format("0A", 1000, 4711),
-        "   1: 0100007F:0016 " + REST.format("01", 0, 99),
-        "   2: 00000000000000000000000001000000:6D7C " + "0" * 24 + REST.format("0A", 1001, 12),
-    ]
-    assert processes.parse_tcp(HEADING + "\n".join(rows)) == [
-        Listener("127.0.0.1", 28028, 1000, 4711),
-        Listener("::1", 28028, 1001, 12),
-    ]
-    for text in ("", "rubbish", HEADING + "   0: 0100007F:XYZ"):
-        with pytest.raises(ParseError):
-            processes.parse_tcp(text)
-
-
-@pytest.mark.parametrize(
-    ("value", "port"),
-    [(None, 28028), ("localhost:5000", 5000), ("[::1]:5001", 5001), ("x", 28028), (":0", 28028), (":²", 28028)],
-)
-def test_the_port_that_a_job_has_set(value: str | None, port: int) -> None:
-    assert processes.ras_port(value) == port
-
-
 def process(pid: int, **more: Any) -> Process:
     given: dict[str, Any] = {
         "pid": pid,
@@ -457,6 +430,10 @@ def test_who_has_no_libnccl_is_never_spoken_to(start: Start, monkeypatch: pytest
         assert os.getpid() not in [each.pid for each in node.processes]
         assert [each.port for each in node.strangers] == [port]
         assert [where[1] for where in ras_views.endpoints(node.processes)] == [of_job]
+
+
+HEADING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+REST = "00000000:0000 {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0000000000000000 100 0 0 10 0"
 
 
 def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Path) -> None:

@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import parse
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import conflicts, lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbar import lint as command
+from tests import goldens
 
 V218, V221, V223, V226 = (2, 18, 3), (2, 21, 5), (2, 23, 4), (2, 26, 2)
 V227, V230, V232 = (2, 27, 7), (2, 30, 7), (2, 32, 3)
@@ -51,41 +52,7 @@ def rules(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[st
     return {f.check.replace("nccl_conf.lint.", ""): f.severity for f in found}
 
 
-def only(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[str, ...] = ()) -> Finding:
-    (finding,) = lint(text, [library(version)] if version else [], None, "nccl.conf", hcas)
-    return finding
-
-
 # -- the reader --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("NCCL_X=1", "NCCL_X", "1"),
-        ("NCCL_X = 1", "NCCL_X ", " 1"),
-        (" NCCL_X=1 ", " NCCL_X", "1 "),
-        ('NCCL_X="1"', "NCCL_X", '"1"'),
-        ("export NCCL_X=1", "export NCCL_X", "1"),
-        ("NCCL_X=1 # c", "NCCL_X", "1 # c"),
-        ("NCCL_X==a=b", "NCCL_X", "=a=b"),
-        ("NCCL_X=", "NCCL_X", ""),
-        ("  # NCCL_X=1", "  # NCCL_X", "1"),
-        ("\ufeffNCCL_X=1", "\ufeffNCCL_X", "1"),
-        ("NCCL_X=a\0b", "NCCL_X", "a"),
-        ("NCCL_X=" + "v" * 2000, "NCCL_X", "v" * 1023),
-    ],
-)
-def test_an_assignment_is_taken_as_it_stands(line: str, name: str, value: str) -> None:
-    expected = (1, line, "assignment", name, value)
-    for version in (V218, V232):
-        (parsed,) = parse(line + "\n", version)
-        assert (parsed.number, parsed.raw, parsed.kind, parsed.name, parsed.value) == expected
-
-
-@pytest.mark.parametrize("line", ["", "NCCL_X", "=1", "  ", "[nccl]"])
-def test_a_line_without_name_and_equals_sign_is_ignored(line: str) -> None:
-    assert parse("NCCL_A=1\n" + line + "\n")[1].kind == "ignored"
 
 
 LONG = "A=" + "x" * 4093 + "NCCL_X=1\n"
@@ -108,11 +75,6 @@ def test_the_first_definition_counts_as_each_release_reads_it(
     text: str, version: tuple[int, int, int], definitions: dict[str, str]
 ) -> None:
     assert first_definitions(parse(text, version)) == definitions
-
-
-def test_comments_are_known_since_2_26() -> None:
-    kinds = [[line.kind for line in parse("# NCCL_X=1\n# x\n", version)] for version in (V223, V226)]
-    assert kinds == [["assignment", "ignored"], ["comment", "comment"]]
 
 
 @given(st.text(max_size=300), st.sampled_from([V218, V223, V226, V230]))
@@ -161,83 +123,39 @@ def test_a_line_has_exactly_its_findings(node: str, expected: str, line: str) ->
     assert ", ".join(f"{rule} {severity}" for rule, severity in found.items()) == expected.replace("right", "")
 
 
-def test_a_duplicate_says_where_the_first_is() -> None:
-    finding = only("NCCL_IB_TC=106\n\nNCCL_IB_TC=96\n")
-    assert (finding.subject, finding.source, finding.severity) == ("nccl.conf:3 NCCL_IB_TC", "nccl.conf:3", "major")
-    assert "in line 1" in finding.why
-    assert only("NCCL_IB_TC=106\nNCCL_IB_TC=106\n").severity == "minor"
+HCAS = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
+HERE = (library(V227),)
+# Text, libraries, release, devices.
+FILES: dict[str, tuple[str, tuple[Library, ...], Version | None, tuple[str, ...]]] = {
+    "twice": ("NCCL_IB_TC=106\n\nNCCL_IB_TC=96\n", HERE, None, ()),
+    "twice the same": ("NCCL_IB_TC=106\nNCCL_IB_TC=106\n", HERE, None, ()),
+    "byte order mark": ("\ufeffNCCL_IB_TC=106\n", HERE, None, ()),
+    "carriage returns": (CANONICAL.replace("\n", "\r\n"), HERE, None, ()),
+    "carriage returns, 2.30.7": (CANONICAL.replace("\n", "\r\n"), (library(V230),), None, ()),
+    "prefix of another device": ("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_10\n", HERE, None, HCAS),
+    "typo": ("NCCL_IB_QPS_PER_CONECTION=4\n", HERE, None, ()),
+    "name of a later release": ("NCCL_IB_RAIL_POLICY=1\n", HERE, None, ()),
+    "name that never was": ("NCCL_SHARP_ENABLE=1\n", HERE, None, ()),
+    # Named is the library that does not read it.
+    "two libraries": ("NCCL_IB_DATA_DIRECT=1\n", (library(V221), library(V227, "/venv/libnccl.so.2")), None, ()),
+    "nothing known": ("NCCL_IB_TC = 1\nNCCL_TREE_THRESHOLD=1\nNCCL_MNNVL=1\nNCCL_ZZ=1\n", (), None, ()),
+    "release beyond the table": ("NCCL_BRAND_NEW=1\n", (), (2, 40, 1), ()),
+    "hostile": ("NCCL_\x1b[2J\x07\u202e=\x1b]0;x\x07\n" + "A" * 5000 + "=1\n", HERE, None, ()),
+}
 
 
-def test_a_byte_order_mark_is_one_finding() -> None:
-    assert rules("\ufeffNCCL_IB_TC=106\n") == {"bom": "major"}
-
-
-def test_carriage_returns_are_one_finding_for_the_file() -> None:
-    text = CANONICAL.replace("\n", "\r\n")
-    finding = only(text, V227)
-    assert (finding.check, finding.severity) == ("nccl_conf.lint.carriage_return", "critical")
-    assert finding.have == "11 lines end in a carriage return"
-    assert only(text, V230).severity == "minor"
-
-
-def test_known_devices_say_what_a_prefix_takes_in() -> None:
-    hcas = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
-    finding = only("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_10\n", hcas=hcas)
-    assert (finding.check, finding.want) == ("nccl_conf.lint.prefix_match", "=mlx5_0,mlx5_1,mlx5_10")
-    assert "mlx5_1 also takes in mlx5_11." in finding.why
-
-
-# -- libraries and versions --------------------------------------------------------------------------------------
-
-
-def test_a_typo_is_answered_with_the_nearest_name_of_the_library() -> None:
-    finding = only("NCCL_IB_QPS_PER_CONECTION=4\n")
-    assert finding.want == "NCCL_IB_QPS_PER_CONNECTION"
-    assert "/usr/lib/libnccl.so.2 (2.27.7)" in finding.why
-
-
-def test_a_name_of_a_later_release_names_that_release() -> None:
-    assert "The first release that reads it is 2.32.3." in only("NCCL_IB_RAIL_POLICY=1\n").why
-
-
-def test_each_library_that_does_not_read_a_name_is_named() -> None:
-    both = [library(V221, "/usr/lib/libnccl.so.2"), library(V227, "/venv/libnccl.so.2")]
-    (finding,) = lint("NCCL_IB_DATA_DIRECT=1\n", both, None, "nccl.conf")
-    assert finding.severity == "minor"
-    assert "/usr/lib/libnccl.so.2 (2.21.5)" in finding.why
-    assert "/venv" not in finding.why
-
-
-def test_without_library_and_version_the_rest_is_still_checked() -> None:
-    found = lint("NCCL_IB_TC = 1\nNCCL_TREE_THRESHOLD=1\nNCCL_MNNVL=1\nNCCL_ZZ=1\n", [], None, "/etc/nccl.conf")
-    assert [(f.check.rsplit(".", 1)[1], f.state) for f in found] == [
-        ("library", "unknown"),
-        ("blank", "drift"),
-        ("dead_variable", "drift"),
-        ("unknown_variable", "drift"),
-    ]
-    assert "busbar_nccl_libraries" in found[0].fix
-    assert "busbar_nccl_version" in found[0].fix
-
-
-def test_a_release_beyond_the_table_makes_unheard_names_unknown() -> None:
-    (finding,) = lint("NCCL_BRAND_NEW=1\n", [], (2, 40, 1), "nccl.conf")
-    assert (finding.state, finding.severity) == ("unknown", "major")
-
-
-def test_findings_are_about_what_is_read_at_the_next_start_and_cost_nothing_to_mend() -> None:
-    finding = only("NCCL_SHARP_ENABLE=1\n")
-    assert finding.id == "nccl_conf.lint.never_existed[persisted]@nccl.conf:1 NCCL_SHARP_ENABLE"
-    assert finding.disruption == "none"
-
-
-def test_hostile_lines_are_shown_without_control_characters() -> None:
-    found = lint("NCCL_\x1b[2J\x07\u202e=\x1b]0;x\x07\n" + "A" * 5000 + "=1\n", [library(V227)], None, "nccl.conf")
-    for finding in found:
-        for text in (finding.subject, finding.have, finding.want, finding.why, finding.fix):
-            assert (text or "").isprintable()
-            assert (text or "").isascii()
-            assert len(text or "") < 600
+@pytest.mark.golden
+def test_what_is_said_of_a_file() -> None:
+    parts = []
+    for name, (text, libraries, version, hcas) in FILES.items():
+        parts.append(f"== {name}")
+        for one in lint(text, libraries, version, "nccl.conf", hcas):
+            said = (one.have, one.want, one.why, one.fix)
+            assert all(len(words or "") < 600 and (words or "").isascii() for words in said)
+            parts += [f"{one.id}: {one.state}, {one.severity}, {one.disruption}", *(f"  {words}" for words in said)]
+    written = "\n".join(parts) + "\n"
+    assert all(line.isprintable() for line in written.splitlines())
+    goldens.text("nccl_lint", written)
 
 
 NAMES = ("NCCL_IB_HCA", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_TC", "NCCL_P2P_LEVEL", "NCCL_DEBUG", "NCCL_DEBUG_FILE")
@@ -282,29 +200,24 @@ def test_an_earlier_file_with_another_value_is_a_conflict() -> None:
 # -- busbar lint -------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_findings_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_findings_with_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "nccl.conf"
-    path.write_text("# ok\nNCCL_IB_TIMEOUT='20'\n")
-    assert command.run([str(path)], [], "2.27.7") == 2
-    out = capsys.readouterr().out
-    assert out.startswith(f"{path}:2: critical: NCCL_IB_TIMEOUT='20' [quotes]\n")
-    assert out.endswith("1 finding in 1 file: 1 critical\n")
-    assert "\033" not in out
-
-
-def test_the_command_is_content_with_a_canonical_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "nccl.conf"
-    path.write_text(CANONICAL)
-    assert command.run([str(path)], [], "2.27.7") == 0
-    assert capsys.readouterr().out == "0 findings in 1 file\n"
-
-
-def test_the_command_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"NCCL_TIMEOUT=1\r\n")))
-    assert command.run(["-"], [], "2.27.7") == 2
-    out = capsys.readouterr().out
-    assert "<stdin>:1: major: NCCL_TIMEOUT=1 [never_existed]" in out
-    assert "[carriage_return]" in out
+    for text, code, begin, end in (
+        (CANONICAL, 0, "", "0 findings in 1 file\n"),
+        ("# ok\nNCCL_IB_TIMEOUT='20'\n", 2, ":2: critical: NCCL_IB_TIMEOUT='20' [quotes]\n", "1 file: 1 critical\n"),
+        ("NCCL_TIMEOUT=1\r\n", 2, ":1: major: NCCL_TIMEOUT=1 [never_existed]\n", ""),
+    ):
+        path.write_text(text)
+        assert command.run([str(path)], [], "2.27.7") == code
+        out = capsys.readouterr().out
+        assert f"{path}{begin}" in out if begin else str(path) not in out
+        assert out.endswith(end)
+        assert "\033" not in out
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        assert command.run(["-"], [], "2.27.7") == code
+        assert capsys.readouterr().out == out.replace(str(path), "<stdin>")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.output import Placement, Rank, last_words
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.output import Placement, Rank
 
 M = 1024**2
 SIZES = (1 * M, 2 * M, 4 * M)
@@ -248,12 +248,6 @@ def test_a_usage_text_is_no_result() -> None:
     assert (result.usage, result.rows) == (True, ())
 
 
-@pytest.mark.parametrize("text", ["", "\n", "hello", "# comment", "1 2 float sum -1 1 1 1 0 1 1 1 0", "\x00\x01"])
-def test_text_of_something_else_is_refused(text: str) -> None:
-    with pytest.raises(ParseError, match=r"no output of nccl-tests"):
-        perf_output.parse_text(text)
-
-
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
@@ -319,27 +313,10 @@ OTHER_SHAPES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", "3", "null", "[" * 100_000, '{"version": ' + "9" * 5000 + "}"),
+        '{"version": ' + "9" * 5000 + "}",
         *(json.dumps(report(**change)) for change in OTHER_SHAPES),
     ],
 )
 def test_json_of_another_shape_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         perf_output.parse_json(text)
-
-
-def test_the_collective_of_a_program() -> None:
-    names = ("/opt/build/all_reduce_perf", "alltoall_perf_mpi", "/x_perf/mine", "my_perf", "")
-    assert [perf_output.collective_of(name) for name in names] == ["all_reduce", "alltoall", None, None, None]
-
-
-def test_of_a_frame_of_open_mpi_the_first_paragraph_is_what_was_said() -> None:
-    line = "-" * 74
-    lost = "ORTE has lost communication with a remote daemon."
-    text = f"{line}\n{lost}\n\n  HNP daemon   : 0\n\ntherefore will terminate the job.\n{line}\n"
-    assert last_words(text) == (lost,)
-    two = f"hello\n{line}\nPrimary job  terminated normally, but 1 process returned\na non-zero exit code.\n{line}\nx\n"
-    assert last_words(two) == ("hello; Primary job  terminated normally, but 1 process returned a non-zero exit code.",)
-    assert last_words(f"sh: 0: Illegal option -\n{line}\n") == ("sh: 0: Illegal option -",)
-    assert last_words("one\ntwo\n----\n") == ("two",)
-    assert last_words("") == ()

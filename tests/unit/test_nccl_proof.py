@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -90,63 +91,41 @@ def proven_or_namespaces_refused(proof: Proof) -> Proof:
     return proof
 
 
-def test_a_missing_library_is_named() -> None:
-    proof = prove("/nonexistent/libnccl.so.2", "", {})
-    assert proof.outcome == "not_provable"
-    assert proof.message.startswith("/nonexistent/libnccl.so.2: there is no such library")
+ON_LOAD = (
+    "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n__attribute__((constructor)) static void run(void)"
+)
+NOISE = r'{ for (int i = 0; i < 300000; i++) fprintf(stderr, "noise\n"); fprintf(stderr, "gone\033[2J\n"); exit(0); }'
+# A library's source or its own text, the file's text, and what is said: "..." stands for anything.
+NOT_PROVABLE = {
+    "missing": (None, "", "LIBRARY: there is no such library..."),
+    "no library": ("not ELF", "", "LIBRARY cannot be loaded as a NCCL library..."),
+    "without the function": ("int something_else;", "", "LIBRARY cannot be loaded...ncclGetUniqueId..."),
+    "text that no file can hold": ("int something_else;", "NCCL_X=\ud800", "the proof could not be set up..."),
+    "hangs": (ON_LOAD + "{ for (;;) pause(); }", "", "LIBRARY: the library did not respond within 0.3 s"),
+    "never stops talking": (
+        ON_LOAD + '{ for (;;) puts("more"); }',
+        "",
+        "LIBRARY: the library did not respond within 0.3 s (it printed: more...",
+    ),
+    "crashes": (ON_LOAD + "{ abort(); }", "", "LIBRARY: the library ended the process with signal 6"),
+    "exits": (ON_LOAD + NOISE, "", "LIBRARY: the library ended the process without a result...noise | gone?[2J)"),
+}
 
 
-def test_a_file_that_is_no_library_is_not_provable(tmp_path: Path) -> None:
-    path = tmp_path / "libnccl.so.2"
-    path.write_text("not ELF")
-    proof = prove(str(path), "", {})
-    assert proof.outcome == "not_provable"
-    assert "cannot be loaded as a NCCL library" in proof.message
-
-
-def test_a_library_without_the_function_is_not_provable(build: Callable[[str], str]) -> None:
-    proof = prove(build("int something_else;"), "", {})
-    assert proof.outcome == "not_provable"
-    assert "ncclGetUniqueId" in proof.message
-
-
-def test_text_that_no_file_can_hold_is_not_provable(build: Callable[[str], str]) -> None:
-    proof = prove(build("int something_else;"), "NCCL_X=\ud800", {})
-    assert proof.outcome == "not_provable"
-    assert "could not be set up" in proof.message
-
-
-def test_a_library_that_hangs_is_killed_in_time(build: Callable[[str], str]) -> None:
-    library = build("#include <unistd.h>\n__attribute__((constructor)) static void hang(void) { for (;;) pause(); }")
+@pytest.mark.parametrize("name", NOT_PROVABLE)
+def test_what_cannot_be_proven_says_why_in_time(build: Callable[[str], str], tmp_path: Path, name: str) -> None:
+    source, text, said = NOT_PROVABLE[name]
+    library = str(tmp_path / "libnccl.so.2")
+    if source == "not ELF":
+        Path(library).write_text(source)
+    elif source is not None:
+        build(source)
     start = time.monotonic()
-    proof = prove(library, "", {}, timeout=0.3)
+    proof = prove(library, text, {}, timeout=0.3 if "within 0.3 s" in said else 30.0)
     assert time.monotonic() - start < 30  # not for ever
-    assert proof == Proof("not_provable", message=f"{library}: the library did not respond within 0.3 s")
-
-
-def test_a_library_that_never_stops_talking_is_killed_in_time(build: Callable[[str], str]) -> None:
-    library = build(
-        '#include <stdio.h>\n__attribute__((constructor)) static void talk(void) { for (;;) puts("more"); }'
-    )
-    proof = prove(library, "", {}, timeout=0.3)
-    assert proof.message.startswith(f"{library}: the library did not respond within 0.3 s (it printed: more")
-
-
-def test_a_library_that_crashes_is_not_provable(build: Callable[[str], str]) -> None:
-    library = build("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }")
-    proof = prove(library, "", {})
-    assert proof == Proof("not_provable", message=f"{library}: the library ended the process with signal 6")
-
-
-def test_a_library_that_exits_is_not_provable_and_its_last_words_are_kept(build: Callable[[str], str]) -> None:
-    library = build(
-        "#include <stdio.h>\n#include <stdlib.h>\n__attribute__((constructor)) static void leave(void)"
-        '{ for (int i = 0; i < 300000; i++) fprintf(stderr, "noise\\n"); fprintf(stderr, "gone\\033[2J\\n"); exit(0); }'
-    )
-    proof = prove(library, "", {})
-    assert proof.outcome == "not_provable"
-    assert proof.message.startswith(f"{library}: the library ended the process without a result")
-    assert proof.message.endswith("noise | gone?[2J)")
+    assert proof == Proof("not_provable", message=proof.message)
+    pattern = ".*".join(map(re.escape, said.replace("LIBRARY", library).split("...")))
+    assert re.fullmatch(pattern, proof.message), proof.message
 
 
 def test_only_the_candidate_is_read_and_the_environment_is_empty(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive, marker, programs
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.programs import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

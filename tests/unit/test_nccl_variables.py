@@ -4,41 +4,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
     NEWEST,
     OLDEST,
-    format_version,
-    parse_version,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-
-@pytest.mark.parametrize(("text", "version"), [("2.27.7", (2, 27, 7)), ("2.3.5", (2, 3, 5)), ("10.0.12", (10, 0, 12))])
-def test_a_version_is_three_numbers(text: str, version: tuple[int, int, int]) -> None:
-    assert parse_version(text) == version
-    assert format_version(version) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "2", "2.27", "2.27.7-1", "v2.27.7", "2.27.7\n", " 2.27.7", "2.27.x", "٢.٢.٢", "2.99999.1"]
-)
-def test_anything_else_is_quoted_in_the_error(text: str) -> None:
-    with pytest.raises(ParseError, match="is not a NCCL version, expected a form like"):
-        parse_version(text)
-
-
-@given(st.text(max_size=30))
-@settings(max_examples=100)
-def test_any_text_is_a_version_or_a_parse_error(text: str) -> None:
-    with contextlib.suppress(ParseError):
-        assert len(parse_version(text)) == 3
 
 
 # Counted in the sources of the releases.
@@ -71,25 +43,6 @@ def test_a_name_is_known_from_its_first_release_until_it_is_removed(
     name: str, version: tuple[int, int, int], read: bool
 ) -> None:
     assert (name in known_names(version)) is read
-
-
-@pytest.mark.parametrize(
-    ("name", "reader"),
-    [
-        ("NCCL_IB_HCA", "library"),
-        ("NCCL_TREE_THRESHOLD", "library"),
-        ("NCCL_SHARP_DISABLE", "nccl-rdma-sharp-plugins"),
-        ("SHARP_COLL_LOG_LEVEL", "nccl-rdma-sharp-plugins"),
-        ("OFI_NCCL_PROTOCOL", "aws-ofi-nccl"),
-        ("FI_PROVIDER", "aws-ofi-nccl"),
-        ("NCCL_TESTS_MIN_BW", "nccl-tests"),
-        ("NCCL_SHARP_ENABLE", None),
-        ("FI_", None),
-        ("LD_PRELOAD", None),
-    ],
-)
-def test_each_name_has_one_reader(name: str, reader: str | None) -> None:
-    assert nccl_variables.reader(name) == reader
 
 
 def test_the_table_agrees_with_itself() -> None:

@@ -2,14 +2,19 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute
 
+from tests import goldens
 from tests.trees import interface, put_all
 
 HEADING = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
@@ -27,11 +32,6 @@ IPV6_ROUTE = (
     f"{ZERO} 00 {ZERO} 00 {NEXT_HOP} 00000400 00000002 00000000 00000003     eth0\n"
     f"{ZERO} 00 {ZERO} 00 {ZERO} ffffffff 00000001 00000000 00200200       lo\n"
 )
-
-
-def read(root: Path) -> tuple[dict[str, Netdev], list[str]]:
-    netdevs, problems = netdev.read(Host(str(root)))
-    return {found.name: found for found in netdevs}, [str(problem) for problem in problems]
 
 
 def test_ipv4_default_routes_that_are_up_come_by_metric() -> None:
@@ -79,77 +79,41 @@ def test_empty_ipv6_table_is_no_problem_and_an_empty_ipv4_one_is(tmp_path: Path,
     assert (routes, [problem.source for problem in problems]) == ((), [f"/proc/net/{name}" for name in sources])
 
 
-def test_interface_is_read_whole(tmp_path: Path) -> None:
-    interface(tmp_path, "ens1f0np0", "pci0000:15/0000:15:01.0/0000:16:00.0")
-    netdevs, problems = read(tmp_path)
-    assert problems == []
-    assert netdevs["ens1f0np0"] == Netdev(
-        name="ens1f0np0",
-        pci="0000:16:00.0",
-        mac="b8:3f:d2:00:00:01",
-        mtu=9000,
-        operstate="up",
-        arp_type=1,
-        master=None,
-        lower=(),
-        is_bond=False,
-        source="/sys/class/net/ens1f0np0",
-    )
-
-
-def test_bond_its_member_and_a_vlan_above_it_know_each_other(tmp_path: Path) -> None:
-    bond = interface(tmp_path, "bond0")
+def bond_and_vlan(root: Path) -> None:
+    bond = interface(root, "bond0")
     (bond / "bonding").mkdir()
     (bond / "lower_eno1").symlink_to("../eno1")
-    (interface(tmp_path, "eno1", "pci0000:00/0000:00:1c.0") / "master").symlink_to("../bond0")
-    (interface(tmp_path, "bond0.7") / "lower_bond0").symlink_to("../bond0")
-    (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
-    netdevs, problems = read(tmp_path)
-    assert problems == []
-    assert list(netdevs) == ["bond0", "bond0.7", "eno1"]
-    assert (netdevs["bond0"].is_bond, netdevs["bond0"].lower, netdevs["bond0"].pci) == (True, ("eno1",), None)
-    assert (netdevs["eno1"].master, netdevs["eno1"].is_bond) == ("bond0", False)
-    assert netdevs["bond0.7"].lower == ("bond0",)
+    (interface(root, "eno1", "pci0000:00/0000:00:1c.0") / "master").symlink_to("../bond0")
+    (interface(root, "bond0.7") / "lower_bond0").symlink_to("../bond0")
+    (root / "sys/class/net/bonding_masters").write_text("bond0\n")
 
 
-@pytest.mark.parametrize(
-    ("device", "address"),
-    [
-        ("pci0000:00/0000:00:03.0/virtio2", "0000:00:03.0"),
-        ("pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0", None),
-        ("pci0000:15/0000:16:00.0/mlx5_core.sf.4", None),
-        ("LNXSYSTM:00/VMBUS:00/47505500-0001", None),
-    ],
-)
-def test_pci_function_is_that_of_the_interface_itself(tmp_path: Path, device: str, address: str | None) -> None:
-    interface(tmp_path, "eth0", device)
-    assert read(tmp_path)[0]["eth0"].pci == address
+NIC = "pci0000:00/0000:00:03.0"
+CASES: dict[str, Callable[[Path], object]] = {
+    "whole": lambda root: interface(root, "ens1f0np0", "pci0000:15/0000:15:01.0/0000:16:00.0"),
+    "a bond, its member and a VLAN above it": bond_and_vlan,
+    # Of a tunnel.
+    "an empty address": lambda root: interface(root, "tun0", address=""),
+    "no interface": lambda root: None,
+}
+# The PCI function is that of the interface itself.
+for device in (
+    *(f"{NIC}/virtio2", "pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0", "pci0000:15/0000:16:00.0/mlx5_core.sf.4"),
+    "LNXSYSTM:00/VMBUS:00/47505500-0001",
+):
+    CASES[f"below {device}"] = functools.partial(interface, name="eth0", function=device)
+for name, text in (
+    *(("mtu", ""), ("mtu", "many"), ("operstate", "UPPISH"), ("address", "zz:00"), ("address", "")),
+    ("type", "\x1b[1m"),
+):
+    files: dict[str, Any] = {name: text}
+    CASES[f"{name} {text!r}"] = functools.partial(interface, name="eth0", function=NIC, **files)
 
 
-def test_the_empty_address_of_a_tunnel_is_no_problem(tmp_path: Path) -> None:
-    interface(tmp_path, "tun0", address="")
-    netdevs, problems = read(tmp_path)
-    assert (netdevs["tun0"].mac, problems) == (None, [])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "field"),
-    [
-        ("mtu", "", "mtu"),
-        ("mtu", "many", "mtu"),
-        ("operstate", "UPPISH", "operstate"),
-        ("address", "zz:00", "mac"),
-        ("address", "", "mac"),
-        ("type", "\x1b[1m", "arp_type"),
-    ],
-)
-def test_unreadable_attribute_is_none_and_a_problem(tmp_path: Path, name: str, text: str, field: str) -> None:
-    interface(tmp_path, "eth0", "pci0000:00/0000:00:03.0", **{name: text})
-    netdevs, problems = read(tmp_path)
-    assert getattr(netdevs["eth0"], field) is None
-    assert [problem.split(": ")[0] for problem in problems] == ["/sys/class/net/eth0/" + name]
-    assert "\x1b" not in problems[0]
-
-
-def test_no_interfaces_at_all_is_a_problem(tmp_path: Path) -> None:
-    assert read(tmp_path) == ({}, ["/sys/class/net: lists no interface"])
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_read_of_interfaces(tmp_path: Path, case: str) -> None:
+    CASES[case](tmp_path)
+    found, problems = netdev.read(Host(str(tmp_path)))
+    rows = [list(asdict(one).values()) for one in found]
+    goldens.check("netdev", case, [*rows, *[[problem.source, str(problem)] for problem in problems]])

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import (
     FILE,
@@ -19,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_option
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import DriverOption
 
+from tests import golden_rows, goldens
 from tests.trees import put_all
 
 IMEX = DriverOption("CreateImexChannel0", "1")
@@ -27,84 +27,45 @@ BOTH = {"CreateImexChannel0": "1", "GrdmaPciTopoCheckOverride": "1"}
 OTHERS = "/etc/modprobe.d/nvidia.conf"
 
 
-def states(have: OptionsState, *asked: DriverOption) -> dict[str, str]:
-    return {f"{one.subject} {one.aspect}": one.state for one in plan(have, asked).findings}
+HALF = OptionsState(580, {**BOTH, "CreateImexChannel0": "0"})
+WRITTEN = plan(HALF, [IMEX, GRDMA]).changes[0].after or ""
+DONE = replace(HALF, own=WRITTEN, files={FILE: WRITTEN})
+OURS = "# old\noptions nvidia NVreg_CreateImexChannel0=1\n"
+SET = "options nvidia NVreg_CreateImexChannel0"
 
 
-def text(have: OptionsState, *asked: DriverOption) -> str | None:
-    (change,) = plan(have, asked).changes
-    return change.after
+def theirs(text: str) -> OptionsState:
+    return OptionsState(580, BOTH, {OTHERS: text})
 
 
-def test_what_is_asked_for_is_written_and_waits_for_a_reboot() -> None:
-    have = OptionsState(580, {**BOTH, "CreateImexChannel0": "0"})
-    found = plan(have, [IMEX, GRDMA])
-    assert states(have, IMEX, GRDMA) == {
-        "NVreg_CreateImexChannel0 persisted": "drift",
-        "NVreg_CreateImexChannel0 live": "drift",
-        "NVreg_GrdmaPciTopoCheckOverride persisted": "drift",
-        "NVreg_GrdmaPciTopoCheckOverride live": "ok",
-    }
-    assert found.reboot == ("NVreg_CreateImexChannel0 of the NVIDIA driver is in effect after a reboot",)
-    assert [one.disruption for one in found.findings if not one.ok] == ["none", "reboot", "none"]
-    written = text(have, IMEX, GRDMA)
-    assert written is not None
-    assert nvidia_options.parse_options(written) == BOTH
-    again = replace(have, own=written, files={FILE: written})
-    assert plan(again, [IMEX, GRDMA]).changes == ()
-    assert states(again, IMEX, GRDMA)["NVreg_CreateImexChannel0 persisted"] == "ok"
-    assert set(states(replace(again, params=BOTH), IMEX, GRDMA).values()) == {"ok"}
+CASES: dict[str, tuple[OptionsState, list[DriverOption]]] = {
+    "fresh": (HALF, [IMEX, GRDMA]),
+    "waits for a reboot": (DONE, [IMEX, GRDMA]),
+    "in effect": (replace(DONE, params=BOTH), [IMEX, GRDMA]),
+    # An option that a newer driver has no more; one of a driver that is not known does no harm.
+    "driver 594": (OptionsState(594, {"CreateImexChannel0": "1"}), [IMEX, GRDMA]),
+    "driver 595": (OptionsState(595, {"CreateImexChannel0": "1"}), [IMEX, GRDMA]),
+    "driver not known": (OptionsState(None, {"CreateImexChannel0": "1"}), [IMEX, GRDMA]),
+    # What another file sets is not set twice.
+    "set by others": (theirs(f"{SET}=1\n"), [IMEX]),
+    "set by others, with another": (theirs("  options  nvidia NVreg_A=2 NVreg_CreateImexChannel0=1\n"), [IMEX]),
+    "set by others to 0": (theirs(f"{SET}=0\n"), [IMEX]),
+    "set by others twice": (theirs(f"{SET}=1\n{SET}=0\n"), [IMEX]),
+    "comment, and another module": (theirs(f"# {SET}=1\noptions nvidia_uvm NVreg_X=1\n"), [IMEX]),
+    "no driver": (OptionsState(580, None), [IMEX]),
+    "driver without the option": (OptionsState(580, {"Other": "1"}), [IMEX]),
+    "files unread": (replace(OptionsState(580, BOTH), problems=(Problem(OTHERS, "is odd"),)), [IMEX]),
+    "not wanted any more": (OptionsState(580, BOTH, {FILE: OURS}, OURS), []),
+    "never wanted": (OptionsState(580, BOTH), []),
+}
 
 
-def test_an_option_that_a_newer_driver_has_no_more_is_not_asked_for() -> None:
-    have = OptionsState(595, {"CreateImexChannel0": "1"})
-    assert set(states(have, IMEX, GRDMA)) == {"NVreg_CreateImexChannel0 persisted", "NVreg_CreateImexChannel0 live"}
-    assert "Grdma" not in str(text(have, IMEX, GRDMA))
-    assert "Grdma" in str(text(replace(have, branch=594), IMEX, GRDMA))
-    # Nobody knows which driver it is: the option does no harm to one that has it no more.
-    assert "Grdma" in str(text(replace(have, branch=None), IMEX, GRDMA))
-
-
-@pytest.mark.parametrize(
-    ("theirs", "state"),
-    [
-        ("options nvidia NVreg_CreateImexChannel0=1\n", "ok"),
-        ("  options  nvidia NVreg_A=2 NVreg_CreateImexChannel0=1\n", "ok"),
-        ("options nvidia NVreg_CreateImexChannel0=0\n", "not_owned"),
-        ("options nvidia NVreg_CreateImexChannel0=1\noptions nvidia NVreg_CreateImexChannel0=0\n", "not_owned"),
-    ],
-)
-def test_what_another_file_sets_is_not_set_twice(theirs: str, state: str) -> None:
-    have = OptionsState(580, BOTH, {OTHERS: theirs})
-    found = plan(have, [IMEX])
-    assert [(one.state, one.source) for one in found.findings if one.aspect == "persisted"] == [(state, OTHERS)]
-    assert found.changes == ()
-
-
-def test_a_comment_or_another_module_sets_nothing() -> None:
-    have = OptionsState(
-        580, BOTH, {OTHERS: "# options nvidia NVreg_CreateImexChannel0=1\noptions nvidia_uvm NVreg_X=1\n"}
-    )
-    assert states(have, IMEX)["NVreg_CreateImexChannel0 persisted"] == "drift"
-
-
-@pytest.mark.parametrize(
-    ("values", "key", "state"),
-    [
-        ({"params": None}, "live", "unknown"),
-        ({"params": {"Other": "1"}}, "live", "unsupported"),
-        ({"problems": (Problem(OTHERS, "is odd"),)}, "persisted", "unknown"),
-    ],
-)
-def test_what_cannot_be_read_is_never_ok(values: dict[str, Any], key: str, state: str) -> None:
-    have = replace(OptionsState(580, BOTH), **values)
-    assert states(have, IMEX)[f"NVreg_CreateImexChannel0 {key}"] == state
-
-
-def test_what_nobody_asks_for_any_more_goes() -> None:
-    own = "# old\noptions nvidia NVreg_CreateImexChannel0=1\n"
-    assert text(OptionsState(580, BOTH, {FILE: own}, own)) is None
-    assert plan(OptionsState(580, BOTH), []).changes == ()
+@pytest.mark.golden
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_planned(case: str) -> None:
+    made = plan(*CASES[case])
+    sources = [one.source for one in made.findings]
+    goldens.check("nvidia_options", case, [*golden_rows.plan(made, texts=True), sources])
 
 
 def test_reads_of_a_tree(tmp_path: Path) -> None:
@@ -114,5 +75,3 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     have = nvidia_options.read(Host(str(tmp_path), str(tmp_path)))
     assert (have.branch, have.own, sorted(have.files)) == (580, "x\n", [FILE, OTHERS])
     assert have.params == {"EnableMSI": "1", "CreateImexChannel0": "1"}
-    with pytest.raises(ParseError, match="no line like"):
-        nvidia_options.parse_params("nothing")

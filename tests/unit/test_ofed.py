@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ofed.dkms import Bui
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Packages, System
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.read import OfedState, User
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 from tests.trees import put
 
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
@@ -302,16 +302,7 @@ def test_what_failed_is_told_with_its_words_and_not_tried_again(
     assert not [line for line in words(plan) if line.endswith(argv)]
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "openibd", "found"),
-    [
-        ("install mlx5_ib /bin/false\n", "ro", True, "install mlx5_ib /bin/false"),
-        ("", "ro module_blacklist=mlx5-core", True, "module_blacklist=mlx5-core"),
-        ("blacklist mlx5_core\n", "ro", False, "blacklist mlx5_core"),
-        ("blacklist mlx5_core\n", "ro modprobe.blacklist=mlx5_ib", True, None),
-        ("options mlx5_core x=1\ninstall mlx5_core /sbin/modprobe -i mlx5_core\nblacklist ib_qib\n", "ro", False, None),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "openibd", "found"), readings.cases("ofed_forbidden"))
 def test_a_line_after_which_a_module_of_the_stack_is_not_loaded_is_found(
     tmp_path: Path, text: str, line: str, openibd: bool, found: str | None
 ) -> None:

@@ -112,28 +112,15 @@ for name in ("current_speed_gts", "current_width", "max_speed_gts"):
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("case", CASES)
-def test_links_of_a_machine(case: str) -> None:
-    topology, profile = CASES[case]
-    made = plan(topology, profile)
-    links = [one for one in made.findings if one.check == "platform.pcie_link"]
-    assert [one for one in made.findings if not one.ok and one not in links and case != "more than a CPU has"] == []
-    goldens.check("pcie_link", case, [*golden_rows.measured(links), *[one.subject for one in links if not one.ok]])
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        ("too little for its rail, second switch", "0000:c5:00.0"),
-        ("second switch at x4", "between GPU 5 and rail 5"),
-        ("uplink at x4", "from GPU 3, rail 3 to the host"),
-        ("uplink at x4, two switches", "from GPU 3, rail 3 to the host"),
-        ("no current_width", "is empty"),
-    ],
-)
-def test_what_a_finding_names(case: str, words: str) -> None:
-    [finding] = [one for one in plan(*CASES[case]).findings if not one.ok]
-    assert words in f"{finding.have} {finding.fix}"
+def test_links_of_a_machine() -> None:
+    said = []
+    for case, (topology, profile) in CASES.items():
+        made = plan(topology, profile)
+        links = tuple(one for one in made.findings if one.check == "platform.pcie_link")
+        assert [one for one in made.findings if not one.ok and one not in links and case != "more than a CPU has"] == []
+        goldens.check("pcie_link", case, [*golden_rows.measured(links), *[one.subject for one in links if not one.ok]])
+        said += golden_rows.sentences(case, replace(made, findings=links))
+    goldens.text("pcie_link", "\n".join(said) + "\n")
 
 
 @pytest.mark.golden

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, platform_checks, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
@@ -390,7 +390,7 @@ def test_a_bridge_without_acs_is_not_in_the_script(node: Node) -> None:
 
 def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: Node, hgx_h100: Profile) -> None:
     host, machine = node
-    checks = (platform.GPU_COUNT, platform.RAIL_DEVICE)
+    checks = (platform_checks.GPU_COUNT, platform_checks.RAIL_DEVICE)
     assert platform.missing(machine, hgx_h100, *checks) is None
     put(root_of(node), port(1, 0), config(acs=REDIRECTING))
     for left, cause in (

@@ -124,22 +124,6 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "absent"),
-    [
-        ({"rail_info_result": {"unreachable": True, "msg": "ssh: no route"}}, "unreachable"),
-        ({"rail_ping_result": {"unreachable": True, "msg": "ssh: no route"}}, "unreachable"),
-        ({"rail_ping_result": {"failed": True, "msg": "Timed out"}}, "Timed out"),
-    ],
-)
-def test_a_host_that_was_lost_meanwhile_is_nobodys_partner(more: dict[str, object], absent: str) -> None:
-    info = candidate(1).info
-    assert info is not None
-    read = {"findings": [], "passed": [], "busy": [], "info": json.loads(json.dumps(info.to_dict()))}
-    lost = rail_pairs.candidate("node01", {"rail_info_result": read, **more}, True, False)
-    assert (lost.info, lost.absent) == (None, absent)
-
-
-@pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({}, {"traffic_class": -1, "priority": -1, "dscp": -1}),

@@ -201,7 +201,9 @@ def test_what_the_inventory_wants_is_asked_and_where_it_wants_nothing_what_the_r
     one, other = members(2, rails=1)
     asked = rail_ping.plan([replace(one, mtu=4200), other])
     assert [asked[host][0][0].mtu for host in ("node0000", "node0001")] == [4200, 9000]
-    assert rail_ping.from_dict(asked["node0000"][0][0].to_dict()) == asked["node0000"][0][0]
+    assert rail_ping.tasks([one.to_dict() for one in asked["node0000"][0]]) == list(asked["node0000"][0])
+    with pytest.raises(ParseError, match="pings come from verify"):
+        rail_ping.tasks([{"ping": {}, "mtu": 9000}])
 
 
 def pinging(tmp_path: Path, script: str) -> Host:

@@ -12,8 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark, verify_report
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, results_folder, run_cache
+from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    localise_record,
+    rail_results,
+    results_folder,
+    run_cache,
+)
 
 from busbar.drift import history, lock
 
@@ -36,7 +41,7 @@ def report(path: Path) -> dict[str, Any]:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record": lambda folder: localise_record.write(folder, RECORD),
     "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
-    "verify_report": lambda folder: verify_report.write(folder, results()),
+    "rails": lambda folder: rail_results.write(folder, results()),
     "hang_report": lambda folder: report(folder / "hang.json"),
     "kept": lambda folder: run_cache.cached_between_runs(folder, "basis", lambda: "x" * 1000),
 }
@@ -92,7 +97,7 @@ PLANTED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "lock": ("lock", hold),
     "history": ("history.sqlite", begin),
     "results": ("localise", lambda link: localise_record.write(link.parent, RECORD)),
-    "rails": ("verify", lambda link: verify_report.write(link, results())),
+    "rails": ("verify", lambda link: rail_results.write(link, results())),
     "record again": (".localise.json", lambda link: localise_record.write(link.parent, RECORD, link.parent)),
 }
 

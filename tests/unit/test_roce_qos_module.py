@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import OF_RDMA, ports
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import OF_RDMA, Port, ports
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import read, read_port
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import DCB, SETTINGS
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
@@ -467,70 +467,45 @@ def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:
 # -- which ports -----------------------------------------------------------------------------------------------------
 
 
-def site_profile(node: Node, address: str) -> rails.Rails:
+def of_a_bond(found: topology.Topology, _match: rails.Rails) -> Sequence[Port]:
     """A profile whose one rail is named by its address."""
-    data = platform("hgx-h200")
-    data["rails"] = [{**data["rails"][0], "pci": address}]
-    found = topology.read(node.host, ask_nvidia_smi=False)
-    return rails.match(found, profile.for_fabric(profile.parse(data, "site"), "ethernet"))
-
-
-def test_the_ports_are_those_of_the_rails_in_their_order(node: Node) -> None:
-    assert [port.rdma for port in node.ports] == [
-        rdma.name for rdma in machines.hgx_h200_roce("node02").rdma if rdma.rail is not None
-    ]
-    assert {(port.of_port, port.of_rdma, port.gap) for port in node.ports} == {(True, True, None)}
-
-
-def test_every_member_of_a_bond_is_a_port_and_the_rdma_device_is_asked_once(node: Node) -> None:
-    found = topology.read(node.host, ask_nvidia_smi=False)
     bond = next(nic for nic in found.nics if nic.rdma is not None and nic.rdma.name == "mlx5_bond_0")
-    both = ports(found, site_profile(node, bond.pci))
-    assert [port.pci for port in both] == [bond.pci, bond.pci[:-1] + "1"]
-    assert [port.rdma for port in both] == ["mlx5_bond_0", None]
-    assert [both[1].has(noun) for noun in ("pfc", "ecn", "tos", "traffic_class")] == [True, True, False, False]
+    data = platform("hgx-h200")
+    data["rails"] = [{**data["rails"][0], "pci": bond.pci}]
+    return ports(found, rails.match(found, profile.for_fabric(profile.parse(data, "site"), "ethernet")))
 
 
-def virtual_function(node: Node) -> tuple[topology.Topology, rails.Rails]:
-    found = topology.read(node.host, ask_nvidia_smi=False)
+def of_a_virtual_function(found: topology.Topology, _match: rails.Rails) -> Sequence[Port]:
     nic = next(nic for nic in found.nics if nic.role == "vf" and nic.rdma is not None)
-    return found, rails.Rails({0: nic}, {}, None)
+    return ports(found, rails.Rails({0: nic}, {}, None))
 
 
-def test_a_virtual_function_of_the_host_cannot(node: Node) -> None:
-    found, match = virtual_function(node)
-    (port,) = ports(found, match)
-    node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
-    plan = roce_qos.plan(read(node.host, (port,), WANT), WANT)
-    seen = {finding.check: finding.state for finding in plan.findings}
-    assert (seen["roce_qos.pfc"], seen["roce_qos.ecn"], plan.changed) == ("unsupported", "unsupported", False)
-    assert [f.check for f in plan.findings if f.because is None and f.state == "unsupported"] == [
-        "roce_qos.dcbx",
-        "roce_qos.traffic_class",
-    ]
-
-
-def test_in_a_guest_the_port_is_the_hypervisors(node: Node) -> None:
-    found, match = virtual_function(node)
+def in_a_guest(found: topology.Topology, match: rails.Rails) -> Sequence[Port]:
     guest = replace(found, virtualization=replace(found.virtualization, is_vm=True))
-    (port,) = ports(guest, match)
-    assert [noun for noun in SETTINGS if port.has(noun)] == ["tos", "traffic_class"]
-    assert "hypervisor" in roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), (port,))[0]
+    return of_a_virtual_function(guest, match)
 
 
-def test_an_infiniband_port_and_a_function_without_a_netdev_are_told_apart(node: Node) -> None:
-    found, match = node.machine("hgx-h200", "ethernet")
+def of_infiniband_and_without_a_netdev(found: topology.Topology, match: rails.Rails) -> Sequence[Port]:
     nic = match.nics[0]
     assert nic.rdma is not None
     infiniband = replace(nic, rdma=replace(nic.rdma, ports=(replace(nic.rdma.ports[0], link_layer="InfiniBand"),)))
-    those = ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+    return ports(found, rails.Rails({0: infiniband, 1: replace(match.nics[1], netdevs=())}, {}, None))
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    "which", [ports, of_a_bond, of_a_virtual_function, in_a_guest, of_infiniband_and_without_a_netdev]
+)
+def test_the_ports_of_rails_and_what_is_set_of_each(
+    node: Node, which: Callable[[topology.Topology, rails.Rails], Sequence[Port]]
+) -> None:
+    those = which(*node.machine("hgx-h200", "ethernet"))
+    for port in those:
+        node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
     plan = roce_qos.plan(read(node.host, those, WANT), WANT)
-    by_port: dict[str, set[str]] = {}
-    for finding in plan.findings:
-        by_port.setdefault(finding.subject, set()).add(finding.state)
-    assert by_port[those[0].label] == {"unsupported"}
-    assert by_port[those[1].label] == {"unknown", "drift"}  # drift: ToS and traffic class of its RDMA device
-    assert "LINK_TYPE_P1=2" in next(finding.fix for finding in plan.findings if finding.subject == those[0].label)
+    rows: list[Any] = [list(asdict(port).values()) for port in those]
+    rows += [roce_qos.notes(CHAIN, profile.parse(platform("hgx-h200"), "hgx-h200"), those)]
+    goldens.check("roce_qos_module", f"ports: {which.__name__}", [*rows, *golden_rows.plan(plan)])
 
 
 def test_a_subfunction_cannot(tmp_path: Path) -> None:

@@ -19,7 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform, profile, rails, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
+    platform,
+    platform_checks,
+    profile,
+    rails,
+    topology,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script as roce_boot
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain as roce_chain
@@ -173,7 +179,7 @@ class Node:
         machine = topology.read(self.host, ask_nvidia_smi=False)
         self.ports = ports(machine, rails.match(machine, asked))
         self.wanted = roce_unit.intent(self.ports, WANT, GIVEN["roce"], SETTINGS, str(self.hw), str(self.sys))
-        self.missing = platform.missing(machine, asked, platform.RAIL_DEVICE)
+        self.missing = platform.missing(machine, asked, platform_checks.RAIL_DEVICE)
         roce_unit.execute(self.host, self.plan())
 
     def plan(self) -> Plan:

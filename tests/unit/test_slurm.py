@@ -11,35 +11,20 @@ from ansible_collections.busbar.fabric.plugins.module_utils.slurm import Node, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import readings
+
 IDLE = SlurmState(Node("node01", ("IDLE",)))
 OURS = SlurmState(Node("node01", ("IDLE", "DRAIN"), "busbar: firmware (run-1)", "root@2026-11-21T13:03:06"))
 KEPT = SlurmState(Node("node01", ("IDLE", "DRAIN"), "busbar: not resumed, x (run-1)", "root@2026-11-21T13:03:06"))
 THEIRS = SlurmState(Node("node01", ("IDLE", "DRAIN"), "disk", "ann@2026-11-21T13:03:06"))
 BUSY = SlurmState(Node("node01", ("MIXED",)), ("Slurm job 7 of ann (running, train)",))
+NODES = {"IDLE": IDLE, "OURS": OURS, "KEPT": KEPT, "THEIRS": THEIRS, "BUSY": BUSY}
 LINE = "NodeName=node01 Arch=x86_64 OS=Linux 6.1 #1 SMP State={} ThreadsPerCore=1 Partitions=main  AllocTRES={}"
 
 
-@pytest.mark.parametrize(
-    ("have", "state", "command"),
-    [
-        (IDLE, "drained", "State=DRAIN"),
-        (IDLE, "resumed", None),
-        (IDLE, "undone", None),
-        (OURS, "drained", None),
-        (OURS, "resumed", "State=RESUME"),
-        (OURS, "undone", "State=RESUME"),
-        (OURS, "reported", None),
-        (KEPT, "undone", None),
-        (KEPT, "resumed", "State=RESUME"),
-        (KEPT, "drained", "State=DRAIN"),
-        (THEIRS, "drained", None),
-        (THEIRS, "resumed", None),
-        (THEIRS, "undone", None),
-        (BUSY, "drained", None),
-    ],
-)
-def test_only_what_is_busbars_or_free_is_touched(have: SlurmState, state: str, command: str | None) -> None:
-    plan = slurm.plan(have, "node01", state, "firmware" if state == "drained" else "", "run-2")
+@pytest.mark.parametrize(("have", "state", "command"), readings.cases("slurm_plan"))
+def test_only_what_is_busbars_or_free_is_touched(have: str, state: str, command: str | None) -> None:
+    plan = slurm.plan(NODES[have], "node01", state, "firmware" if state == "drained" else "", "run-2")
     assert [argv.argv[3] for argv in plan.commands] == ([command] if command else [])
 
 

@@ -1,17 +1,22 @@
-"""What the proof comes to on one host, and the lines about all."""
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the verification comes to on one host, over several, and the lines about all."""
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import verify, verify_report
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
+from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, Verification, failure
 
 NIC = "0000:1a:00.0"
 SESSION = Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0)
@@ -34,15 +39,7 @@ def finding(check: str, subject: str, because: str | None = None) -> Finding:
     return Finding(check, subject, "drift", "major", "a", "b", "c", "d", fix="e", because=because)
 
 
-def host(*sessions: Session, **more: Any) -> dict[str, Any]:
-    """What is registered of node01."""
-    passes = [[dict(session.__dict__) for session in sessions]]
-    return {
-        "rail_info_result": {"info": {"product": "X", "driver": "Y", "rails": [RAIL], "missing": {}}},
-        "consistency_result": {"hosts": {"node01": {"findings": [], "passed": ["consistency.mtu[live]@rails"]}}},
-        "rail_pairs_result": {"hosts": {"node01": {"findings": [], "passed": [], "passes": passes}}},
-        **more,
-    }
+INFO = {"info": {"product": "X", "driver": "Y", "rails": [RAIL], "missing": {}}}
 
 
 def measured(*findings: Finding, peer: str = "node02", figure: float | None = 390.0) -> dict[str, Any]:
@@ -52,19 +49,34 @@ def measured(*findings: Finding, peer: str = "node02", figure: float | None = 39
         "findings": [one.to_dict() for one in findings],
         "passed": ["perftest.latency[live]@rail 3 to node02"],
         "sessions": [{"session": session, "results": results}],
+        "finished_at": 1.0,
+        "simulated": False,
+        "commands": [],
+        "notes": [],
     }
 
 
+def proof(*tested: Result, **more: Any) -> Proof:
+    """All parts of node01, which tests its rail 3 with node02."""
+    given = {"compared": Compared(), "untested": (), "planned": (SESSION,), "ping": {}, "failures": {}, **more}
+    return Proof(tested=tested, **given)
+
+
+def joined(of_host: Proof, **registered: Any) -> list[Finding]:
+    return of_host.findings("node01", {"rail_info_result": INFO, **registered})
+
+
 def test_what_all_parts_found_is_joined() -> None:
-    slow = finding("perftest.bandwidth", "rail 3 to node02")
-    found, good = verify.join("node01", host(SESSION), [measured(slow)], False)
-    assert found == [slow]
-    assert good["passed"] == ["consistency.mtu[live]@rails", "perftest.latency[live]@rail 3 to node02"]
+    slow, mtu = finding("perftest.bandwidth", "rail 3 to node02"), finding("consistency.mtu", "rails")
+    compared = Compared((replace(mtu, state="ok", fix=""),))
+    found = proof(measured(slow), compared=compared).result("node01", {})
+    assert [one["id"] for one in found["findings"]] == [slow.id]
+    assert found["passed"] == [mtu.id, "perftest.latency[live]@rail 3 to node02"]
 
 
 def test_a_planned_test_without_a_result_is_unknown_and_several_are_one_cause() -> None:
     other = Session("server", 3, NIC, "mlx5_9", "node02", "", 400.0)
-    found, _passed = verify.join("node01", host(SESSION, other), [], False)
+    found = joined(proof(planned=(SESSION, other)))
     assert [(one.check, one.state) for one in found] == [
         ("perftest.bandwidth", "unknown"),
         ("perftest.served", "unknown"),
@@ -80,16 +92,14 @@ SLOW = finding("perftest.bandwidth", "rail 3 to node02")
 @pytest.mark.parametrize(
     ("of_partner", "reason"),
     [
-        ({"verify_server": {"unreachable": True, "msg": "no route"}}, "node02: unreachable"),
-        ({"verify_server": {"failed": True, "msg": "Timed out\nafter 30"}}, "node02: Timed out after 30"),
-        ({"verify_server": {"skipped": True}, "verify_done": {"unreachable": True}}, "node02: unreachable"),
-        ({"verify_server": {"skipped": True}, "verify_done": {"finished": True, "findings": []}}, ""),
+        ([{"unreachable": True, "msg": "no route"}], "node02: unreachable"),
+        ([measured(), {"failed": True, "msg": "Timed out\nafter 30"}], "node02: Timed out after 30"),
+        ([measured()], ""),
     ],
 )
-def test_what_is_lost_with_a_partner_that_broke_off_follows_from_that(of_partner: dict[str, Any], reason: str) -> None:
+def test_what_is_lost_with_a_partner_that_broke_off_follows_from_that(of_partner: list[Result], reason: str) -> None:
     """A figure that was measured stands by itself, and what the partner left behind accuses nobody."""
-    given = [measured(SLOW, MOVED, LOST)]
-    found, _good = verify.join("node01", host(SESSION, hostvars={"node02": of_partner}), given, False)
+    found = joined(proof(measured(SLOW, MOVED, LOST), failures={"node02": failure(of_partner)}))
     roots = {one.check: (one.state, one.have) for one in found if one.because is None}
     assert roots.pop("perftest.bandwidth")[0] == "drift"
     if reason:
@@ -99,32 +109,18 @@ def test_what_is_lost_with_a_partner_that_broke_off_follows_from_that(of_partner
 
 
 def test_a_partner_that_broke_off_later_takes_nothing_from_what_was_measured() -> None:
-    of_host = host(SESSION, hostvars={"node02": {"verify_client": {"unreachable": True}}})
-    assert verify.join("node01", of_host, [measured(SLOW, MOVED)], False)[0] == [SLOW, MOVED]
-
-
-@pytest.mark.parametrize(
-    ("path", "starts"),
-    [
-        ("playbooks/tasks/verify.yml", "file: verify_pass.yml"),
-        ("roles/nccl_benchmark/tasks/localise_rails.yml", "poll: 0"),
-    ],
-)
-def test_a_host_that_hangs_while_it_starts_its_end_does_not_use_up_the_others_time(path: str, starts: str) -> None:
-    text = (Path(verify.__file__).resolve().parent.parent / path).read_text()
-    assert starts in text
-    assert re.search(r"^ +timeout: .*perftest_timeout.* // 4", text, re.MULTILINE)
+    assert joined(proof(measured(SLOW, MOVED), failures={"node02": "unreachable"})) == [SLOW, MOVED]
 
 
 def test_in_check_mode_a_result_with_another_partner_counts() -> None:
-    assert verify.join("node01", host(SESSION), [measured(peer="node09")], True)[0] == []
-    assert verify.join("node01", host(SESSION), [measured(peer="node09")], False)[0] != []
+    assert joined(proof(measured(peer="node09"), check_mode=True)) == []
+    assert joined(proof(measured(peer="node09"))) != []
 
 
-def test_a_host_that_nobody_compared_is_unknown_with_what_its_module_said() -> None:
-    of_host = {"rail_info_result": {"failed": True, "msg": "profile x: no rails"}}
-    [one] = verify.join("node01", of_host, [], False)[0]
-    assert (one.check, one.state, one.have) == ("perftest.pair", "unknown", "profile x: no rails")
+def test_a_result_that_is_not_valid_is_named() -> None:
+    said = result_schema.SAID + "sessions is 12"
+    [lost, one] = joined(proof({"failed": True, "msg": said}, failures={"node01": said}))
+    assert (lost.check, one.check, one.state, one.have) == ("perftest.bandwidth", "perftest.pair", "unknown", said)
 
 
 SLOW_HERE = finding("perftest.bandwidth", "rail 3 to node02")
@@ -150,8 +146,8 @@ def test_a_slow_rail_follows_from_what_is_found_on_its_nic_switch_or_port(
     check: str, state: str, explains: bool
 ) -> None:
     cause = replace(finding(check, f"{NIC} mlx5_9 eth3"), state=state)
-    of_host = host(SESSION, **{f"{check.partition('.')[0]}_result": {"findings": [cause.to_dict()]}})
-    found = verify.join("node01", of_host, [measured(SLOW_HERE, LOST_HERE, LOST_THERE)], False)[0]
+    registered = {f"{check.partition('.')[0]}_result": {"findings": [cause.to_dict()]}}
+    found = joined(proof(measured(SLOW_HERE, LOST_HERE, LOST_THERE)), **registered)
     because = cause.id if explains else None
     assert [one.because for one in found] == [because, because, None]
 
@@ -160,9 +156,104 @@ def test_a_slow_rail_follows_from_what_is_found_on_its_nic_switch_or_port(
 def test_else_from_what_the_comparison_of_all_hosts_found(check: str, found: Finding) -> None:
     """A cause that no role has found is none."""
     odd = finding(check, "rails")
-    of_host = host(SESSION)
-    of_host["consistency_result"]["hosts"]["node01"].update(findings=[odd.to_dict()], rails={odd.id: [3]})
-    assert verify.join("node01", of_host, [measured(found)], False)[0][1].because == odd.id
+    assert joined(proof(measured(found), compared=Compared((odd,), {odd.id: [3]})))[1].because == odd.id
+
+
+# -- several hosts -----------------------------------------------------------------------------------------------------
+
+VALUES = {
+    "busbar_fabric": "roce",
+    "busbar_roce": {"dscp": 26},
+    "busbar_mtu": 9000,
+    **dict.fromkeys(("busbar_hardware_root", "busbar_system_root"), "/"),
+    "busbar_baseline_max_age_days": 30,
+    "perftest_rounds": 1,
+    "perftest_timeout": 60,
+    **dict.fromkeys(("perftest_seconds", "perftest_share", "perftest_latency", "perftest_memory")),
+}
+
+
+class Network:
+    """Nodes that respond as they should, or with what is given. calls: all that they were asked."""
+
+    def __init__(self, **results: Mapping[str, Result]) -> None:
+        """results: module, or "pings" -> host -> its result."""
+        self.results = results
+        self.calls: list[list[Call]] = []
+
+    def __call__(self, calls: Sequence[Call]) -> list[Result]:
+        self.calls.append([*calls])
+        return [
+            self.results.get("pings" if "pings" in call.arguments else call.module, {}).get(call.host)
+            or self.usual(call)
+            for call in calls
+        ]
+
+    def usual(self, call: Call) -> Result:
+        if call.module == "rail_info":
+            address = f"10.19.0.{call.host[4:].lstrip('0')}"
+            rails = [{**RAIL, "address": address}]
+            return {**Plan().result(), "info": {**INFO["info"], "rails": rails}, "busy": []}
+        sessions = [{"session": one, "results": []} for one in call.arguments.get("sessions", ())]
+        return {**measured(), "passed": [], "sessions": sessions}
+
+    def verify(
+        self, count: int, there: int | None = None, check_mode: bool = False
+    ) -> dict[str, list[tuple[str, str]]]:
+        """Return host -> check and reason of its root findings. there: how many of the hosts are still in the play."""
+        hosts = [f"node{number:02d}" for number in range(1, count + 1)]
+        intent = {"profile": {}, "profile_name": "hgx-h200", "values": VALUES}
+        variables = {host: {"ansible_host": host, "busbar_intent": intent} for host in hosts}
+        results = Verification(variables, set(hosts[:there]), self, check_mode).run()
+        return {
+            host: [
+                (one["check"], one["have"])
+                for one in result["findings"]
+                if one["because"] is None and not one["check"].startswith("consistency.")
+            ]
+            for host, result in results.items()
+        }
+
+
+def test_every_host_sends_once_and_receives_once_in_the_background() -> None:
+    network = Network()
+    assert network.verify(4) == {f"node0{number}": [] for number in range(1, 5)}
+    [_rails, _pings, *passes] = network.calls
+    assert [sorted(one.host for one in each) for each in passes] == [[f"node0{number}" for number in range(1, 5)]] * 2
+    assert {one.seconds for each in passes for one in each} == {120}
+    roles = [{one.host: one.arguments["sessions"][0]["role"] for one in each} for each in passes]
+    assert all({first, roles[1][host]} == {"client", "server"} for host, first in roles[0].items())
+
+
+def test_check_mode_starts_no_test_and_judges_those_of_all_passes() -> None:
+    network = Network()
+    network.verify(2, check_mode=True)
+    [calls] = network.calls[2:]
+    assert [(one.host, one.seconds, len(one.arguments["sessions"])) for one in calls] == [
+        ("node01", 0, 2),
+        ("node02", 0, 2),
+    ]
+
+
+def test_a_host_that_is_lost_or_in_use_costs_no_other_its_proof() -> None:
+    unreachable = {"unreachable": True, "msg": "no route"}
+    busy = {**Network().usual(Call("node02", "rail_info", {})), "busy": ["pid 7"]}
+    network = Network(
+        rail_info={"node01": unreachable, "node02": busy},
+        pings={"node03": unreachable, "node05": {"failed": True, "msg": "Timed out"}},
+        perftest={"node04": unreachable},
+    )
+    found = network.verify(8, there=7)
+    assert found.pop("node01") == [("perftest.pair", "unreachable")]
+    assert found.pop("node02") == [("perftest.pair", "busy: pid 7")]
+    assert found.pop("node03") == [("perftest.pair", "unreachable")]
+    assert found.pop("node05") == [("perftest.pair", "Timed out")]
+    assert found.pop("node08") == [("perftest.pair", "nothing was read of its rails")]
+    assert found.pop("node04") == [("perftest.bandwidth", "the test gave no result on this host: unreachable")]
+    assert found == {"node06": [], "node07": []}
+
+
+# -- the lines and the file --------------------------------------------------------------------------------------------
 
 
 def results(**more: Any) -> dict[str, Any]:
@@ -173,7 +264,7 @@ def results(**more: Any) -> dict[str, Any]:
 
 
 def test_each_rail_has_a_line_with_its_worst_direction() -> None:
-    text = verify_report.render(results())
+    text = rail_results.render(results())
     assert text.splitlines() == [
         "RAIL TESTS",
         "rail 3: 2 of 2 directions measured; 100 Gb/s at worst (node03 to node02), median 245;"
@@ -182,18 +273,18 @@ def test_each_rail_has_a_line_with_its_worst_direction() -> None:
 
 
 def test_simulated_and_stored_figures_say_so() -> None:
-    head = verify_report.render(results(simulated=True, stored=True)).splitlines()[0]
+    head = rail_results.render(results(simulated=True, stored=True)).splitlines()[0]
     assert head == "RAIL TESTS (simulated: no figure in it is a measurement), stored results"
 
 
 def test_what_was_not_measured_is_counted() -> None:
     found = {"node01": {**measured(figure=None), "simulated": False, "stored": False}}
-    assert "rail 3: 0 of 1 directions measured" in verify_report.render(found)
+    assert "rail 3: 0 of 1 directions measured" in rail_results.render(found)
 
 
 def test_the_file_is_whole_and_latest_leads_to_it(tmp_path: Path) -> None:
     for _run in range(2):
-        path = verify_report.write(tmp_path / "results", results())
+        path = rail_results.write(tmp_path / "results", results())
         assert (tmp_path / "results" / "latest.json").resolve() == path
         assert set(json.loads(path.read_text())["hosts"]) == {"node01", "node03"}
     assert len([one for one in (tmp_path / "results").iterdir() if not one.is_symlink()]) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest_errors
 
 from . import pair
 from .conftest import ROOT, NewVm, node, played, stored, write_inventory
@@ -238,4 +238,4 @@ def test_where_nobody_listens_the_reason_is_told(nodes: Nodes, tmp_path: Path) -
     findings = run(nodes, tmp_path, client + stored("result"))["node01"]["findings"]
     (finding,) = (one for one in findings if one["check"] == "perftest.bandwidth")
     assert finding["state"] == "unknown"
-    assert finding["have"].startswith(perftest.NOT_LISTENING)
+    assert finding["have"].startswith(perftest_errors.NOT_LISTENING)

@@ -1,0 +1,343 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Verify the network between the hosts of a play: compare their rails, ping them, and test them in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    due_roles,
+    host_variables,
+    intent,
+    rail_pairs,
+    result_schema,
+    slowdown_causes,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, query
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+
+# Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
+CAUSES = (
+    *("platform.", "netdev_mtu.", "roce_qos.", *lldp.SLOWING, *slowdown_causes.RAIL, "multirail.", "pcie_path."),
+    "gpudirect.",
+)
+# Of these an unknown result explains nothing.
+_SHOWN = (*lldp.SLOWING, *slowdown_causes.RAIL)
+_SLOWING = (table.MTU.id, table.QOS.id, table.ADDRESS.id)
+_EXPLAINED = ("perftest.", "counters.", "rail_ping.")
+_OWN = ("rail_info_result", "verify_result")
+# Seconds beyond the limit of the tests, after which their task is ended.
+_SPARE = 60
+Variables = Mapping[str, Any]
+
+
+class Verification:
+    """One verification.
+
+    variables: host -> its variables, with the registered results of earlier roles.   there: hosts that are still in the
+    play.   check_mode: nothing is tested, and the last results are judged.
+    """
+
+    def __init__(
+        self, variables: Mapping[str, Variables], there: Collection[str], run: Run, check_mode: bool = False
+    ) -> None:
+        self._variables = variables
+        self._there = [host for host in variables if host in there and "profile" in _intent(variables[host])]
+        self._run = run
+        self._check_mode = check_mode
+        self.rails: dict[str, Result] = {}
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        """Return host -> its result."""
+        self.rails = self._query("rail_info", {host: _rail_options(self._variables[host]) for host in self._there})
+        read = {
+            host: {**of_host, "rail_info_result": self.rails.get(host) or _no_intent(of_host)}
+            for host, of_host in self._variables.items()
+        }
+        compared = compare_rails(read)
+        planned = rail_ping.plan([member(host, read[host]) for host in self._there if _rails(read[host]) is not None])
+        pinging = {host: [one.to_dict() for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
+        pings = self._query("perftest", {host: {"pings": of_host} for host, of_host in pinging.items()})
+        pairs = rail_pairs.plan(
+            [
+                rail_pairs.candidate(
+                    host, {**of, "rail_ping_result": pings.get(host, {})}, host in self._there, self._check_mode
+                )
+                for host, of in read.items()
+            ],
+            max((host_variables.values(read[host])["perftest_rounds"] for host in self._there), default=1),
+        )
+        tested = self._test(pairs)
+        failures = {host: why for host, results in tested.items() if (why := failure(results))}
+        return {
+            host: Proof(
+                compared[host],
+                (*pairs.findings[host], *planned.get(host, ((), ()))[1]),
+                tuple(session for one in pairs.passes for session in one.get(host, ())),
+                pings.get(host, {}),
+                tested.get(host, ()),
+                failures,
+                self._check_mode,
+            ).result(host, of_host)
+            for host, of_host in read.items()
+        }
+
+    def _query(self, module: str, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Result]:
+        arguments = {host: {**given, **_roots(self._variables[host])} for host, given in options.items()}
+        return query(self._run, module, arguments)
+
+    def _test(self, pairs: rail_pairs.Pairs) -> dict[str, list[Result]]:
+        """Run all pairs at once, pass by pass: in one pass a host has one role. Return host -> results."""
+        passes: Sequence[Mapping[str, Sequence[perftest.Session]]] = pairs.passes
+        if self._check_mode:
+            # Judged only: of all passes together, without a limit of time.
+            hosts = dict.fromkeys(host for one in passes for host in one)
+            passes = [{host: [session for one in passes for session in one.get(host, ())] for host in hosts}]
+        results: dict[str, list[Result]] = {}
+        for one in passes:
+            calls = [self._call(host, sessions) for host, sessions in one.items() if sessions]
+            for call, result in zip(calls, self._run(calls), strict=True):
+                results.setdefault(call.host, []).append(result)
+        return results
+
+    def _call(self, host: str, sessions: Sequence[perftest.Session]) -> Call:
+        values = host_variables.values(self._variables[host])
+        classes = rail_pairs.classes(values)
+        names = ("seconds", "timeout", "share", "latency", "memory")
+        arguments = {
+            "sessions": [dict(session.__dict__) for session in sessions],
+            **{name: values[f"perftest_{name}"] for name in names},
+            **{name: classes[name] for name in ("traffic_class", "priority")},
+            "address_family": (values["busbar_roce"] or {}).get("address_family", "ipv4"),
+            "max_age_days": values["busbar_baseline_max_age_days"],
+            **_roots(self._variables[host]),
+        }
+        return Call(host, "perftest", arguments, 0 if self._check_mode else values["perftest_timeout"] + _SPARE)
+
+
+def _intent(variables: Variables) -> Variables:
+    found: Variables = variables.get("busbar_intent") or {}
+    return found
+
+
+def _no_intent(variables: Variables) -> Result:
+    """Return why a host was not queried."""
+    return {name: value for name, value in _intent(variables).items() if name in ("failed", "unreachable", "msg")}
+
+
+def _roots(variables: Variables) -> dict[str, Any]:
+    values = host_variables.values(variables)
+    return {name: values[f"busbar_{name}"] for name in ("hardware_root", "system_root")}
+
+
+def _rails(variables: Variables) -> rail_info.HostInfo | None:
+    return host_variables.of_host(variables)
+
+
+def _rail_options(variables: Variables) -> dict[str, Any]:
+    wanted, values = _intent(variables), host_variables.values(variables)
+    roce = values["busbar_roce"] or {}
+    return {
+        **{name: wanted[name] for name in ("profile", "profile_name")},
+        "fabric": values["busbar_fabric"],
+        "address_family": roce.get("address_family", "ipv4"),
+        "dscp": roce.get("dscp", -1),
+    }
+
+
+def member(host: str, variables: Variables) -> rail_ping.Member:
+    """Return a host with the rails that can be pinged."""
+    info = _rails(variables)
+    peers = (
+        rail_ping.Peer(
+            host=host,
+            rail=rail.number,
+            live=netdev_mtu.LIVE.finding_id(rail.pci),
+            netdev=rail.netdev,
+            address=rail.address or "",
+            mtu=rail.mtu,
+        )
+        for rail in (info.rails if info else ())
+        if rail.link_layer == "Ethernet"
+    )
+    mtu = host_variables.values(variables).get("busbar_mtu")
+    return rail_ping.Member(host, host_variables.kind(variables), tuple(peers), mtu)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The comparison of a host with all others. rails: id of a finding -> the rails that it is about."""
+
+    findings: tuple[Finding, ...] = ()
+    rails: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+def compare_rails(variables: Mapping[str, Variables]) -> dict[str, Compared]:
+    """Compare the rails of all hosts with what is declared, or with what most hosts have."""
+    fleet = Fleet()
+    for host, of_host in variables.items():
+        fleet.add(host, of_host, {})
+    judged = compare([fleet.member(host, {}, True) for host in variables]).judged
+    return {
+        host: Compared(
+            tuple(one.finding for one in judged.get(host, ())),
+            {one.finding.id: one.rails for one in judged.get(host, ()) if one.rails},
+        )
+        for host in variables
+    }
+
+
+def failure(results: Sequence[Result]) -> str:
+    """Return why a host did not finish its part in the tests; "" where it did."""
+    for result in results:
+        if result.get("unreachable"):
+            return "unreachable"
+        if result.get("failed"):
+            return " ".join(str(result.get("msg")).split())[:200]
+    return ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All parts of the verification of one host.
+
+    untested: what has no partner.   planned: its tests.   ping: of its pings.   tested: of its tests.
+    failures: host -> why it did not finish its part.
+    """
+
+    compared: Compared
+    untested: tuple[Finding, ...]
+    planned: tuple[perftest.Session, ...]
+    ping: Result
+    tested: Sequence[Result]
+    failures: Mapping[str, str]
+    check_mode: bool = False
+
+    @property
+    def measured(self) -> list[Result]:
+        """Return the results of tests; a planned test that is in none of them has no result."""
+        return [one for one in self.tested if one.get("sessions") is not None and not one.get("failed")]
+
+    @property
+    def _parts(self) -> list[Result]:
+        return [Plan(self.compared.findings).result(), Plan(self.untested).result(), self.ping, *self.measured]
+
+    def result(self, host: str, variables: Variables) -> dict[str, Any]:
+        """Return what is registered as ``verify_result``. variables: of the host."""
+        measured = self.measured
+        parts = self._parts
+        return {
+            **Plan(tuple(self.findings(host, variables))).result(),
+            "passed": [name for part in parts for name in part.get("passed") or []],
+            "evidence": {name: pair for part in parts for name, pair in (part.get("evidence") or {}).items()},
+            "sessions": [one for part in measured for one in part["sessions"]],
+            "finished_at": min((one["finished_at"] for one in measured if one["finished_at"]), default=None),
+            "simulated": any(one["simulated"] for one in measured),
+            "stored": self.check_mode,
+            "commands": [line for part in measured for line in part.get("commands") or ()],
+            "notes": sorted({note for part in measured for note in part.get("notes") or ()}),
+        }
+
+    def findings(self, host: str, variables: Variables) -> list[Finding]:
+        """Return findings that are not ok, each bad test with its cause."""
+        found = [from_dict(dict(item)) for part in self._parts for item in part.get("findings") or []]
+        found = self._with_partners([*found, *self._missing(self.failures.get(host, ""))])
+        found += [_invalid(result) for result in (self.ping, *self.tested) if _is_invalid(result)][:1]
+        earlier = _earlier(host, variables)
+        return link_causes(found, earlier, self._causes(variables, earlier))
+
+    def _missing(self, failed: str) -> list[Finding]:
+        """Return a finding for each planned test without a result, all caused by the first."""
+        # In check mode the last result counts, with any peer.
+        keys = ("role", "rail") if self.check_mode else ("role", "rail", "peer")
+        done = {tuple(one["session"][key] for key in keys) for part in self.measured for one in part["sessions"]}
+        missing: list[Finding] = []
+        for session in self.planned:
+            if tuple(getattr(session, key) for key in keys) not in done:
+                why = "the test gave no result on this host: " + (failed or "its task failed, see above")
+                lost = perftest.unproven(session, why, "perftest", "run it again for both hosts with -vvv")
+                missing.append(replace(lost, because=missing[0].id if missing else None))
+        return missing
+
+    def _with_partners(self, findings: list[Finding]) -> list[Finding]:
+        """Add a root for each partner that broke off. A figure that was measured does not follow from it."""
+        unproven = [one for one in findings if one.check.startswith("perftest.") and one.state == "unknown"]
+        for peer in sorted({one.peer for one in self.planned}):
+            lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
+            why = self.failures.get(peer) if lost else ""
+            if why:
+                root = rail_pairs.untested(
+                    f"{peer}: {why}", f"repair {peer}, then verify both hosts again", f"to {peer}"
+                )
+                follows = [f for f in findings if f.subject in lost and (f in unproven or f.check[:9] != "perftest.")]
+                findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
+        return findings
+
+    def _causes(self, variables: Variables, earlier: Sequence[Finding]) -> dict[str, str]:
+        """Return ``rail 3`` -> id of an earlier role's finding on its NIC, else of the comparison of all hosts."""
+        found: dict[str, str] = {}
+        for name, rails in sorted(self.compared.rails.items()):
+            found.update((f"rail {rail}", name) for rail in rails if name.startswith(_SLOWING))
+        info = _rails(variables)
+        rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
+        for prefix in reversed(CAUSES):
+            found.update(
+                (rail_of[one.identity], one.id)
+                for one in earlier
+                # A silent switch slows no rail.
+                if one.check.startswith(prefix)
+                and one.identity in rail_of
+                and not (prefix in _SHOWN and one.state == "unknown")
+            )
+        return found
+
+
+def _is_invalid(result: Result) -> bool:
+    return str(result.get("msg")).startswith(result_schema.SAID)
+
+
+def _invalid(result: Result) -> Finding:
+    return rail_pairs.PAIR.judge(
+        "host",
+        "unknown",
+        want="compared with and tested against other hosts",
+        have=" ".join(str(result["msg"]).split())[:300],
+        source="ansible-playbook",
+        why="a host that was not tested is not proven",
+        fix="set busbar_verify alike for all of gpu_nodes, or run it again for this host with -vvv",
+    )
+
+
+def _earlier(host: str, variables: Variables) -> list[Finding]:
+    """Return the root findings of earlier roles of the run, else of the audit."""
+    audited = due_roles.roles(due_roles.answer({**variables, "inventory_hostname": host}))
+    names = [name for name in intent.REGISTERED if name not in _OWN]
+    results = {f"{role}_result": result for role, result in audited.items()}
+    results |= {name: variables[name] for name in names if name in variables}
+    found = [from_dict(dict(item)) for name in names for item in result_schema.findings_of(results.get(name))]
+    return [one for one in found if one.because is None]
+
+
+def link_causes(findings: Sequence[Finding], earlier: Sequence[Finding], causes: Mapping[str, str]) -> list[Finding]:
+    """Link each bad test to its cause. causes: rail -> id of the finding of this host that explains it.
+
+    A test may name a finding of a role that did not run: that is none.
+    """
+    known = {one.id for one in (*findings, *earlier)}
+    found = []
+    for finding in findings:
+        cause = None
+        if finding.check.startswith(_EXPLAINED):
+            cause = causes.get(" ".join(finding.subject.split(" ")[:2]))
+        found.append(replace(finding, because=cause) if cause and finding.because not in known else finding)
+    return found
