@@ -77,9 +77,8 @@ def join(results: Results, files: Mapping[str, Files]) -> None:
 
 def _read_ends(host: str, role: RoleResult | None) -> list[End]:
     """Return the ends of a host; [] without a valid result, which the verdict reports."""
-    names = ("rail", "netdev", "device", "chassis", "name", "port", "description", "mac")
     said = (role and role.part("neighbours", _NEIGHBOURS)) or ()
-    return [End(host, **{name: one[name] for name in names}) for one in said]
+    return [End(host, **{name: one[name] for name in one if name not in ("label", "pci")}) for one in said]
 
 
 def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:
