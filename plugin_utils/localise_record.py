@@ -125,7 +125,7 @@ _record = codec.of_class(
     tests=codec.many(_test, TESTS),
     findings=codec.many(_finding, TESTS),
 )
-_file = codec.record(format=codec.whole(FORMAT, FORMAT), **_record.keys)
+_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
 
 
 def to_dict(record: Record) -> dict[str, Any]:
