@@ -19,11 +19,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
 
-from .. import cabling_neighbours, lldp_leaf, lldp_uplinks, result_schema, suite
+from .. import cabling_neighbours, result_schema, suite
 from ..codec import many
 from ..fabric import cabling_plan
-from ..lldp_leaf import End, aliases
 from ..role_result import RoleResult
+from . import lldp_leaf, lldp_uplinks
+from .lldp_leaf import End, aliases
 from .table import Results
 
 ROLE = "lldp"
