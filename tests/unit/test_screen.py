@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
     verdict,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils import measure as measure_plan
 
 from busbar import cli, gate, measure
 from busbar.command_line import print_list
@@ -270,7 +271,7 @@ def of_measure(folder: Path) -> object:
     night.__dict__.update(_arguments=SimpleNamespace(verbose=False), _paths=["/i"], _results=folder, _height=0)
     night.__dict__.update(_max_age=30, _budget=9)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure.measure, "plan_lines", plan_lines)
+        patched.setattr(measure_plan, "plan_lines", plan_lines)
         night._print_plan(None, 1.0, 0.0, True)
     results = {f"n{i}": HostResult(f"n{i}", "complete", (replace(MTU, have=f"{i}"),)) for i in range(300)}
     night._report(results, [f"where it is: {'x ' * 80}"] * 30)
