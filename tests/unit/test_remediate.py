@@ -14,16 +14,16 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import report
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import rollout
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
+    action_log,
+    machine,
+    plan,
+    proof,
+    report,
+    rollout,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import Remediation, State
