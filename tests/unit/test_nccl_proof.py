@@ -268,7 +268,7 @@ def test_what_it_answers_is_bounded_typed_and_ends_in_time(
     find = "int RESULT = 3; while (fcntl(RESULT, F_GETFD) < 0) RESULT++; (void)RESULT;"
     library = hostile(HOSTILE.replace("setsid();", f"{find} setsid(); {end}"))
     start = time.monotonic()
-    proof = as_nobody(nccl_proof.prove(library, "", {}, timeout=1))
+    proof = as_nobody(nccl_proof.prove(library, "", {}, timeout=1 if "within 1 s" in message else 20))
     assert time.monotonic() - start < 30
     assert proof.outcome == "not_provable"
     assert proof.message.startswith(f"not proven, because {proof.doubt}, and as UID {OVERFLOW_UID}: {library}: ")
