@@ -21,17 +21,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
-    action_log,
     codec,
     due_roles,
     findings_file,
     host_variables,
     nodeset,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     accusations,
+    action_log,
     machine,
     plan,
     proof,
@@ -39,6 +38,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     rollout,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 display = Display()
 _ROOM = 180

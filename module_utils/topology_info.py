@@ -94,7 +94,8 @@ def _judge(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any
 
 def _compared(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any]) -> Result:
     """Return what the control node compares over hosts and with a sweep of the fabric."""
-    found, result = rails.match(machine, want), {}
+    found = rails.match(machine, want)
+    result: Result = {}
     if given["guids"]:
         boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])
         result["fabric"] = {"boot_id": boot_id, "rails": rails.guids(found, want)}

@@ -17,18 +17,18 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import MORE_RAIL_TESTS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
     LEAVES,
-    MORE_RAIL_TESTS,
     PAIR,
     RAILS,
     Bar,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_wanted, intent, nodeset, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import PAIR_ALGORITHM, Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import FIGURES, Relative
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Program
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate_files
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_files
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect

@@ -78,13 +78,8 @@ def inner_links(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tupl
     found = []
     for (upper, lower), below in sorted(behind.items()):
         own, port = topology.bridges.get(lower), topology.bridges.get(upper)
-        if (
-            own is not None
-            and port is not None
-            and own.max_width is None is own.current_width
-            and not _has_problem(topology, own)
-        ):
-            continue  # a conventional bridge: no link
+        if own is not None and port is not None and _is_conventional(topology, own):
+            continue
         found.append(
             InnerLink(
                 lower=lower,
@@ -133,8 +128,10 @@ def _rate(wanted: float, *ends: PciDevice) -> float:
     return min([wanted, *(gbps(link) for link in links if link is not None)])
 
 
-def _has_problem(topology: Topology, device: PciDevice) -> bool:
-    return any(device.address in problem.source for problem in topology.problems)
+def _is_conventional(topology: Topology, bridge: PciDevice) -> bool:
+    """Return whether a bridge has no link: neither width is shown, and none is unreadable."""
+    unread = any(bridge.address in problem.source for problem in topology.problems)
+    return bridge.max_width is None is bridge.current_width and not unread
 
 
 def _link(speed: Optional[float], width: Optional[int]) -> Optional[PcieLink]:

@@ -98,26 +98,19 @@ def join(
     NICs are the network functions that have an RDMA device or an interface, and RDMA functions of any class.
     """
     rdma_of, without_pci = _rdma_by_pci(rdma)
-    left_out = [
-        Problem(found.source, "is left out: its PCI function %s could not be read" % address)
-        for address, found in rdma_of.items()
-        if address not in devices
-    ]
+    text = "is left out: its PCI function %s could not be read"
+    left_out = [Problem(one.source, text % address) for address, one in rdma_of.items() if address not in devices]
     own: Dict[str, List[Netdev]] = {}
     for interface in netdevs:
         if interface.pci is not None:
             own.setdefault(interface.pci, []).append(interface)
-    functions = [
-        device
-        for device in devices.values()
-        if device.address in rdma_of or (device.address in own and is_nic_class(device.class_code))
-    ]
-    functions.sort(key=lambda device: address_key(device.address))
+    network = (one for one in devices.values() if one.address in own and is_nic_class(one.class_code))
+    found = {one.address: one for one in (*network, *(devices[address] for address in rdma_of if address in devices))}
+    functions = sorted(found.values(), key=lambda device: address_key(device.address))
     paths = {(gpu.pci, device.address): path_class(gpu.device, device) for gpu in gpus for device in functions}
     bonds = {interface.name for interface in netdevs if interface.is_bond}
     carried = _carried(routes, netdevs)
     above = {address for one in (*functions, *(gpu.device for gpu in gpus)) for address in one.ancestors}
-    vendors = {MELLANOX, *(device.vendor for device in functions if device.address in rdma_of)}
     nics = []
     for device in functions:
         rdma_device, interfaces = rdma_of.get(device.address), tuple(own.get(device.address, ()))
@@ -134,12 +127,18 @@ def join(
         problems=(*problems, *left_out),
         bridges={address: device for address, device in devices.items() if address in above},
         efa=tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key)),
-        without_rdma=tuple(
-            device
-            for device in devices.values()
-            if device.vendor in vendors and device.address not in rdma_of
-            if is_nic_class(device.class_code) and not (device.physfn or is_efa(device) or is_mlx5_vf(device))
-        ),
+        without_rdma=_without_rdma(devices, rdma_of),
+    )
+
+
+def _without_rdma(devices: Mapping[str, PciDevice], rdma_of: Mapping[str, RdmaDevice]) -> Tuple[PciDevice, ...]:
+    """Return the physical NICs of the makers of those with RDMA that have none."""
+    vendors = {MELLANOX, *(devices[address].vendor for address in rdma_of if address in devices)}
+    return tuple(
+        device
+        for device in devices.values()
+        if device.vendor in vendors and device.address not in rdma_of
+        if is_nic_class(device.class_code) and not (device.physfn or is_efa(device) or is_mlx5_vf(device))
     )
 
 

@@ -99,29 +99,12 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
     rails = []
     for number, nic in sorted(nics.items()):
         own = netdev_mtu.wanted(nic, devices)
-        if not own:
+        if own:
+            live = {key: _live(host, own[0], key) for key in policy.values}
+            table = (routes or {}).get(str(FIRST_TABLE + number), ())
+            rails.append(_rail(host, number, nic, own[0], owners, addresses, live=live, routes=table))
+        else:
             problems.append(Problem(nic.label, "has no network interface"))
-            continue
-        name = own[0]
-        claims = owners.get(name, Owner()).claims
-        kept = claims[0].table_file(number) if claims else ""
-        seen = partial(networkd.text_of, host) if kept.endswith(".conf") else host.read_system
-        rails.append(
-            Rail(
-                number=number,
-                subject=nic.label,
-                netdev=name,
-                live={key: _live(host, name, key) for key in policy.values},
-                addresses=tuple(one for one in addresses.get(name, ()) if one.family == 4),
-                routes=(routes or {}).get(str(FIRST_TABLE + number), ()),
-                owner=owners.get(name, Owner()),
-                # Also other rails: what one rail's address is routed by must not be done for another.
-                shared=owner.shared(claims[0], owners, (name,)) if claims else (),
-                kept=seen(kept) if kept else None,
-                no_gid=_no_gid(nic),
-                other_address=_other_address(nic.label, name, owners, addresses),
-            )
-        )
     assignments, main = sysctl_files.read(host)
     of_all = [one for owned in owners.values() for one in owned.claims if not one.unmanaged]
     return MultirailState(
@@ -137,11 +120,34 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
     )
 
 
-def _other_address(
-    subject: str, name: str, owners: Mapping[str, Owner], addresses: Mapping[str, Sequence[Address]]
-) -> Optional[Finding]:
-    found = persisted_address.judge(subject, name, owners.get(name, Owner()), addresses.get(name, ()))
-    return None if found is None or found.ok else found
+def _rail(
+    host: Host,
+    number: int,
+    nic: Nic,
+    name: str,
+    owners: Mapping[str, Owner],
+    addresses: Mapping[str, Sequence[Address]],
+    live: Mapping[str, Optional[int]],
+    routes: Tuple[Route, ...],
+) -> Rail:
+    owned, on_wire = owners.get(name, Owner()), addresses.get(name, ())
+    kept = owned.claims[0].table_file(number) if owned.claims else ""
+    seen = partial(networkd.text_of, host) if kept.endswith(".conf") else host.read_system
+    at_boot = persisted_address.judge(nic.label, name, owned, on_wire)
+    return Rail(
+        number=number,
+        subject=nic.label,
+        netdev=name,
+        live=live,
+        addresses=tuple(one for one in on_wire if one.family == 4),
+        routes=routes,
+        owner=owned,
+        # Also other rails: what one rail's address is routed by must not be done for another.
+        shared=owner.shared(owned.claims[0], owners, (name,)) if owned.claims else (),
+        kept=seen(kept) if kept else None,
+        no_gid=_no_gid(nic),
+        other_address=None if at_boot is None or at_boot.ok else at_boot,
+    )
 
 
 def _told_apart(rails: Sequence[Rail]) -> List[Rail]:

@@ -239,31 +239,30 @@ def plan(have: UnitState, wanted: Optional[Intent], ports: Sequence[Port], missi
     if missing is not None and (wanted is not None or any(have.files.values())):
         found = _unit("unknown", have="not judged while a rail is missing", fix=missing.fix, because=missing)
         return Plan((found, *results), commands=again)
-    texts = render(wanted) if wanted is not None else {}
+    files = _plan_files(have, render(wanted) if wanted is not None else {})
+    return Plan((*files.findings, *results), files.changes, files.commands + again, notes=files.notes)
+
+
+def _plan_files(have: UnitState, texts: Mapping[str, str]) -> Plan:
+    # Of the script only the head is shown, which holds its hash.
+    heads = {SCRIPT: (_head(have.files[SCRIPT]), _head(texts.get(SCRIPT)))}
     files = written.compare(
-        FileChange(
-            path,
-            have.files[path],
-            texts.get(path),
-            mode_before=have.modes.get(path),
-            # Only the script's head, which holds its hash.
-            shown=(_head(have.files[path]), _head(texts.get(path))) if path == SCRIPT else None,
-        )
+        FileChange(path, have.files[path], texts.get(path), mode_before=have.modes.get(path), shown=heads.get(path))
         for path in OWN
     )
     reload = Command(("systemctl", "daemon-reload"), "systemd has to load the unit")
     commands = (reload,) if have.systemctl and UNIT in [change.path for change in files.changes] else ()
     if files.wrong:
-        own = [_unit("drift", have=files.wrong, severity=files.severity)]
+        found = [_unit("drift", have=files.wrong, severity=files.severity)]
     elif texts and have.masked:
         name = have.masked[0].rpartition("/")[2]
         text = "%s overrides it, so the port gets no settings" % ", ".join(have.masked)
         # No run of ours mends that, so it is not drift, which a run would count as repaired.
         fix = "find out why it is masked; then run systemctl unmask %s" % name
-        own = [_unit("not_owned", have=text, fix=fix)]
+        found = [_unit("not_owned", have=text, fix=fix)]
     else:
-        own = [_unit("ok", have="as written")] if texts else []
-    return Plan((*own, *results), files.changes, commands + again, notes=files.notes)
+        found = [_unit("ok", have="as written")] if texts else []
+    return Plan(tuple(found), files.changes, commands, notes=files.notes)
 
 
 def execute(host: Host, planned: Plan) -> None:

@@ -84,18 +84,11 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     errors += [prefix + error for error in wrong]
     if errors:
         raise ParseError("; ".join(errors))
-    return Chain(
-        dscp=dscp,
-        priority=priority,
-        cnp_dscp=cnp_dscp,
-        cnp_priority=cnp_priority,
-        trust=trust,
-        dscp2prio={**derived, **dscp2prio},
-        pfc=wanted or None if pfc is None else pfc,
-        ecn=wanted if ecn is None else ecn,
-        tos=dscp << 2 | _ECT if tos is None and dscp is not None else tos,
-        traffic_class=traffic_class,
-    )
+    pfc = wanted or None if pfc is None else pfc
+    tos = dscp << 2 | _ECT if tos is None and dscp is not None else tos
+    maps = {**derived, **dscp2prio}
+    marked = wanted if ecn is None else ecn
+    return Chain(dscp, priority, cnp_dscp, cnp_priority, trust, maps, pfc, marked, tos, traffic_class)
 
 
 def _number(

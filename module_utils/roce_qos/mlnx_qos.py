@@ -98,7 +98,11 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
         raise NotSupported("mlnx_qos: %s not supported by this driver or interface" % ", ".join(refused))
     if "enabled" not in values:
         raise ParseError("no line 'enabled' of the PFC configuration in %r" % text[:160])
-    found = Dcb(
+    return _with_classes(_settings(values, pairs, lldpad), classes), tuple(refused)
+
+
+def _settings(values: Mapping[str, str], pairs: List[Tuple[int, int]], lldpad: bool) -> Dcb:
+    return Dcb(
         owner=_DCBX[values["dcbx"]] if "dcbx" in values else None,
         lldpad=lldpad,
         trust=values.get("trust"),
@@ -108,7 +112,6 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
         prio2buffer=_numbers(values["prio2buffer"].split()) if "prio2buffer" in values else None,
         buffer_size=_numbers(values["buffer_size"].rstrip(",").split(",")) if "buffer_size" in values else None,
     )
-    return _with_classes(found, classes), tuple(refused)
 
 
 def _with_classes(found: Dcb, classes: List[_Class]) -> Dcb:

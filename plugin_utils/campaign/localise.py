@@ -37,12 +37,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engi
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
-    GPUS,
-    RAILS,
-    Test,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Test
 
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
@@ -184,12 +180,8 @@ class Search:
         return tuple(passes), why
 
     def _candidate(self, host: str) -> rail_pairs.Candidate:
-        read, values = self._infos.get(host, {}), self._site.values(host)
-        absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
-        info = host_variables.of_host({"rail_info_result": read})
-        return rail_pairs.Candidate(
-            host=host, kind="", info=info, name=self._site.name_of(host), mtu=rail_pairs.mtu_of(values), absent=absent
-        )
+        known = {"rail_info_result": self._infos.get(host, {}), "ansible_host": self._site.name_of(host)}
+        return rail_pairs.candidate(host, {**self._site.variables[host], "rail_ping_result": {}, **known}, True, False)
 
     def _rail_call(self, host: str, mine: Sequence[Mapping[str, Any]], number: int) -> Call:
         values = self._site.values(host)

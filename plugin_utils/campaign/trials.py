@@ -19,7 +19,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -27,14 +29,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     PAIR,
     RAILS,
     Bar,
-    Localisation,
     Node,
     Result,
     Test,
     Way,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).
@@ -150,24 +150,12 @@ class Group:
     # -- programs ------------------------------------------------------------------------------------------------------
 
     def job(self, test: Test) -> Job:
-        measure, wanted = self.wanted(test)
-        team = [self.members[host] for host in test.hosts]
-        settings = team[0].settings
-        return Job(
+        team = tuple(self.members[host] for host in test.hosts)
+        return cluster_plan.job_of(
+            *(team, *self.wanted(test)),
             name=name_of(test),
             scope=SCOPES[test.kind],
-            kind=settings.kind,
-            hosts=test.hosts,
-            names=tuple(one.name for one in team),
-            addresses=tuple(one.address for one in team),
-            per_node=settings.gpus,
-            collective=measure.collective,
-            min_bytes=measure.min_bytes,
-            max_bytes=measure.max_bytes,
-            algorithm=measure.algorithm,
-            rails=len(settings.rails),
-            environment=settings.environment,
-            **wanted.__dict__,
+            environment=team[0].settings.environment,
             repeats=1,
             directory=f"localise/{test.kind}",
         )

@@ -42,7 +42,7 @@ _names = codec.many(_name, HOSTS)
 _end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
 _mark = codec.record(
     ends=codec.many(_end, 2),
-    check=result_schema.a_finding.keys["check"],  # type: ignore[attr-defined]
+    check=result_schema.a_finding.keys["check"],
     state=codec.one_of(*finding.STATES),
     said=result_schema.line,
 )

@@ -320,7 +320,7 @@ class Run:
         self.problem = ""
 
     def judged(
-        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Plain], now: float
+        self, answers: Mapping[str, NodeResult], registered: Mapping[str, Mapping[str, object]], now: float
     ) -> dict[str, Plain]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)

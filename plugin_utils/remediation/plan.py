@@ -21,14 +21,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    action_log,
     due_roles,
     localise_judge,
     result_schema,
     suite,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 DAY = 86400.0
 # Characters of a finding's text in Slurm's reason.

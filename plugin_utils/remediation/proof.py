@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_record, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import PAIR
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
 

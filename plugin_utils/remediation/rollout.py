@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import BETWEEN, NodePlan
 
 # Characters of host names in a sentence.

@@ -60,10 +60,8 @@ def xml(fabric: str = FABRIC, doctype: str = '<!DOCTYPE nvidia_smi_log SYSTEM "n
     return '<?xml version="1.0" ?>\n%s\n<nvidia_smi_log>%s\n</nvidia_smi_log>\n' % (doctype, gpus)
 
 
-BOMB = '<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
 FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
-ONE_GPU = "GPU 0: NVIDIA H100 (UUID: GPU-1)\n"
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 LLDPAD = "****** WARNING: lldpad service is running and may overwrite your settings ******"
 HEAD = ["\tpriority    0   1   2   3   4   5   6   7"]
-# The rows that every version prints, as little as a text may hold.
-LEAST = ["PFC configuration:", *HEAD, "\tenabled     0   0   0   1   0   0   0   0   "]
-CLASSES = [f"tc: {n} ratelimit: unlimited, tsa: vendor\n\t priority:  {n}" for n in range(8)]
 
 
 def text(*lines: str) -> str:

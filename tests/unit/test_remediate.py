@@ -14,11 +14,18 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec, localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, plan, proof, report, rollout
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
+    action_log,
+    machine,
+    plan,
+    proof,
+    report,
+    rollout,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import Remediation, State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, Limits, NodePlan
 
