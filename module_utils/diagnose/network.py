@@ -268,10 +268,9 @@ def _ends_here(name: str, address: str) -> str:
 def _rdma(process: Process) -> Dict[str, Set[int]]:
     """Return the HCAs that connections of a process go over, and the ranks that wrote them."""
     found: Dict[str, Set[int]] = {}
-    for way in process.ways:
-        if way.kind in ("net", "collnet") and way.via != SOCKETS:
-            for part in process.device_name(way.via, way.index).split("+"):
-                found.setdefault(part, set()).add(way.rank)
+    for way, _count, device in process.rdma_connections():
+        for part in device.split("+"):
+            found.setdefault(part, set()).add(way.rank)
     return found
 
 
@@ -362,20 +361,16 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
         return []
     want = "GPUDirect RDMA on every connection"
     off: Dict[Tuple[str, str, str, bool], Set[str]] = {}
-    on = total = 0
+    on = 0
     for process in job.processes:
-        for way, count in process.ways.items():
-            if way.kind not in ("net", "collnet") or way.via == SOCKETS or way.gdr is None:
-                continue
-            total += count
-            if way.gdr:
-                on += count
-                continue
-            device = process.device_name(way.via, way.index)
-            off.setdefault((device, *gdr_cause(job, process, device, way.rank, way.sends)), set()).add(process.node)
+        for way, count, device in process.rdma_connections():
+            on += count if way.gdr else 0
+            if way.gdr is False:
+                reason = (device, *gdr_cause(job, process, device, way.rank, way.sends))
+                off.setdefault(reason, set()).add(process.node)
     if off:
         return [_off(job, nodes, *reason, gpus) for reason, nodes in sorted(off.items())]
-    if total:
+    if on:
         return [GDR.judge(job.name, "ok", want, "on all %d connections that the log shows" % on, "via NET/.../GDRDMA")]
     unable_on: Dict[Tuple[str, str], Set[str]] = {}
     for process in job.processes:

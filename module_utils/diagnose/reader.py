@@ -27,14 +27,13 @@ _ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP 
 
 
 class StateLog:
-    """What NCCL's lines say. lines: of all sources.   begins: lines before each source.   info, warnings: records.
+    """What NCCL's lines say. lines: of all sources.   info, warnings: records.
 
     groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
     """
 
     def __init__(self) -> None:
         self.sources: List[str] = []
-        self.begins: List[int] = []
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
@@ -120,7 +119,6 @@ class StateReader:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self.log.begins.append(self.log.lines)
         self._first, self._numbered = [], False
         self._open = self._last_process = None
 

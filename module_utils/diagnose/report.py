@@ -16,7 +16,7 @@ from .judge import Result, judge
 from .log_reader import Log, read
 from .names import hosts_of, names
 from .ranks import present
-from .state import SOCKETS, Job, Process, nodes_of
+from .state import Job, Process, nodes_of
 from .transport import collnet, transport
 
 # Checks of what makes a job slow, and ends none.
@@ -150,10 +150,7 @@ def _gdr(job: Job) -> List[Dict[str, Any]]:
     """Return GPUDirect RDMA of each host and HCA, with the reason where it is off."""
     found: Dict[Tuple[str, str], Dict[str, Any]] = {}
     for process in job.processes:
-        for way, count in process.ways.items():
-            if way.kind not in ("net", "collnet") or way.via == SOCKETS:
-                continue
-            device = process.device_name(way.via, way.index)
+        for way, count, device in process.rdma_connections():
             row = _gdr_row(found, process.host, device)
             row["unknown" if way.gdr is None else "on" if way.gdr else "off"] += count
             if way.gdr is False and not row["reason"]:
@@ -217,8 +214,7 @@ def facts_line(log: Log, job: Job) -> str:
         parts.append(text if nodes is not None else "at least %s" % text)
     if job.networks:
         parts.append("network %s" % names(job.networks))
-    ways = [way for process in job.processes for way in process.ways]
-    gdr = [way.gdr for way in ways if way.kind in ("net", "collnet") and way.via != SOCKETS]
+    gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))
     for processes in list(nodes_of(job.processes).values())[:1]:

@@ -200,6 +200,12 @@ class Process:
             return list(self.ports)[index]
         return self.devices.get(-1 if index is None else index) or "NET/%s/%s" % (network, index)
 
+    def rdma_connections(self) -> List[Tuple[Way, int, str]]:
+        """Return connections over RDMA networks, how many channels they have, and their devices."""
+        ways = self.ways.items()
+        over = [(way, count) for way, count in ways if way.kind in ("net", "collnet") and way.via != SOCKETS]
+        return [(way, count, self.device_name(way.via, way.index)) for way, count in over]
+
     def rank_at(self, device: Optional[int]) -> Optional[int]:
         """Return the rank of the largest communicator that has a CUDA device, or the only rank."""
         if len(self.ranks) == 1:
