@@ -146,9 +146,9 @@ class Reader(StateReader):
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
         label = LABEL.match(text)
         words = text[label.end() :] if label else text
-        if nccl_events.known(words) is None:
-            return False
         event, fields = nccl_events.classify(words)
+        if event.id == "warning":
+            return False
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
@@ -231,7 +231,7 @@ class Reader(StateReader):
             self._last_error, self._error_lines = rank, _ERROR_LINES
             return True
         before, _mark, quoted = text.partition("Last error:")
-        if nccl_events.known(quoted.strip()) is None:
+        if nccl_events.classify(quoted.strip())[0].id == "warning":
             return False
         if before.strip():
             self._report(before)

@@ -9,7 +9,7 @@ something new, one of EVENTS. The order of rows matters: the first pattern that 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 from . import checks
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, OUTSIDE, REPORT, WEAK, Detail, Event
@@ -488,9 +488,3 @@ def classify(text: str, place: str = "") -> Tuple[Event, Dict[str, Any]]:
     if plugin:
         return BY_ID["plugin_warning"], {"code": plugin}
     return BY_ID["warning"], {}
-
-
-def known(text: str) -> Optional[Event]:
-    """Return the event of a text that an exception quotes as NCCL's last error; None where no pattern fits."""
-    event, _fields = classify(text)
-    return None if event.id == "warning" else event

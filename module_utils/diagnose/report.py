@@ -12,8 +12,8 @@ from . import engine, network, waits
 from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
 from .engine import REPORTED
 from .event import Group
-from .judge import Result, judge
-from .log_reader import Log, read
+from .judge import Result
+from .log_reader import Log
 from .names import hosts_of, names
 from .ranks import present
 from .state import Job, Process, nodes_of
@@ -23,11 +23,6 @@ from .transport import collnet, transport
 SLOW = frozenset(check.id for check in (NETWORK, GDR, HCAS, HCA_SPEED, LOCAL, NVLINK, MNNVL, INTERFACE, EFFECT))
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS = 64
-
-
-def parse(text: str) -> Dict[str, Any]:
-    """Return the report on a log of one source."""
-    return report(judge(read(text.encode("utf-8", "replace"))))
 
 
 def verdict(result: Result) -> Tuple[str, str]:

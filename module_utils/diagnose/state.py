@@ -345,7 +345,6 @@ class State:
         if path.startswith("NET/"):
             match = _NET.match(path)
             if match is None:
-                process.add("networks", intern(path.split("/")[1][:40])) if path.count("/") > 1 else None
                 return
             via, device, proxy, on, rest = match.groups()
             cut = rest.startswith(("...", "\u2026", "/")) and not rest.startswith("/Shared")
