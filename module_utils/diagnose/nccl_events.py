@@ -381,7 +381,8 @@ DETAILS: Tuple[Detail, ...] = (
         "NCCL_NVLS_ENABLE=0 does without NVLink SHARP"),
     Detail("fabric_manager", code="MNNVL", why="memory that GPUs share over NVLink between nodes (MNNVL) was not "
         "available", fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job "
-        "needs an IMEX channel (`ls /dev/nvidia-caps-imex-channels` in its container)",
+        "needs an IMEX channel (`ls /dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues "
+        "without NVLink between nodes",
         causes="no IMEX channel in the container, or nvidia-imex does not run on all nodes of the domain"),
     Detail("net_plugin", code="OFI", why="the plugin for libfabric (AWS EFA or another provider) reports a failure",
         fix="in the job itself: `fi_info` shows the providers (AWS: `-p efa`); plugin, libfabric and the NIC's driver "
