@@ -60,11 +60,8 @@ RELATIONS: Tuple[Relation, ...] = (
     Relation("watchdog", "order", "before", PROVEN),
     Relation("watchdog", "cancelled", "before", LIKELY),
     Relation("signalled", "closed", "any", LIKELY),
-    Relation("signalled", "exception_nccl", "before", LIKELY),
     Relation("signalled", "watchdog", "any", PROVEN),
     Relation("stuck", "watchdog", "any", LIKELY),
     Relation("gloo", "watchdog", "before", LIKELY),
     Relation("store", "store_port", "any", LIKELY),
-    Relation("usage", "cuda", "before", LIKELY),
-    Relation("peer_access", "port_in_use", "before", LIKELY),
 )

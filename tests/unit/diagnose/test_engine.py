@@ -42,6 +42,13 @@ WATCHDOG = (
     " Timeout(ms)=600000) ran for 600001 milliseconds before timing out."
 )
 RAISED = "[rank1]:\x00Traceback (most recent call last):\n[rank1]: ValueError: no".replace("\x00", " ")
+CRASHED = KILLED.replace("-9", "-11")
+GPU_LOST = "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"
+LINK = "mlx5_core 0000:0c:00.0 rdma0: Link down"
+CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node0 CANCELLED AT 2026-11-24T03:20:21 ***"
+STORE = "[rank1]: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+STORE_PORT = "The server socket has failed to listen on any local network address. port: 29500"
+CUDA_GROUP = "cuda unspecified launch failure"
 XID = "NVRM: Xid (PCI:0000:1b:00): 79, pid=100, GPU has fallen off the bus."
 CUDA = A + "Cuda failure 'unspecified launch failure'"
 
@@ -79,6 +86,12 @@ CASES: list[tuple[tuple[str, ...], str, str, dict[str, tuple[str, str]]]] = [
     ((CLOSED, KILLED), "exit signal 9", "reported", {"closed": ("exit signal 9", LIKELY)}),
     ((KILLED, OOM), "oom", PROVEN, {"exit signal 9": ("oom", LIKELY)}),
     ((XID, CUDA), "xid 79", PROVEN, {"cuda unspecified launch failure": ("xid 79", LIKELY)}),
+    ((XID, CRASHED), "xid 79", PROVEN, {"exit signal 11": ("xid 79", LIKELY)}),
+    ((CUDA, CRASHED), CUDA_GROUP, LIKELY, {"exit signal 11": (CUDA_GROUP, LIKELY)}),
+    ((CUDA, GPU_LOST), "gpu_lost", PROVEN, {CUDA_GROUP: ("gpu_lost", LIKELY)}),
+    ((LINK, COMPLETION % 7), "link_down", PROVEN, {"completion 12": ("link_down", LIKELY)}),
+    ((CANCELLED, WATCHDOG % 30), "cancelled", PROVEN, {"watchdog": ("cancelled", LIKELY)}),
+    ((STORE, STORE_PORT), "store_port", LIKELY, {"store": ("store_port", LIKELY)}),
     # A peer that ended itself (abort) did so after its connection was lost; one that exited was lost.
     ((CLOSED, LOST % 134), "closed", "reported", {"exit signal 6": ("closed", LIKELY)}),
     ((CLOSED, LOST % 1), "exit exit code 1", "reported", {"closed": ("exit exit code 1", LIKELY)}),
