@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleError
+from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -43,8 +43,8 @@ class _Host:
 
 def audit(
     names: Sequence[str],
-    variables_of: Callable[[str], Mapping[str, Any]],
-    templar: Any,
+    variables_of: Callable[[str], Mapping[str, object]],
+    templar: Templar,
     limit: float,
     overlap: bool,
     tell: Callable[[str], None],
@@ -98,7 +98,7 @@ def _may() -> dict[str, str]:
     return paths
 
 
-def _host(name: str, variables: Mapping[str, object], templar: Any) -> _Host:
+def _host(name: str, variables: Mapping[str, object], templar: Templar) -> _Host:
     question = host_audit.question_of([*suite.AUDITED], variables, templar)
     node = str(question.wanted["values"].get("drain_slurm_node") or variables["inventory_hostname_short"])
     if slurm_engine.NAME.fullmatch(node) is None:

@@ -17,13 +17,13 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 JOB = "busbar-drift"
 # Bytes of one host: what it sends, packed, and unpacked.
@@ -40,7 +40,7 @@ IMMEDIATE = 10
 APART = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--label", "--mpi=none", "--chdir=/", "--propagate=NONE")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 OVER_SSH = "audit this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
-Given = dict[str, Any]
+Given = Plain
 
 
 class SlurmError(Exception):

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -25,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = (
@@ -38,7 +38,7 @@ _EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 _OWN = ("rail_info_result", "verify_result")
 # Seconds beyond the limit of the tests, after which their task is ended.
 _SPARE = 60
-Variables = Mapping[str, Any]
+Variables = PlainView
 
 
 class Verification:
@@ -57,7 +57,7 @@ class Verification:
         self._check_mode = check_mode
         self.rails: dict[str, Result] = {}
 
-    def run(self) -> dict[str, dict[str, Any]]:
+    def run(self) -> dict[str, Plain]:
         """Return host -> its result."""
         self.rails = self._query("rail_info", {host: _rail_options(self._variables[host]) for host in self._there})
         read = {
@@ -92,7 +92,7 @@ class Verification:
             for host, of_host in read.items()
         }
 
-    def _query(self, module: str, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Result]:
+    def _query(self, module: str, options: Mapping[str, PlainView]) -> dict[str, Result]:
         arguments = {host: {**given, **_roots(self._variables[host])} for host, given in options.items()}
         return query(self._run, module, arguments)
 
@@ -135,7 +135,7 @@ def _no_intent(variables: Variables) -> Result:
     return {name: value for name, value in _intent(variables).items() if name in ("failed", "unreachable", "msg")}
 
 
-def _roots(variables: Variables) -> dict[str, Any]:
+def _roots(variables: Variables) -> Plain:
     values = host_variables.values(variables)
     return {name: values[f"busbar_{name}"] for name in ("hardware_root", "system_root")}
 
@@ -144,7 +144,7 @@ def _rails(variables: Variables) -> rail_info.HostInfo | None:
     return host_variables.of_host(variables)
 
 
-def _rail_options(variables: Variables) -> dict[str, Any]:
+def _rail_options(variables: Variables) -> Plain:
     wanted, values = _intent(variables), host_variables.values(variables)
     roce = values["busbar_roce"] or {}
     return {
@@ -232,7 +232,7 @@ class Proof:
     def _parts(self) -> list[Result]:
         return [Plan(self.compared.findings).result(), Plan(self.untested).result(), self.ping, *self.measured]
 
-    def result(self, host: str, variables: Variables) -> dict[str, Any]:
+    def result(self, host: str, variables: Variables) -> Plain:
         """Return what is registered as ``verify_result``. variables: of the host."""
         measured = self.measured
         parts = self._parts

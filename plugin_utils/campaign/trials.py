@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
@@ -36,6 +35,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     judge_figure,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
@@ -44,7 +44,7 @@ COLLECTIVE = "all_reduce"
 PASSES = ((True, False), (False, True), (True, True))
 # Characters of the reason why a test has no figure.
 _SAID = 200
-Perf = Mapping[str, Any]
+Perf = PlainView
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Group:
             directory=f"localise/{test.kind}",
         )
 
-    def gpu_calls(self, test: Test, values: Mapping[str, Any]) -> Iterator[Call]:
+    def gpu_calls(self, test: Test, values: PlainView) -> Iterator[Call]:
         """Yield the programs of one node, one for each pair of its GPUs. values: of its intent."""
         most, least = self._kind_of(SCOPES[PAIR]).settings.sizes[1], self.gpu_bar().value
         for pair in test.pairs:
@@ -185,20 +185,18 @@ def name_of(test: Test) -> str:
     return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
 
 
-def sessions(
-    test: Test, candidates: Mapping[str, rail_pairs.Candidate]
-) -> tuple[dict[str, list[list[dict[str, Any]]]], str]:
+def sessions(test: Test, candidates: Mapping[str, rail_pairs.Candidate]) -> tuple[dict[str, list[list[Plain]]], str]:
     """Return host -> its perftest sessions of each of PASSES; and why there are none, "" where there are.
 
     candidates: host -> its rails.
     """
     one, other = test.hosts
-    found: dict[str, list[list[dict[str, Any]]]] = {one: [], other: []}
+    found: dict[str, list[list[Plain]]] = {one: [], other: []}
     absent = [host for host in test.hosts if candidates[host].info is None]
     if absent:
         return found, f"{absent[0]}: {candidates[absent[0]].absent}"
     for directions in PASSES:
-        of_pass: dict[str, list[dict[str, Any]]] = {one: [], other: []}
+        of_pass: dict[str, list[Plain]] = {one: [], other: []}
         for asked, (sender, receiver) in zip(directions, ((one, other), (other, one)), strict=True):
             for session, served in rail_pairs.sessions(candidates[sender], candidates[receiver]) if asked else ():
                 if session.rail in test.rails:

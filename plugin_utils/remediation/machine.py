@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, result_schema, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
@@ -61,7 +62,7 @@ class State:
     stale: bool = False
     done: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
-    audit: dict[str, Any] = field(default_factory=dict)
+    audit: Plain = field(default_factory=dict)
     before: dict[str, float | None] = field(default_factory=dict)
     after: dict[str, float | None] = field(default_factory=dict)
     proofs: list[dict[str, str]] = field(default_factory=list)
@@ -77,7 +78,7 @@ class State:
 class Search:
     """A search among nodes. result: of this node.   record: of all of it."""
 
-    result: Mapping[str, Any] | None = None
+    result: PlainView | None = None
     record: object = None
 
 
@@ -100,7 +101,7 @@ def in_vain(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
     return ""
 
 
-def _about(item: Item) -> dict[str, Any]:
+def _about(item: Item) -> Plain:
     finding = item.finding
     return {"check": finding.check, "subject": finding.subject, "finding": finding.id, "attempt": item.attempt}
 
@@ -128,7 +129,7 @@ class Remediation:
         self,
         plan: NodePlan,
         state: State,
-        results: Mapping[str, Any],
+        results: PlainView,
         run: str,
         standing: Callable[[Iterable[Finding]], Iterable[Finding]] = list,
         search: Search | None = None,
@@ -350,7 +351,7 @@ class Remediation:
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
-    def _result(self, role: str, module: str = "slurm_node") -> dict[str, Any]:
+    def _result(self, role: str, module: str = "slurm_node") -> Plain:
         """Return what a role has registered, as far as it is valid."""
         return result_schema.given(self._results.get(f"{role}_result"), module)
 
