@@ -117,7 +117,7 @@ class Search:
             for settings, group in trials.groups(members).items()
         ]
 
-    def _wanted_runs(self, host: str) -> Sequence[trials.Perf]:
+    def _wanted_runs(self, host: str) -> Sequence[PlainView]:
         return self._site.intent(host).get("benchmark_runs") or []
 
     def _rail_options(self, host: str) -> Plain:
@@ -239,7 +239,7 @@ def _as_simulated(finding: Finding) -> Finding:
     return replace(finding, source=f"simulated: {finding.source}")
 
 
-def runs_of(of_host: PlainView) -> Sequence[trials.Perf]:
+def runs_of(of_host: PlainView) -> Sequence[PlainView]:
     """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
     role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
     runs = due_roles.mapping(role).get("runs") or []

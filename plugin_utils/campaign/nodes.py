@@ -30,7 +30,6 @@ COLLECTION = "busbar.fabric."
 STATUS = "ansible.builtin.async_status"
 # Seconds that a task may take on a node, and between two polls of those in the background.
 STEP, PAUSE = 300.0, 2.0
-Arguments = PlainView
 
 
 class Nodes:
@@ -81,7 +80,7 @@ class Nodes:
         if self._late:
             worker_threads.end_connections()
 
-    def _each(self, tasks: Sequence[tuple[Call, str, Arguments]]) -> list[Result]:
+    def _each(self, tasks: Sequence[tuple[Call, str, PlainView]]) -> list[Result]:
         """Run a task for each of the calls, as many at a time as Ansible has forks."""
         for action in {action for _call, action, _arguments in tasks}:
             # Of two threads that load a plugin, the second may get it half made.
@@ -110,7 +109,7 @@ class Nodes:
             results[number] = result
         return [results[number] for number in range(len(tasks))]
 
-    def _run_task(self, call: Call, action: str, arguments: Arguments) -> PlainView:
+    def _run_task(self, call: Call, action: str, arguments: PlainView) -> PlainView:
         task = self._task.copy(exclude_tasks=True)
         task.action, task.args = action, dict(arguments)
         task.async_val, task.poll = (0 if action == STATUS else int(call.seconds)), 0

@@ -44,7 +44,6 @@ COLLECTIVE = "all_reduce"
 PASSES = ((True, False), (False, True), (True, True))
 # Characters of the reason why a test has no figure.
 _SAID = 200
-Perf = PlainView
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Screen:
     bar: float | None = None
 
 
-def screen(runs: Sequence[Perf], wanted: Sequence[Perf] = ()) -> Screen:
-    """Screen a node by its own benchmark. runs: see ``answer.a_run``; if one lacks a figure the node is not measured.
+def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Screen:
+    """Screen a node by its own benchmark. runs: as result_schema.a_run; if one lacks a figure the node is not measured.
 
     wanted: the runs of the intent, where the node has no result.
     """
@@ -234,7 +233,7 @@ def result_of(
     return Result(test, figure, said)
 
 
-def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
+def of_gpus(test: Test, results: Mapping[tuple[int, int], PlainView]) -> Result:
     """Return the result. results: GPU pair -> result of nccl_perf."""
     pairs: dict[tuple[int, int], float | None] = {}
     said = []
@@ -245,7 +244,7 @@ def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
     return Result(test, said="; ".join(said)[:_SAID], pairs=pairs)
 
 
-def busbw_of(given: Perf) -> tuple[float | None, str]:
+def busbw_of(given: PlainView) -> tuple[float | None, str]:
     """Return GB/s of a result of nccl_perf; why there is none, or its other findings.
 
     A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
@@ -261,7 +260,7 @@ def busbw_of(given: Perf) -> tuple[float | None, str]:
     return float(given["busbw"]), said[:_SAID]
 
 
-def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> Result:
+def of_rails(test: Test, sent: Mapping[tuple[str, int], PlainView], failure: str) -> Result:
     """Return the result. sent: host and number of the pass -> result of its sending end.   failure: why none ran."""
     ways, said = [], [failure] if failure else []
     for number, directions in enumerate(PASSES):
@@ -273,7 +272,7 @@ def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> 
     return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways))
 
 
-def _figure(given: Perf, rail: int) -> tuple[float | None, str]:
+def _figure(given: PlainView, rail: int) -> tuple[float | None, str]:
     """Return GB/s of a rail, from its sending end; and why there is none."""
     for one in given.get("sessions") or []:
         if one["session"]["role"] == perftest.CLIENT and one["session"]["rail"] == rail:
