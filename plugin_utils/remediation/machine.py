@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -99,11 +99,6 @@ def in_vain(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
         if missed := sorted(wanted.intersection(state.missed)):
             return f"{missed[0]} was not repaired on {host}, which was before it"
     return ""
-
-
-def _about(item: Item) -> Plain:
-    finding = item.finding
-    return {"check": finding.check, "subject": finding.subject, "finding": finding.id, "attempt": item.attempt}
 
 
 @dataclass(frozen=True)
@@ -341,12 +336,10 @@ class Remediation:
                     "dropped" if state.stale else "verified",
                     "done" if by_id[name].state == proof.OK else "failed",
                     by_id[name].have,
-                    boot_id=now.boot_id or plan.boot_id,
-                    **_about(item),
-                    before=state.before.get(name),
-                    after=state.after[name],
+                    item,
+                    state.before.get(name),
                 )
-                self.entries.append(entry)
+                self.entries.append(replace(entry, boot_id=now.boot_id or plan.boot_id, after=state.after[name]))
         return False
 
     # -- log -----------------------------------------------------------------------------------------------------------
@@ -355,20 +348,20 @@ class Remediation:
         """Return what a role has registered, as far as it is valid."""
         return result_schema.given(self._results.get(f"{role}_result"), module)
 
-    def _entry(self, action: str, result: str, why: str, **more: Any) -> Entry:
-        given = {"boot_id": self.plan.boot_id, **more}
-        return Entry(
-            at=time.time(), run=self._run, host=self.plan.name, action=action, outcome=result, why=why, **given
-        )
+    def _entry(self, action: str, result: str, why: str, item: Item | None, before: float | None) -> Entry:
+        host, boot_id = self.plan.name, self.plan.boot_id
+        entry = Entry(at=time.time(), run=self._run, host=host, action=action, outcome=result, boot_id=boot_id, why=why)
+        if item is not None:
+            about = item.finding
+            entry = replace(entry, check=about.check, subject=about.subject, finding=about.id, attempt=item.attempt)
+        return replace(entry, before=before)
 
     def _log(self, action: str, result: str, why: str = "", role: str = "", before: float | None = None) -> None:
         """Log an action for each finding that is acted on, or once if there is none."""
         # A role that is played because another one changed something belongs to none of them.
-        items = [item for item in self.plan.acted if not role or role in item.roles]
-        same = {"role": role, "before": before}
-        self.entries += [self._entry(action, result, why, **same, **_about(item)) for item in items] or [
-            self._entry(action, result, why, **same)
-        ]
+        items: list[Item | None] = [item for item in self.plan.acted if not role or role in item.roles]
+        entries = [self._entry(action, result, why, item, before) for item in items or [None]]
+        self.entries += [replace(entry, role=role) for entry in entries]
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         "look": Step("drain", "report", end=_end_look),
