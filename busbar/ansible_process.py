@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 from . import ROOT, child_reaper
 
@@ -116,9 +116,9 @@ def run(
     return runner
 
 
-def run_module(**arguments: Any) -> tuple[dict[str, dict[str, object]], Runner]:
+def run_module(**arguments: Any) -> tuple[dict[str, Plain], Runner]:
     """Run a module on hosts of gpu_nodes, and return host -> its result, and the runner. arguments: as of run."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, Plain] = {}
 
     def collect(event: PlainView) -> bool:
         data = event.get("event_data") or {}

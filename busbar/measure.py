@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
@@ -258,5 +258,4 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
         wrong = [str(found[host]["msg"]) for host in silent if "msg" in found.get(host, {})]
         why = "; ".join(wrong[:3]) or f"no result of {', '.join(silent[:3])}: {runner.tail(said)}"
         raise MeasureError(runner.clean(why, manifest.secrets))
-    values: Plain = {host: found[host]["values"] for host in manifest.hosts}
-    return values
+    return {host: found[host]["values"] for host in manifest.hosts}
