@@ -20,7 +20,10 @@ DAY = 86400
 
 
 def add(hosts: Mapping[str, HostResult], directory: Path, now: float) -> dict[str, HostResult]:
-    """Return the results with the busbw of the last day's jobs. now: seconds since 1970. Raises JobFilesError, OSError."""
+    """Return the results with the busbw of the last day's jobs.   now: seconds since 1970.
+
+    Raises JobFilesError, OSError.
+    """
     collector = inspector.load(directory, since=int((now - DAY) * 1e6))
     # The records have the host's own name, which may be the first part of the inventory's, or the other way round.
     names: dict[str, list[str]] = {}
