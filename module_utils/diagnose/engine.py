@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
+from .jobs import Job
 from .lines import same_day
 from .log_reader import Log
 from .relations import LIKELY, PROVEN, RELATIONS
-from .state import Call, Job, Process
+from .state import Call, Process
 
 # Confidence in a root: a line or a proven relation states it; it is upstream of all others; it is only reported.
 REPORTED = "reported"

@@ -14,9 +14,10 @@ from . import engine, local, mnnvl, network, ports, ranks, ras, release, setting
 from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
+from .jobs import Job, jobs
 from .log_reader import Log
 from .names import hosts_of, names, of_ranks
-from .state import Job, Process, jobs
+from .state import Process
 
 # The first release whose logs are judged.
 OLDEST = (2, 18)

@@ -11,10 +11,11 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
-from . import nccl_events, program_events, ras
+from . import details, nccl_events, program_events, ras
 from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
+from .folds import fold
 from .lines import LONGEST, Head, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader, _compiled
@@ -63,7 +64,7 @@ class Log(StateLog):
         self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
-        self.details = _compiled((*nccl_events.DETAILS, *program_events.DETAILS))
+        self.details = _compiled((*details.OF_WARNINGS, *details.OF_REPORTS))
 
 
 class Reader(StateReader):
@@ -211,14 +212,14 @@ class Reader(StateReader):
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
         if self._last_process is not None and "/" in text and _MORE_HCAS.match(text):
-            self.log.state.fold(self._last_process, Fact("hcas", {"devices": text}))
+            fold(self.log.state, self._last_process, Fact("hcas", {"devices": text}))
             return True
         match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
         fact = read_fact(text[match.start(1) :].rstrip()) if match else None
         process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
         if fact is None or process is None:
             return False
-        self.log.state.fold(process, fact)
+        fold(self.log.state, process, fact)
         return True
 
     def _last_error_begins(self, text: str) -> bool:

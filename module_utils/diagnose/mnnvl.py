@@ -10,8 +10,9 @@ from typing import Dict, List, Set, Tuple
 from ..core.finding import Finding, printable
 from ..nccl_conf.grammar import strtoll
 from .checks import MNNVL, NVLINK
+from .jobs import Job
 from .names import UNNAMED, hosts_of, names
-from .state import COMPLETED, Job
+from .state import COMPLETED
 
 _ENABLE = "NCCL_MNNVL_ENABLE"
 # Variables that make a clique of another number, or another domain; and those that switch it off, by value.

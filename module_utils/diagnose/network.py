@@ -10,8 +10,9 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from .checks import AGAIN, GDR, HCA_SPEED, HCAS, INTERFACE, NET_PLUGIN, NETWORK
+from .jobs import Job, nodes_of
 from .names import UNNAMED, hosts_of, names
-from .state import SOCKETS, Job, Process, nodes_of
+from .state import SOCKETS, Process
 
 # Begins of names of interfaces that end on the node, and of tunnels, which may not reach all nodes.
 _LOCAL_NAMES = ("lo", "docker", "virbr", "veth", "br-", "lxcbr", "lxdbr", "podman", "dummy", "vmnet", "nodelocaldns")
@@ -45,8 +46,7 @@ _OF_A_NODE = 8
 
 def judge(job: Job, events: AbstractSet[str] = frozenset(), gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """events: ids of what failed.   gpus: models that the list of nccl-tests names."""
-    of_network = [*_network(job), *_plugins(job), *_interfaces(job, events)]
-    return [*of_network, *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
+    return [*_network(job), *_plugins(job), *_interfaces(job, events), *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
 
 
 def one_host(job: Job) -> str:
@@ -100,16 +100,15 @@ def _network(job: Job) -> List[Finding]:
         where = "elsewhere" if alone else "is named, too"
         have += ", on %s; %s %s" % (hosts_of(one.host for one in on), names(others), where)
     have += because
-    several = nodes is not None and nodes > 1
     hcas = any(one.hcas for one in job.processes) or others or job.values("NCCL_IB_HCA")
     none = not proven_setting(on or job.processes) and all("device" in one.absent for one in on)
-    severity = "major" if not hcas or not several or none else None
+    severity = "major" if not hcas or (nodes or 0) < 2 or none else None
     host = one_host(job)
     if host:
         severity, text = "minor", "; all lines are of one host (%s): it matters only with other nodes" % host
         have = have.replace(", over %s" % over, text, 1)
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    state = "drift" if several else "unknown"
+    state = "drift" if (nodes or 0) > 1 else "unknown"
     return [NETWORK.judge(job.name, state, want, have, "Using network", fix, severity=severity)]
 
 
@@ -286,6 +285,7 @@ def _hcas(job: Job) -> List[Finding]:
     found: List[Finding] = []
     seen_on: Dict[str, int] = {}
     local = max((one.local_ranks for one in job.communicators), default=0)
+    began = job.world.began if job.world is not None and len(job.world.began) == job.world.ranks else {}
     for node, processes in sorted(nodes_of(job.processes).items()):
         used, seen = used_hcas(processes)
         if not seen or any(process.list_cut for process in processes):
@@ -301,7 +301,7 @@ def _hcas(job: Job) -> List[Finding]:
             continue
         ranks = {rank for process in processes for own in _rdma(process).values() for rank in own}
         have = "%d of %d HCAs idle on %s: %s" % (len(idle), len(seen), node or UNNAMED, names(idle, 8))
-        own = local or (_began(job, node) if job.world and len(job.world.began) == job.world.ranks else 0)
+        own = local or sum(process.node == node for process in began.values())
         if not own or len(ranks) < own:
             have += "; only %d of the node's %s ranks show their connections" % (len(ranks), own or "unknown number of")
             found.append(HCAS.judge(subject, "unknown", want, have, _VIA, AGAIN, severity="minor"))
@@ -318,10 +318,6 @@ def _hcas(job: Job) -> List[Finding]:
             subject, want = "%s %s sees" % (job.name, node), "%d HCAs" % most
             found.append(HCAS.judge(subject, "drift", want, have, "NET/IB : Using", fix % (node or "it")))
     return found
-
-
-def _began(job: Job, node: str) -> int:
-    return sum(process.node == node for process in job.world.began.values()) if job.world is not None else 0
 
 
 def _speeds(job: Job) -> List[Finding]:

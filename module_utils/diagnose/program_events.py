@@ -14,7 +14,8 @@ from typing import Any, Dict, Optional, Tuple
 from ..core.number import whole
 from . import nccl_events
 from .checks import BOOTSTRAP, CUDA, EXIT, FABRIC_MANAGER, PORT, PROGRAM, STORE, WARNING, WATCHDOG
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Detail, Event
+from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Event
+from .exit_codes import exit_code
 from .nccl_events import CUDA_NOT_READY, FREE_PORT
 
 # Characters of a line that are matched.
@@ -332,50 +333,6 @@ GENERAL: Tuple[Tuple[str, str, str], ...] = (
         r"Expired)?\b.{0,3}[:(]|\b[Tt]imeout (?:after|waiting|exceeded)|DEADLINE_EXCEEDED"),
     ("ERROR|FATAL|CRITICAL|rror:", "error_line", r"\b(?:ERROR|FATAL|CRITICAL)\b|\b[Ee]rror: "),
 )
-DETAILS: Tuple[Detail, ...] = (
-    Detail("xid", code="45$", tier=REPORT, why="a program's channel was torn down: usually after another error of the "
-        "GPU, or the end of its process"),
-    Detail("xid", code="(?:13|31|43|68|69)$", tier=CAUSE, why="an error of a kernel or request of a program on this "
-        "GPU, less often of the GPU", fix="run the program with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`; "
-        "on one GPU only: drain the node"),
-    Detail("xid", code="79$", why="the GPU has fallen off the bus: slot, power, heat or the GPU",
-        fix="drain and restart the node; have the GPU replaced if it recurs"),
-    Detail("xid", code="(?:74|149)$", why="an error of NVLink", fix="drain the node; `nvidia-smi nvlink -e` and -s "
-        "name the link and the GPU at its end; reset the GPUs"),
-    Detail("xid", code="(?:48|94|95|63|64)$", why="an error of the GPU's memory (ECC, row remapping)",
-        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU, and replace it where rows cannot be "
-        "remapped"),
-    Detail("xid", code="(?:62|119|120|140|109|110)$", why="the GPU or its firmware (GSP) halted",
-        fix="drain the node and reset the GPU; `nvidia-bug-report.sh` for the vendor if it recurs"),
-    Detail("xid", code="154$", why="the driver's recovery action for this GPU changed",
-        fix="drain the node, and do what the line names (reset or reboot)"),
-    Detail("order", text="KeyboardInterrupt|Ctrl-C|SIGINT|signal: 2$|Received 2 death",
-        why="a user or a script interrupted the job (SIGINT, as by Ctrl-C)", fix="nothing, if that was meant; "
-        "otherwise see which shell, script or limit of time sends SIGINT"),
-    Detail("exit", code="signal 11$", tier=CAUSE, causes="a crash in native code (SIGSEGV), which may follow from an "
-        "earlier failure"),
-    Detail("exit", code="signal 7$", tier=CAUSE, causes="SIGBUS: /dev/shm is full or too small (containers: "
-        "--shm-size, --ipc=host), less often a file that was cut off"),
-    Detail("exit", code="signal 9$", tier=EFFECT, causes="SIGKILL: out of memory of the host or of the cgroup, or the "
-        "scheduler or a user ended it", fix="`dmesg -T | grep -i oom` on its node, and the memory limit of its cgroup "
-        "or pod"),
-    Detail("exit", code="signal [48]$", tier=CAUSE, causes="an instruction or arithmetic error in native code: usually "
-        "a build for another CPU"),
-    Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
-    Detail("exit", code="signal 6$", causes="the process ended itself (abort, a failed check, an exception in C++): "
-        "its lines before show why"),
-    Detail("exit", code="exit code 127$", tier=CAUSE, causes="the program, or a library of it, was not found",
-        proven=True),
-    Detail("exit", code="exit code 126$", tier=CAUSE, causes="the program may not be executed", proven=True),
-    Detail("store", text="waiting for clients", causes="a process was not started, ended before it came, came too "
-        "late, or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE"),
-    Detail("store", text="failed on SocketImpl", why="a connection to PyTorch's store, which is usually in the process "
-        "of rank 0, broke after it was made", fix="see how the process of rank 0 ended, and its own log",
-        causes="the process that holds the store ended first; less often the connection was cut"),
-    Detail("mismatch", code="PyTorch", why="PyTorch compared the ranks' calls before they reached NCCL, and they "
-        "differ", fix="look in the program for what only some ranks call: the traceback of each rank names its call",
-        causes="a branch, another number of steps, or a collective that not all ranks call", proven=True),
-)
 # fmt: on
 BY_ID: Dict[str, Event] = {**nccl_events.BY_ID, **{event.id: event for event in EVENTS}}
 _TRACEBACK = "Traceback (most recent call last)"
@@ -416,13 +373,6 @@ _REMOTE = re.compile(
 _INFO = re.compile(
     r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"
 )
-_SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
-    "TERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9, "Illegal instruction": 4,
-    "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
-}  # fmt: skip
-_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
-_NUMBER = re.compile(r"-?\d{1,5}")
 _RANK = re.compile(r"\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|^\s{0,8}\[(\d{1,8})\] is setting up")
 _JOB_RANK = re.compile(r"\[rank(\d{1,8})\]|\[default(\d{1,4})\]:|\[\d{1,7},(\d{1,7})\]<std|^(\d{1,7}): ")
 # A process group that is not of all ranks: its rank 0 is any rank of the job.
@@ -482,28 +432,6 @@ def exception(line: str, in_traceback: bool) -> Optional[Tuple[Event, Dict[str, 
         return None
     fields = {"type": match.group("type"), "code": "", "label": line[: len(line) - len(text)]}
     return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], fields
-
-
-def exit_code(fields: Dict[str, Any]) -> str:
-    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
-    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
-    if fields.get("octal"):
-        number: Optional[int] = int(fields["octal"], 8)
-    else:
-        digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), None)
-        match = _NUMBER.search(digits or words)
-        number = None if match is None else int(match.group())
-        if number is not None and ("ignal" in words or any(key.startswith("signal") for key in fields)):
-            return "signal %d" % number
-        named = _SIGNAL_NAME.search(words)
-        if named is not None and number is None:
-            return "signal %d" % _SIGNALS[named.group(1)]
-    if number is None:
-        return words[:40]
-    signal = -number if number < 0 else number - 128
-    if 0 < signal < 32:
-        return "signal %d" % signal
-    return "exit code %d" % number if number else ""
 
 
 def rank_of(line: str) -> Optional[int]:

@@ -10,9 +10,10 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 from ..core.finding import Finding
 from .checks import DUPLICATE, MISMATCH, RANKS
 from .event import CAUSE, Group
+from .jobs import Job, rival_sets
 from .log_reader import Log
 from .names import missing, numbers, of_ranks
-from .state import Communicator, Job, rival_sets
+from .state import Communicator
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
 _NOT_HERE = "a rank that is missing in the log may still have started"

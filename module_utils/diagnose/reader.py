@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from . import nccl_events
+from . import details, nccl_events
 from .event import Detail, Event, Group, Occurrence
 from .facts import Fact, may_read
 from .facts import read as read_fact
+from .folds import fold
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
 
@@ -37,7 +38,7 @@ class StateLog:
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-        self.details = _compiled(nccl_events.DETAILS)
+        self.details = _compiled(details.OF_WARNINGS)
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return the stored occurrences of all events."""
@@ -69,7 +70,7 @@ class StateLog:
         return one.event.id, one.code if one.event.by_code else by_form
 
     def _detail(self, one: Occurrence) -> Detail:
-        """Merge the rows of DETAILS that fit an occurrence."""
+        """Merge the rows of ``details`` that fit an occurrence."""
         why = fix = causes = ""
         proven = False
         tier: Optional[int] = None
@@ -85,9 +86,9 @@ class StateLog:
         return Detail(one.event.id, why=why, fix=fix, causes=causes, proven=proven, tier=tier)
 
 
-def _compiled(details: Iterable[Detail]) -> Dict[str, List[Any]]:
+def _compiled(rows: Iterable[Detail]) -> Dict[str, List[Any]]:
     found: Dict[str, List[Any]] = {}
-    for detail in details:
+    for detail in rows:
         patterns = (re.compile(part) if part else None for part in (detail.code, detail.text, detail.place))
         found.setdefault(detail.event, []).append((detail, *patterns))
     return found
@@ -253,7 +254,7 @@ class StateReader:
         elif fact.name == "retry":
             fact.fields["order"] = self.log.lines
             process.retry = fact
-        self.log.state.fold(process, fact)
+        fold(self.log.state, process, fact)
 
     def _remember(self, line: bytes, process: Process, fact: Fact) -> None:
         """Let ``_channel`` count further lines of a connection."""

@@ -12,11 +12,12 @@ from . import engine, network, waits
 from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
 from .engine import REPORTED
 from .event import Group
+from .jobs import Job, nodes_of
 from .judge import Result
 from .log_reader import Log
 from .names import hosts_of, names
 from .ranks import present
-from .state import Job, Process, nodes_of
+from .state import Process
 from .transport import collnet, transport
 
 # Checks of what makes a job slow, and ends none.

@@ -11,8 +11,9 @@ from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from ..nccl_conf.lint import lint_variable
 from .checks import EFFECT, SAME
+from .jobs import Job
 from .names import hosts_of, names
-from .state import SOCKETS, Job
+from .state import SOCKETS
 from .transport import collnet
 
 # Variables (NCCL_...) of which a difference between ranks is a fault; others are a node's own.

@@ -14,9 +14,10 @@ from ..core.finding import Finding
 from . import network
 from .checks import RANKS
 from .event import NOTICE, REPORT, WEAK
+from .jobs import Job
 from .names import hosts_of, missing, names, of_ranks
 from .reader import StateLog
-from .state import SOCKETS, Job, Process
+from .state import SOCKETS, Process
 
 
 @dataclass(frozen=True)

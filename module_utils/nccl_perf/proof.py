@@ -9,10 +9,11 @@ from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.finding import printable
 from ..diagnose import mnnvl, transport
+from ..diagnose.jobs import Job, jobs
 from ..diagnose.names import UNNAMED
 from ..diagnose.names import names as listed
 from ..diagnose.reader import StateLog
-from ..diagnose.state import Job, Process, jobs
+from ..diagnose.state import Process
 from .record import SHARP, Wanted, short_names
 from .transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
 
