@@ -94,14 +94,14 @@ def judge(log: Log) -> Result:
         slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
     facts += _calls(found_jobs, diagnosis)
-    of_ras = ras.judge(log.ras)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
     if root is None:
         slow += [finding for job in found_jobs for finding in _level(log, job)] + _readable(log)
     else:
         failures, found = _caused(failures, facts, root)
-    return Result(log, found_jobs, diagnosis, _sorted(_once([*failures, *found, *of_ras, *slow]), root), root)
+    every = _once([*failures, *found, *ras.judge(log.ras), *slow])
+    return Result(log, found_jobs, diagnosis, _sorted(every, root), root)
 
 
 def _sorted(found: Sequence[Finding], root: Optional[Root]) -> List[Finding]:

@@ -84,12 +84,11 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     proof = transport(job)
     world, by_node = job.world, nodes_of(job.processes)
     channels: Dict[str, int] = {}
+    algorithms: Dict[str, int] = {}
     for process in job.processes:
         for way, count in process.ways.items():
             name = "%s/%s" % (way.kind, way.via)
             channels[name] = channels.get(name, 0) + count
-    algorithms: Dict[str, int] = {}
-    for process in job.processes:
         for key, count in process.algorithms.items():
             algorithms[" ".join(key)] = algorithms.get(" ".join(key), 0) + count
     reduction = collnet(job)
