@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import ClassVar
 
@@ -34,27 +35,26 @@ class ActionModule(FleetAction):
         hostvars = variables["hostvars"]
         raw = {host: hostvars.raw_get(host) for host in variables["ansible_play_hosts_all"]}
         try:
-            nodes = Nodes(self, variables)
-            site = Site(
-                raw,
-                set(variables["ansible_play_hosts"]),
-                nodes,
-                display.display,
-                lambda host: str(hostvars[host].get("ansible_host") or host),
-                given["drained"],
-            )
-            kinds = Kinds(site, intent_action.bars_of)
-            values = site.values(variables["inventory_hostname"])
-            path = str(values["nccl_benchmark_results_path"] or "")
-            if given["campaign"] == "cluster":
-                result = self._cluster(site, kinds, path)
-            else:
-                days = float(values["busbar_baseline_max_age_days"])
-                result = self._localise(site, kinds, path, days, given["judged"])
+            with contextlib.closing(Nodes(self, variables)) as nodes:
+                site = Site(
+                    raw,
+                    set(variables["ansible_play_hosts"]),
+                    nodes,
+                    display.display,
+                    lambda host: str(hostvars[host].get("ansible_host") or host),
+                    given["drained"],
+                )
+                kinds = Kinds(site, intent_action.bars_of)
+                values = next(map(site.values, site.ready), {})
+                path = str(values.get("nccl_benchmark_results_path") or "")
+                if given["campaign"] == "cluster":
+                    result = self._cluster(site, kinds, path)
+                else:
+                    days = float(values.get("busbar_baseline_max_age_days", 30))
+                    result = self._localise(site, kinds, path, days, given["judged"])
         except (OSError, AnsibleError, ParseError) as error:
             said = str(error) if isinstance(error, AnsibleError) else error_text(error)
             return {"changed": False, "failed": True, "msg": f"{given['campaign']}: {said}"}
-        nodes.close()
         return {"changed": False, **result}
 
     def _cluster(self, site: Site, kinds: Kinds, path: str) -> Values:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
 
@@ -16,8 +14,8 @@ KEPT = ("changed", "failed", "msg", "rc", "skipped", "diff", "stat")
 class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"action", "arguments"})
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: dict[str, object] | None = None) -> dict[str, object]:
+        result: dict[str, object] = super().run(tmp, task_vars)
         task = self._task.copy()
         task.action, task.args = self._task.args["action"], dict(self._task.args["arguments"])
         load = self._shared_loader_obj.action_loader

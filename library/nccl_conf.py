@@ -16,7 +16,7 @@ description:
     mount namespace before the file is changed.
   - If a rail has no device, the file is not changed, and the finding names the rail.
   - On a machine of Azure, OCI, AWS or Google Cloud, variables of the image's own file stay if neither profile nor site
-    declares them and the linter accepts them; RV(notes) names them.
+    declares them and the linter accepts them; C(notes) names them.
 attributes:
   check_mode:
     support: full
@@ -34,7 +34,7 @@ options:
   accepted:
     description:
       - Variables that jobs may get from other places than O(path), C(NAME) or C(NAME=VALUE) to the site's reason. They
-        are named in RV(notes) and are not findings.
+        are named in C(notes) and are not findings.
     type: dict
     default: {}
   containers:

@@ -19,7 +19,7 @@ description:
 attributes:
   check_mode:
     support: full
-    description: Reads the same, and returns as RV(commands) what a run would execute.
+    description: Reads the same, and returns as C(commands) what a run would execute.
   diff_mode:
     support: full
     description: What the build is made from, before and after.

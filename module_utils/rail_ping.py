@@ -69,7 +69,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Ping:
-    """A ping from one end to the other. The other direction is another Ping: a path may work one way only."""
+    """A ping from one end to the other. The other direction is another Ping."""
 
     source: Peer
     target: Peer
@@ -160,19 +160,6 @@ def rounds(hosts: Sequence[str], limit: Optional[int] = None) -> Tuple[Tuple[Tup
     return tuple(found)
 
 
-def pings(pairs: Sequence[Tuple[str, str]], peers: Sequence[Peer]) -> Tuple[Ping, ...]:
-    """For each pair of hosts and each rail that both have: one ping in each direction."""
-    rails: Dict[str, Dict[int, Peer]] = {}
-    for peer in peers:
-        rails.setdefault(peer.host, {})[peer.rail] = peer
-    found = []
-    for one, other in pairs:
-        here, there = rails.get(one, {}), rails.get(other, {})
-        for rail in sorted(here.keys() & there.keys()):
-            found += [Ping(here[rail], there[rail]), Ping(there[rail], here[rail])]
-    return tuple(found)
-
-
 @dataclass(frozen=True)
 class Member:
     """One host. kind: profile and fabric. rails: those that are Ethernet. mtu: wanted, None for what each rail has."""
@@ -214,14 +201,15 @@ def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tup
         kinds.setdefault(member.kind, []).append(member)
     found: Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]] = {}
     for group in kinds.values():
-        wanted = {member.host: member.mtu for member in group}
-        peers = {member.host: [rail for rail in member.rails if rail.address] for member in group}
+        of_host = {member.host: member for member in group}
+        rails = {member.host: {rail.rail: rail for rail in member.rails if rail.address} for member in group}
         asked: Dict[str, List[PingTask]] = {member.host: [] for member in group}
-        for pairs in rounds(list(wanted), PARTNERS):
-            of_round = [peer for pair in pairs for host in pair for peer in peers[host]]
-            for ping in pings(pairs, of_round):
-                mtu = wanted[ping.source.host]
-                asked[ping.source.host].append(PingTask(ping, ping.source.mtu if mtu is None else mtu))
+        for one, other in (pair for pairs in rounds(list(of_host), PARTNERS) for pair in pairs):
+            for rail in sorted(rails[one].keys() & rails[other].keys()):
+                # A path may work one way only.
+                for source, target in ((rails[one][rail], rails[other][rail]), (rails[other][rail], rails[one][rail])):
+                    mtu = of_host[source.host].mtu
+                    asked[source.host].append(PingTask(Ping(source, target), source.mtu if mtu is None else mtu))
         for member in group:
             proven = {one.ping.source.rail for one in asked[member.host]}
             found[member.host] = tuple(asked[member.host]), _unpaired(member, proven)

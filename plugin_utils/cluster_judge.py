@@ -21,9 +21,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, lldp_leaf, nodeset, slowdown_causes
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, nodeset, slowdown_causes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_leaf
 
 # Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
 EFFICIENT = 0.90
@@ -207,9 +208,17 @@ def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> 
         shares = {one.job.name: _efficiency(one, first) if one in several else None for one in group}
         for one in group:
             job = one.job
-            of_program = {"collective": job.collective, "algorithm": job.algorithm, "size": job.max_bytes}
-            figures = {"busbw": one.busbw, "prediction": job.prediction, "efficiency": shares[job.name]}
-            rows.append(Scaling(**of_program, nodes=len(job.hosts), **figures))
+            rows.append(
+                Scaling(
+                    collective=job.collective,
+                    algorithm=job.algorithm,
+                    size=job.max_bytes,
+                    nodes=len(job.hosts),
+                    busbw=one.busbw,
+                    prediction=job.prediction,
+                    efficiency=shares[job.name],
+                )
+            )
         if len(several) > 1:
             missing = [f"{len(one.job.hosts)} nodes" for one in several if shares[one.job.name] is None]
             worse = [

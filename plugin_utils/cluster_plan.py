@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -282,9 +283,15 @@ def _jobs(
                     for one in team:
                         missing.setdefault(one.host, {})[measure.rail] = why
                     continue
-                wants = expected(settings, asked, len(team))
-                alike = {**settings.environment, **environment}
-                jobs.append(_job(settings, team, asked, alike, wants, part, several))
+                jobs.append(
+                    job_of(
+                        *(team, asked, expected(settings, asked, len(team))),
+                        name=" ".join(_words(settings, team, asked, several)),
+                        scope=settings.scope,
+                        environment={**settings.environment, **environment},
+                        scaling=part,
+                    )
+                )
             if jobs:
                 rounds.append(jobs)
     return rounds, missing
@@ -306,18 +313,10 @@ def _rail_of(team: Team, rail: int) -> tuple[str, dict[str, str]]:
     return "", {"NCCL_IB_HCA": f"={device}", "CUDA_VISIBLE_DEVICES": str(gpu)}
 
 
-def _job(
-    settings: Settings,
-    team: Team,
-    test: Measure,
-    environment: Mapping[str, str],
-    wanted: Expected,
-    scaling: bool,
-    several: bool,
-) -> Job:
+def job_of(team: Team, test: Measure, wanted: Expected, **more: Any) -> Job:
+    """Return the job of a team. more: its name, scope, environment, and what else is not the default."""
+    settings = team[0].settings
     return Job(
-        name=" ".join(_words(settings, team, test, several)),
-        scope=settings.scope,
         kind=settings.kind,
         hosts=tuple(one.host for one in team),
         names=tuple(one.name for one in team),
@@ -329,10 +328,9 @@ def _job(
         algorithm=test.algorithm,
         what=test.what,
         # One GPU of a node to one of the next uses one rail, however many others are idle.
-        rails=1 if test.collective == RAIL_COLLECTIVE or settings.scope == NVLINK_DOMAIN else len(settings.rails),
-        environment=environment,
-        scaling=scaling,
+        rails=1 if test.collective == RAIL_COLLECTIVE or more["scope"] == NVLINK_DOMAIN else len(settings.rails),
         **wanted.__dict__,
+        **more,
     )
 
 

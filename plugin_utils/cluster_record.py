@@ -190,7 +190,7 @@ _record = codec.of_class(
     findings=codec.many(result_schema.a_finding, JOBS),
     passed=codec.many(_name, IDS),
 )
-_file = codec.record(format=codec.whole(FORMAT, FORMAT), **_record.keys)
+_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
 
 
 def to_dict(record: Record) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class Record:
                 raise Invalid("is not a key of it").within(quoted(key))
 
 
-def record(optional: Collection[str] = (), others: bool = False, **of: Check) -> Record:
+def record(optional: Collection[str] = (), others: bool = False, **of: Any) -> Record:
     """Return a check of a dictionary. optional: keys that may be missing. others: it may have further keys."""
     return Record(of, optional, others)
 

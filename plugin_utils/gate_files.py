@@ -14,7 +14,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 # Roles with critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.

@@ -4,19 +4,35 @@
 
 Only nodes that are fast alone take part. The order: pairs within leaves (pairwise_search.py); the rails of accused
 nodes, each direction separately; GPU pairs of nodes that are slow alone or whose rails explain nothing; each leaf,
-leaves in pairs, and all leaves without the accused nodes. Nothing here runs a program or waits: equal nodes and results
-give equal tests, so that a playbook or a simulation can continue from stored results. localise_judge.py judges.
+leaves in pairs, and all leaves without the accused nodes. Nothing here runs a program or waits, and equal nodes and
+results give equal tests: campaign/localise.py plays it on nodes, tests on a simulation. localise_judge.py judges.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+    CLUSTER,
+    GPUS,
+    LEAF,
+    LEAVES,
+    PAIR,
+    RAILS,
+    Bar,
+    Evidence,
+    Node,
+    Result,
+    Test,
+    Way,
+    judge_figure,
+    node_outcome,
+    screened,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
     ACCUSED,
     FAIL,
@@ -27,102 +43,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search impo
     PairwiseSearch,
 )
 
-# Kinds of tests. LEAVES: hosts of two leaves alternate, so that each hop of a ring crosses the uplinks.
-PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER = "pair", "rails", "gpus", "leaf", "leaves", "cluster"
 # Tests of a rail with different good nodes: two failures accuse; a third is made where several, not all, failed twice,
 # or only one of a rail's four figures did: noise is as likely.
 RAIL_TESTS, MORE_RAIL_TESTS = 2, 3
 # Measurements of a team, a leaf or the cluster, before it is slow.
 TEAM_TESTS = 3
-
-
-@dataclass(frozen=True)
-class Node:
-    """One host, measured alone before the search.
-
-    leaf: "" where the inventory has none.   rails: numbers of the profile's.   alone: busbw of the node alone in
-    GB/s, None where it was not measured.   alone_bar: its bar.   gpus: of the profile, by index.
-    unfit: why it takes no part (busy, not reached), and what to do.
-    """
-
-    host: str
-    leaf: str = ""
-    rails: tuple[int, ...] = ()
-    alone: float | None = None
-    alone_bar: float | None = None
-    gpus: tuple[int, ...] = ()
-    unfit: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Test:
-    """A measurement over some hosts. number: of the round, from 1.
-
-    kind PAIR: a collective by Ring.   RAILS: each of ``rails`` alone, a write from the first host to the second,
-    then from the second to the first, then both at once.   GPUS: a collective within the one host, between the two
-    GPUs of each of ``pairs``, which are disjoint, all at once.   LEAF, LEAVES, CLUSTER: one over all of its hosts.
-    about: the node whose rails, or the leaves, that are tested.
-    """
-
-    # pytest collects what is called Test.
-    __test__ = False
-
-    kind: str
-    hosts: tuple[str, ...]
-    number: int
-    rails: tuple[int, ...] = ()
-    about: tuple[str, ...] = ()
-    pairs: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Way:
-    """One rail in one direction: GB/s, None without a result. both: while the other direction was loaded, too."""
-
-    rail: int
-    source: str
-    figure: float | None
-    both: bool = False
-
-
-@dataclass(frozen=True)
-class Result:
-    """figure: busbw in GB/s; None, 0 or less, or no number: no result, ``said`` has the reason.
-
-    ways: of a test of RAILS.   pairs: of a test of GPUS, the busbw of each pair in GB/s, None where there is none.
-    lost: host -> why it no longer takes part (busy, not reached).
-    """
-
-    test: Test
-    figure: float | None = None
-    said: str = ""
-    ways: tuple[Way, ...] = ()
-    pairs: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
-    lost: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The bar of a test in GB/s, of each way of RAILS and each pair of GPUS; None where unknown.
-
-    source: of the bar.
-    """
-
-    value: float | None
-    source: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """One figure against its bar. way: None but for a rail.   pair: of GPUs.   outcome: PASS, FAIL or SILENT."""
-
-    test: Test
-    figure: float | None
-    bar: Bar
-    outcome: str
-    said: str = ""
-    way: Way | None = None
-    pair: tuple[int, int] | None = None
 
 
 # A rail, whether the accused node sends, and whether both directions were loaded.
@@ -264,25 +189,17 @@ class Localisation:
         kind = asked[0].kind
         self.rounds[kind] = self.rounds.get(kind, 0) + 1
         self.tests[kind] = self.tests.get(kind, 0) + len(asked)
-        found = [self._judged(test, given.get(test, Result(test, said="no result came back"))) for test in asked]
+        complete = [given.get(test, Result(test, said="no result came back")) for test in asked]
         self._round = None
-        self.evidence += [one for one in found if one.test.kind not in (RAILS, GPUS)]
+        within = {RAILS: self._take_rails, GPUS: self._take_gpus}.get(kind)
+        if within is not None:
+            for result in complete:
+                within(result.test, result)
+            return
+        found = [self._judged(result) for result in complete]
+        self.evidence += found
         if kind == PAIR:
-            for one in found:
-                for host in one.test.hosts:
-                    self._of_host.setdefault(host, []).append(one)
-            if self.appeals is None:
-                self.pairs.take({_pair(one.test.hosts): one.outcome for one in found}, lost)
-            for one in found if self.appeals is not None else ():
-                if one.outcome == PASS:
-                    self.pairs.clear(*one.test.hosts)
-                    self._good_of_leaf = None
-        elif kind == RAILS:
-            for test in asked:
-                self._take_rails(test, given.get(test, Result(test, said="no result came back")))
-        elif kind == GPUS and self.gpus is not None:
-            for test in asked:
-                self._take_gpus(test, given.get(test, Result(test, said="no result came back")))
+            self._take_pairs(found, lost)
         elif kind == LEAF:
             for one in found:
                 self.leaves[one.test.about[0]].append(one)
@@ -291,9 +208,21 @@ class Localisation:
         else:
             self.cluster += found
 
-    def _judged(self, test: Test, result: Result) -> Evidence:
-        bar = self._bar_of(test)
-        return Evidence(test, result.figure, bar, judge_figure(result.figure, bar), result.said)
+    def _take_pairs(self, found: Sequence[Evidence], lost: Mapping[str, str]) -> None:
+        for one in found:
+            for host in one.test.hosts:
+                self._of_host.setdefault(host, []).append(one)
+        if self.appeals is None:
+            self.pairs.take({_pair(one.test.hosts): one.outcome for one in found}, lost)
+            return
+        for one in found:
+            if one.outcome == PASS:
+                self.pairs.clear(*one.test.hosts)
+                self._good_of_leaf = None
+
+    def _judged(self, result: Result) -> Evidence:
+        bar = self._bar_of(result.test)
+        return Evidence(result.test, result.figure, bar, judge_figure(result.figure, bar), result.said)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -455,22 +384,6 @@ class Localisation:
     def of_host(self, host: str) -> list[Evidence]:
         """Return the tests of a node with another."""
         return self._of_host.get(host, [])
-
-
-def screened(node: Node) -> bool:
-    """Return whether the node is free and good alone."""
-    return node.unfit is None and node_outcome(node) == PASS
-
-
-def node_outcome(node: Node) -> str:
-    return judge_figure(node.alone, Bar(node.alone_bar, ""))
-
-
-def judge_figure(figure: float | None, bar: Bar) -> str:
-    """Return PASS, FAIL or SILENT; an invalid figure, or one without a bar, proves nothing."""
-    if figure is None or bar.value is None or not math.isfinite(figure) or figure <= 0:
-        return SILENT
-    return PASS if figure >= bar.value else FAIL
 
 
 def _needs_test(tests: Sequence[Evidence]) -> bool:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation, RailSearch
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     PAIR,
     RAILS,
     Evidence,
-    Localisation,
     Node,
-    RailSearch,
     node_outcome,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -44,8 +44,8 @@ HOSTS, TESTS = 20_000, 200_000
 class MeasuredTest:
     """One test of the search with its result.
 
-    number: of its round, from 1.   kind, hosts, rails, about: as in ``localise.Test``.   figure: busbw; None without
-    one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: in GB/s, of RAILS
+    number: of its round, from 1.   kind, hosts, rails, about: as in ``localise_tests.Test``.   figure: busbw; None
+    without one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: in GB/s, of RAILS
     each way; None where unknown.   outcome: PASS, FAIL or SILENT; of RAILS and GPUS the worst.   said: why there
     is no figure.   pairs: two GPUs -> busbw.   lost: host -> why it no longer takes part.
     """
@@ -125,7 +125,7 @@ _record = codec.of_class(
     tests=codec.many(_test, TESTS),
     findings=codec.many(_finding, TESTS),
 )
-_file = codec.record(format=codec.whole(FORMAT, FORMAT), **_record.keys)
+_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
 
 
 def to_dict(record: Record) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -18,7 +19,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
     RAILS,
     Node,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
 
 # Tests of a round that are reported one by one, and characters of host names and of reasons for no figure.

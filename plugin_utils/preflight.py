@@ -17,8 +17,9 @@ from statistics import median
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Bar, Localisation, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_judge import Verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import ENOUGH, FAIL, UNKNOWN
 
 # Share of the median that a pair or a node has to reach without a bar; and figures needed for a median.

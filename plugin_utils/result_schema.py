@@ -25,7 +25,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_ports import PortGrowth
+from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import PortNeighbour
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PATH_CLASSES
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
@@ -395,8 +397,9 @@ ras_silence = record(
 )
 
 # LLDP data of a switch, in a port that anything may be plugged into.
-neighbour = record(
-    **known("rail pci"),
+neighbour = of_class(
+    PortNeighbour,
+    LIMITS,
     label=_an_id,
     netdev=text(15, _NETDEV),
     device=text(64, re.compile("|" + _DEVICE.pattern)),
@@ -425,8 +428,9 @@ def _devices_with(counters: int, devices: int) -> Check:
 health_devices, told_devices = _devices_with(100, 1000), _devices_with(200, 2000)
 
 # Counters of a rail's port since the previous run.
-port_growth = record(
-    **known("rail pci device"),
+port_growth = of_class(
+    PortGrowth,
+    LIMITS,
     link_layer=one_of("", "InfiniBand", "Ethernet"),
     speed=text(8, re.compile("[A-Z0-9]*")),
     seconds=maybe(number(0, 1e9)),

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import GPUS, RAILS, Result, Test, Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Result, Test, Way
 
 from tests.localising import ALONE, HEALTHY, RAIL, SHARE, Cluster
 
@@ -144,7 +144,7 @@ class Nodes:
             rails = tuple(one["rail"] for one in tested[pair].arguments["sessions"])
             self._ways[pair] = self._answer(RAILS, tuple(pair), rails=rails).ways
         own = {"nccl_perf": self._perf, "perftest": self._perftest}
-        results = []
+        results: list[Mapping[str, Any]] = []
         for call in calls:
             given = self.says.get((call.host, call.module), own.get(call.module, self._read)(call))
             results.append(checked(call, given if isinstance(given, dict) else {"findings": given}))

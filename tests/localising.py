@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     GPUS,
     RAILS,
     Bar,
-    Localisation,
     Node,
     Result,
     Test,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, limited, moment
 
@@ -137,7 +137,7 @@ def _of_nodes(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
 
 
 def _grouped(stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
-    groups: dict[tuple[Any, ...], list[Repair]] = {}
+    groups: dict[tuple[object, ...], list[Repair]] = {}
     for story in stories:
         result, why = story.result
         attempt = max(one.attempt for one in story.entries)

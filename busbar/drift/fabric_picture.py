@@ -36,41 +36,16 @@ def drawn(picture: Plain, title: str) -> Plain:
         tops.append(tops[-1] + BOX + BETWEEN + round(longest[row] * CHAR) * (row < len(rows) - 1))
     places = [[_x(width, len(row), i) for i in range(len(row))] for row in rows]
     bundles = [_bundle(one, places, tops) for one in picture["bundles"]]
-    switches = []
-    for number, row in enumerate(rows):
-        last = number == len(rows) - 1 and number > 0
-        for i, switch in enumerate(row):
-            x, y = places[number][i], tops[number]
-            switches.append(
-                {
-                    "x": x - min(step, 40) // 2 + 2,
-                    "y": y,
-                    "width": min(step, 40) - 4,
-                    "bad": bool(switch["bad"]),
-                    "title": switch["title"],
-                    "label": names[number][i],
-                    "text_x": x + 4,
-                    # Names of leaves stand below them, at the HCAs' end.
-                    "text_y": y - 5 if not last else y + BOX + 5,
-                    "down": last,
-                }
-            )
+    leaves = len(rows) - 1 or None
+    switches = [
+        _switch(switch, names[number][i], (places[number][i], tops[number]), step, number == leaves)
+        for number, row in enumerate(rows)
+        for i, switch in enumerate(row)
+    ]
     under = tops[-1] + BOX + (round(longest[-1] * CHAR) + PAD + 4 if len(rows) > 1 else PAD)
     across = max((step - 6) // CELL, 2)
-    hcas, deepest = [], 0
-    good: list[str] = []
-    for leaf in picture["below"]:
-        left = places[-1][leaf["at"]] - across * CELL // 2
-        for i, hca in enumerate(leaf["hcas"]):
-            x, y = left + i % across * CELL, under + i // across * CELL
-            deepest = max(deepest, y + CELL)
-            if hca["state"] == "ok":
-                good.append(f"M{x + 1},{y + 1}h5v5h-5z")
-            else:
-                hcas.append({"x": x, "y": y, "state": hca["state"], "said": hca["said"]})
-        if leaf["left_out"]:
-            hcas.append({"x": left, "y": deepest, "state": "more", "said": f"{leaf['left_out']} more"})
-            deepest += CELL
+    lefts = [x - across * CELL // 2 for row in places[-1:] for x in row]
+    hcas, good, deepest = _hcas(picture["below"], lefts, under, across)
     bad = [one for one in bundles if one["kind"] != "good"]
     return {
         "title": title,
@@ -85,6 +60,41 @@ def drawn(picture: Plain, title: str) -> Plain:
         "said": "%s: %d switches, %d HCAs, of these %d with a bad link; %d bad bundles of cables between switches"
         % (title, len(switches), len(good) + len(hcas), sum(hca["state"] != "more" for hca in hcas), len(bad)),
     }
+
+
+def _switch(switch: Plain, label: str, place: tuple[int, int], step: int, last: bool) -> Plain:
+    """last: a leaf, whose name stands below it, at the HCAs' end."""
+    (x, y), width = place, min(step, 40)
+    return {
+        "x": x - width // 2 + 2,
+        "y": y,
+        "width": width - 4,
+        "bad": bool(switch["bad"]),
+        "title": switch["title"],
+        "label": label,
+        "text_x": x + 4,
+        "text_y": y + BOX + 5 if last else y - 5,
+        "down": last,
+    }
+
+
+def _hcas(below: Sequence[Plain], lefts: Sequence[int], top: int, across: int) -> tuple[list[Plain], list[str], int]:
+    """Return the bad ones, the path of each good one and where the lowest ends. lefts: of a leaf's first column."""
+    hcas, deepest = [], 0
+    good: list[str] = []
+    for leaf in below:
+        left = lefts[leaf["at"]]
+        for i, hca in enumerate(leaf["hcas"]):
+            x, y = left + i % across * CELL, top + i // across * CELL
+            deepest = max(deepest, y + CELL)
+            if hca["state"] == "ok":
+                good.append(f"M{x + 1},{y + 1}h5v5h-5z")
+            else:
+                hcas.append({"x": x, "y": y, "state": hca["state"], "said": hca["said"]})
+        if leaf["left_out"]:
+            hcas.append({"x": left, "y": deepest, "state": "more", "said": f"{leaf['left_out']} more"})
+            deepest += CELL
+    return hcas, good, deepest
 
 
 def _x(width: int, count: int, number: int) -> int:

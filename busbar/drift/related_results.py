@@ -19,9 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 
 DAY = 86400.0
 NO_ACTIONS = "no repair was started from here; busbar remediate writes it"

@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, waivers
+from . import gate_section, health, job_bandwidth, waivers
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Run
+from .run import CLASSES, HostResult, Past, Run, Trail
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -33,9 +33,6 @@ SHARE = 0.98
 # Fields of a group that its findings have alike, and of the run.
 _OF_FINDING = ("check", "aspect", "state", "severity", "want", "source", "why", "fix", "disruption")
 _OF_RUN = ("id", "started", "ended", "limit", "version", "user", "commit", "fail_on")
-# Class, busbw and devices of a host.
-Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
-Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]
 
 
 @dataclass(frozen=True)
@@ -384,7 +381,7 @@ def _busbw(night: ReportInput) -> Plain:
         spread = statistics.median(abs(value - middle) for value in values.values())
         for host, value in sorted(values.items()):
             low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * spread
-            if len(values) >= finding_groups.FLEET and low:
+            if len(values) >= finding_groups.FLEET and low and not name.startswith(job_bandwidth.PREFIX):
                 slow.setdefault(host, []).append((value / middle, f"{name} {value:.1f} GB/s of {middle:.1f}"))
         trend = [summary["busbw"].get(name) for _, summary, _ in night.trail if summary.get("busbw")]
         runs[name] = {

@@ -14,16 +14,16 @@ from typing import Protocol
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_call
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, preflight
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import trials
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     LEAF,
     PAIR,
-    Localisation,
     Node,
     Result,
     Test,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Observations, Outcome, RollCallResult
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_wanted, intent, nodeset, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import PAIR_ALGORITHM, Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import FIGURES, Relative
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 
@@ -94,7 +93,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
     Raises ParseError, InventoryError.
     """
     hosts = inventory.variables(paths)
-    of_node: dict[str, Mapping[str, Any]] = {}
+    of_node: dict[str, Mapping[str, object]] = {}
     for host, variables in hosts.items():
         for name in (host, host.partition(".")[0], variables.get("drain_slurm_node") or host):
             of_node.setdefault(str(name), variables)
@@ -105,7 +104,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
             " otherwise, set drain_slurm_node for it"
         )
     kinds: dict[str, list[str]] = {}
-    given: dict[str, dict[str, Any]] = {}
+    given: dict[str, dict[str, object]] = {}
     for node in nodes:
         own = {name: value for name, value in of_node[node].items() if intent.mine(name)}
         key = repr([own.get(name) for name in _ALIKE])

@@ -94,6 +94,17 @@ def local_ports(host: Host, problems: List[Problem]) -> List[LocalPort]:
     return [replace(port, of_nvswitch=port.device in bridges) for port in found]
 
 
+def _missing(host: Host, tools: Sequence[str]) -> List[Finding]:
+    found: List[Finding] = []
+    for name in tools:
+        try:
+            host.tool(name)
+        except ReadError as error:
+            want, have = "installed, and writable by root alone", error.problem.message
+            found.append(node_checks.TOOLS.judge(error.problem.source, "drift", want, have))
+    return found
+
+
 def read(
     host: Host,
     devices: Sequence[str] = (),
@@ -115,13 +126,8 @@ def read(
         port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
     ]
     reading = Reading()
-    for name in TOOLS:
-        if (counters or name != "ibqueryerrors") and (partitions or name != "smpquery"):
-            try:
-                host.tool(name)
-            except ReadError as error:
-                want, have = "installed, and writable by root alone", error.problem.message
-                reading.findings.append(node_checks.TOOLS.judge(error.problem.source, "drift", want, have))
+    unused = {"ibqueryerrors": not counters, "smpquery": not partitions}
+    reading.findings += _missing(host, [name for name in TOOLS if not unused.get(name)])
     if reading.findings:
         return reading
     reading.findings.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))

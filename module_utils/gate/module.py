@@ -4,19 +4,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from typing import Any, Dict, Mapping
 
 from ..change import apply, module
-from ..core import effective_unit
+from ..core import bundle, effective_unit
 from ..core.host import Host
 from ..core.plan import Plan, merge
 from . import plan as gate
+from .read import INTENT, STAGES, GateWanted, named, owned_files, read
 
 SPEC: module.Spec = {
-    "stages": {"type": "list", "elements": "str", "choices": list(gate.STAGES)},
+    "stages": {"type": "list", "elements": "str", "choices": list(STAGES)},
     "fail": {"type": "str", "choices": ["open", "closed"], "default": "open"},
     "budget": {"type": "float", "default": 10},
     "max_share": {"type": "float", "default": 0.1},
@@ -29,13 +28,13 @@ SPEC: module.Spec = {
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    texts = json.loads(zlib.decompress(base64.b64decode(given["texts"])).decode()) if given["texts"] else {}
-    node = str(gate.named(texts[gate.INTENT])) if texts else ""
+    texts = json.loads(bundle.unpack(given["texts"])) if given["texts"] else {}
+    node = str(named(texts[INTENT])) if texts else ""
     stages = None if given["stages"] is None else tuple(given["stages"])
-    want = gate.GateWanted(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
+    want = GateWanted(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
 
     def judge() -> Plan:
-        others = effective_unit.owned_by_others(host, gate.FILES, gate.owned_files())
-        return merge(gate.plan(gate.read(host, want), want), Plan(tuple(others)))
+        others = effective_unit.owned_by_others(host, gate.FILES, owned_files())
+        return merge(gate.plan(read(host, want), want), Plan(tuple(others)))
 
     return apply.converge(host, check_mode, judge, gate.execute)

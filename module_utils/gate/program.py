@@ -3,7 +3,7 @@
 """The gate's program: check its node in seconds, with the suite's modules, and keep a faulty one out of jobs.
 
 ``gate.py STAGE [INTENT]``, with STAGE of Slurm's HealthCheckProgram (health), Prolog, Epilog, or ``command``, which
-changes nothing in Slurm. Ends with gate.KEEP_OUT if a job must not have the node, and with 0 if it may, or if the gate
+changes nothing in Slurm. Ends with KEEP_OUT if a job must not have the node, and with 0 if it may, or if the gate
 does not decide; ``command`` ends with KEEP_OUT for a verdict of fail and with 2 for unknown.
 Only an observed fault is ``fail``. What could not be read is ``unknown``, and gate_fail decides what follows.
 
@@ -30,7 +30,7 @@ from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange
-from . import plan as gate
+from . import read as gate
 from . import slurm as gate_slurm
 
 # Share of the time for a stage that the modules get (the rest is for Slurm and the state); of it, one module, one tool.

@@ -8,7 +8,8 @@ control node compares a port with others of the fleet. Limits and their sources:
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -141,7 +142,7 @@ def plan(have: NodeState) -> Plan:
         found += own
     if have.ports:
         subject = "ports of %d rails" % len(have.ports)
-        grown = [port["grown"] for port in fleet_counters(have)]
+        grown = [port.grown for port in fleet_counters(have)]
         found += [check.judge("ports", "ok", have=_most(check, grown), source=subject) for check in well.values()]
     return Plan(tuple(found))
 
@@ -167,7 +168,20 @@ def _growth(have: NodeState, port: Port) -> Optional[Growth]:
     return port_counters.grown(port, before.ports.get(port.key))
 
 
-def fleet_counters(have: NodeState) -> List[Dict[str, Any]]:
+@dataclass(frozen=True)
+class PortGrowth:
+    """Growth of a port's counters since the previous run. speed: ``NDR``.   seconds: None without an earlier record."""
+
+    rail: int
+    pci: str
+    device: str
+    link_layer: str
+    speed: str
+    seconds: Optional[float]
+    grown: Mapping[str, int]
+
+
+def fleet_counters(have: NodeState) -> List[PortGrowth]:
     """Return growth of each port's counters since the previous run, for the control node: those that moved."""
     found = []
     for port in have.ports:
@@ -177,17 +191,10 @@ def fleet_counters(have: NodeState) -> List[Dict[str, Any]]:
             moved = {name: growth.counts.get(name, 0) for name in FLEET_COUNTERS}
             moved["rx_paused_us"], moved["tx_paused_us"] = _paused("rx", growth) or 0, _paused("tx", growth) or 0
             moved["link_downed"] = port_counters.downs(port, growth) or 0
-        found.append(
-            {
-                "rail": port.rail,
-                "pci": port.pci,
-                "device": port.device,
-                "link_layer": port.link_layer or "",
-                "speed": (growth.speed if growth else port.speed) or "",
-                "seconds": growth.seconds if growth else None,
-                "grown": {name: n for name, n in moved.items() if n},
-            }
-        )
+        speed = (growth.speed if growth else port.speed) or ""
+        grown = {name: n for name, n in moved.items() if n}
+        seconds = growth.seconds if growth else None
+        found.append(PortGrowth(port.rail, port.pci, port.device, port.link_layer or "", speed, seconds, grown))
     return found
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Dict, Mapping
 
 from ..change import module
@@ -46,4 +46,5 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
     more["facts"] = {"vbios": None if images is None else ", ".join(images)}
     more["boot_id"] = have.boot_id
-    return dict(found.result(), notes=notes, devices=devices, ports=judge_ports.fleet_counters(have), **more)
+    ports = [asdict(port) for port in judge_ports.fleet_counters(have)]
+    return dict(found.result(), notes=notes, devices=devices, ports=ports, **more)

@@ -25,6 +25,7 @@ from ..core.kubelet import KUBELET
 from ..core.plan import FileChange, Plan, merge
 from ..core.systemd_files import UNITS
 from . import plan as host_limits
+from . import read as host_limits_read
 from .container_runtimes import DAEMON_JSON, KEYS, PROGRAMS, Have, flags, parse_json, parse_size
 
 DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
@@ -228,7 +229,7 @@ def _containerd(have: Have, want: Want) -> Plan:
         return Plan((judge(DROPIN, "not_owned", want_text, have_text, UNITS[0], fix % want.limits.nofile),))
     values: Dict[str, str] = {}
     for text in have.containerd.values():
-        values.update(host_limits.parse_service(text, "[Service]"))
+        values.update(host_limits_read.parse_service(text, "[Service]"))
     good = all(
         host_limits.enough(part, least)
         for name, least in (("LimitMEMLOCK", None), ("LimitNOFILE", want.limits.nofile))

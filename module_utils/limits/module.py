@@ -12,6 +12,7 @@ from ..core.plan import Plan, merge
 from ..core.size import parse_size
 from . import container_limits, container_runtimes
 from . import plan as host_limits
+from . import read as host_limits_read
 
 SPEC: module.Spec = {
     "nofile": {"type": "int", "default": 1048576},
@@ -38,7 +39,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
 
     def look() -> Plan:
         found = merge(
-            host_limits.plan(host_limits.read(host), want.limits),
+            host_limits.plan(host_limits_read.read(host), want.limits),
             container_limits.plan(container_runtimes.read(host, want.runtimes), want),
         )
         return found.with_backup(given["backup"]).limit(given["max_disruption"])

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Dict, Mapping, Tuple
 
 from ..change import module
@@ -12,7 +13,7 @@ from ..machine import profile, rails, topology
 from ..roce_qos import chain
 from ..roce_qos.config import PortConfig
 from . import neighbour
-from .plan import ASKED, AUTO, NONE, LldpIntent, RailPort, notes, plan, rail_ports, to_dicts
+from .plan import ASKED, AUTO, NONE, LldpIntent, RailPort, notes, plan, port_neighbours, rail_ports
 
 _NUMBERS = {"type": "list", "elements": "int"}
 SPEC: module.Spec = {
@@ -42,4 +43,5 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         machine = topology.read(host, ask_nvidia_smi=False)
         own = rail_ports(machine, rails.match(machine, of_site), of_site)
     heard = neighbour.read(host) if own else neighbour.LldpState()
-    return dict(plan(heard, own, want).result(), notes=notes(heard, own, want), neighbours=to_dicts(heard, own, want))
+    neighbours = [asdict(one) for one in port_neighbours(heard, own, want)]
+    return dict(plan(heard, own, want).result(), notes=notes(heard, own, want), neighbours=neighbours)

@@ -8,7 +8,7 @@ is not a fault: `docs/cabling.md#lldp`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
@@ -168,17 +168,35 @@ def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[s
     return []
 
 
-def to_dicts(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[Dict[str, Any]]:
-    """Return what the control node compares over hosts: each port with its neighbour, "" without one."""
+@dataclass(frozen=True)
+class PortNeighbour:
+    """A rail's port and its neighbour, "" without one, which the control node compares over hosts.
+
+    chassis, name: of the switch.   port, description: of its port.
+    """
+
+    rail: int
+    label: str
+    pci: str
+    netdev: str
+    device: str
+    mac: str
+    chassis: str
+    name: str
+    port: str
+    description: str
+
+
+def port_neighbours(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[PortNeighbour]:
+    """Return each port with its neighbour."""
     if want.asked == NONE:
         return []
     found = []
     for port in own:
         of_port = heard.switches(port.netdev)
         one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
-        said = {"chassis": one.chassis, "name": one.name, "port": one.port, "description": one.description}
-        of_host = {name: value for name, value in asdict(port).items() if name != "mtu"}
-        found.append({**of_host, **said})
+        of_host = (port.rail, port.label, port.pci, port.netdev, port.device, port.mac)
+        found.append(PortNeighbour(*of_host, one.chassis, one.name, one.port, one.description))
     return found
 
 

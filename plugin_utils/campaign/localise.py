@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -37,12 +36,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engi
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
-    GPUS,
-    RAILS,
-    Test,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
@@ -57,12 +53,12 @@ class Outcome:
     """
 
     record: Record
-    hosts: dict[str, dict[str, Any]]
-    cluster: dict[str, dict[str, Any]]
+    hosts: dict[str, Plain]
+    cluster: dict[str, Plain]
     folder: str
 
 
-def play(site: Site, kinds: Kinds, judged: Mapping[str, Any], path: str) -> Outcome:
+def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
     """Search among all hosts of the site. judged: host -> its result of the benchmark between nodes.
 
     path: nccl_benchmark_results_path. Raises OSError; ParseError where the inventory or the record is wrong.
@@ -121,10 +117,10 @@ class Search:
             for settings, group in trials.groups(members).items()
         ]
 
-    def _wanted_runs(self, host: str) -> Sequence[trials.Perf]:
+    def _wanted_runs(self, host: str) -> Sequence[PlainView]:
         return self._site.intent(host).get("benchmark_runs") or []
 
-    def _rail_options(self, host: str) -> dict[str, Any]:
+    def _rail_options(self, host: str) -> Plain:
         roce = self._site.values(host)["busbar_roce"] or {}
         return {"address_family": roce.get("address_family", "ipv4"), "dscp": roce.get("dscp", -1)}
 
@@ -184,14 +180,10 @@ class Search:
         return tuple(passes), why
 
     def _candidate(self, host: str) -> rail_pairs.Candidate:
-        read, values = self._infos.get(host, {}), self._site.values(host)
-        absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
-        info = host_variables.of_host({"rail_info_result": read})
-        return rail_pairs.Candidate(
-            host=host, kind="", info=info, name=self._site.name_of(host), mtu=rail_pairs.mtu_of(values), absent=absent
-        )
+        known = {"rail_info_result": self._infos.get(host, {}), "ansible_host": self._site.name_of(host)}
+        return rail_pairs.candidate(host, {**self._site.variables[host], "rail_ping_result": {}, **known}, True, False)
 
-    def _rail_call(self, host: str, mine: Sequence[Mapping[str, Any]], number: int) -> Call:
+    def _rail_call(self, host: str, mine: Sequence[PlainView], number: int) -> Call:
         values = self._site.values(host)
         names = ("seconds", "timeout", "share", "memory")
         arguments = {
@@ -238,7 +230,7 @@ class Search:
         rails = {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
         return Health(found, known, rails)
 
-    def _health_options(self, host: str) -> dict[str, Any]:
+    def _health_options(self, host: str) -> Plain:
         # The next night is held to the last one, not to this.
         return {"power_limit": self._site.values(host)["node_health_power_limit"], "record": False}
 
@@ -247,7 +239,7 @@ def _as_simulated(finding: Finding) -> Finding:
     return replace(finding, source=f"simulated: {finding.source}")
 
 
-def runs_of(of_host: Mapping[str, Any]) -> Sequence[trials.Perf]:
+def runs_of(of_host: PlainView) -> Sequence[PlainView]:
     """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
     role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
     runs = due_roles.mapping(role).get("runs") or []

@@ -163,8 +163,8 @@ def _not_judged(
 
 
 def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
-    about: About = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity}
-    return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, again=False, **about)
+    about: About = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity, "again": False}
+    return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, **about)
 
 
 def _same_boot(fabric: Fabric, end: End) -> bool | None:
@@ -198,17 +198,17 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
                 (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
     about: About = {"source": "counters", "because": root}
     if symbols:
-        have, kind = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
-        entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, kind=kind, **about)
+        have, about["kind"] = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
+        entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, **about)
         about["because"] = root or entry.finding
         yield entry
     if errors or discards:
-        fix, kind = ERRORS.fix, "links with errors"
+        fix, about["kind"] = ERRORS.fix, "links with errors"
         if not errors:
             # The cable is good: packets could not leave in time.
-            fix, kind, about["because"] = _slow_device(fabric, end, other), "links with discards", None
+            fix, about["kind"], about["because"] = _slow_device(fabric, end, other), "links with discards", None
         have = f"{'; '.join([*errors, *discards])}: {cable}"
-        yield fabric.entry(ERRORS, "drift", plane, ends, "fewer", have, fix, kind=kind, **about)
+        yield fabric.entry(ERRORS, "drift", plane, ends, "fewer", have, fix, **about)
     for one, moved in of_link.items():
         if moved.ended:
             yield _ended(fabric, plane, one, moved, ends)
@@ -232,21 +232,21 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
     have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
     state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
-    more: About = {}
+    about: About = {"source": "counters"}
     if len(counts) < 2 or not all(counts.values()):
         have, kind = f"one end {have}", "links one of whose ends reports that they went down"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
-        more = {"severity": "minor", "why": why}
+        about["severity"], about["why"] = "minor", why
     elif None in boots:
-        state, have, more = "unknown", f"{have}; whether with its host is not known", {"severity": "major"}
+        state, have, about["severity"] = "unknown", f"{have}; whether with its host is not known", "major"
         fix = (
             "see with `uptime` on the machine at the end of this cable whether it was rebooted in that time; if it was"
             f" not, {fix}"
         )
     else:
         have = f"both ends {have}"
-    ends, want = (end, other), "up all the time"
-    return fabric.entry(LINK_DOWNED, state, plane, ends, want, have, fix, kind=kind, source="counters", **more)
+    about["kind"] = kind
+    return fabric.entry(LINK_DOWNED, state, plane, (end, other), "up all the time", have, fix, **about)
 
 
 def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[End, End]) -> Entry:

@@ -201,7 +201,7 @@ def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
         for sweep, problem in zip(partial, problems, strict=True):
             have = f"a part, which another host's sweep makes good: {problem}"
             about: About = {"subject": f"{plane.label} by {sweep.host} {sweep.device}", "hosts": [sweep.host]}
-            more = {**about, "severity": "minor", "source": sweep.source}
+            more: About = {**about, "severity": "minor", "source": sweep.source}
             yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep), **more)
         return
     parts = problems[:2]
@@ -363,7 +363,7 @@ def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Findi
     )
     ends = (*fabric.ends(rail), *([place] if place else []))
     about: About = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
-    about.update(kind="rails that are not in the fabric", because=cause)
+    about["kind"], about["because"] = "rails that are not in the fabric", cause
     plane = fabric.find_plane(place) if place else None
     return fabric.entry(MISSING, "drift", plane, ends, "in the fabric", have, fix, **about)
 

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -42,7 +41,7 @@ _names = codec.many(_name, HOSTS)
 _end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
 _mark = codec.record(
     ends=codec.many(_end, 2),
-    check=result_schema.a_finding.keys["check"],  # type: ignore[attr-defined]
+    check=result_schema.a_finding.keys["check"],
     state=codec.one_of(*finding.STATES),
     said=result_schema.line,
 )
@@ -118,7 +117,7 @@ def to_dict(record: Record) -> Plain:
     }
 
 
-def _build(data: Any) -> Record:
+def _build(data: Plain) -> Record:
     _record(data)
     if len(data["taken"]) != len(data["sweeps"]):
         raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))

@@ -19,11 +19,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
 
-from .. import cabling_neighbours, lldp_leaf, lldp_uplinks, result_schema, suite
+from .. import cabling_neighbours, result_schema, suite
 from ..codec import many
 from ..fabric import cabling_plan
-from ..lldp_leaf import End, aliases
 from ..role_result import RoleResult
+from . import lldp_leaf, lldp_uplinks
+from .lldp_leaf import End, aliases
 from .table import Results
 
 ROLE = "lldp"
@@ -77,9 +78,8 @@ def join(results: Results, files: Mapping[str, Files]) -> None:
 
 def _read_ends(host: str, role: RoleResult | None) -> list[End]:
     """Return the ends of a host; [] without a valid result, which the verdict reports."""
-    names = ("rail", "netdev", "device", "chassis", "name", "port", "description", "mac")
     said = (role and role.part("neighbours", _NEIGHBOURS)) or ()
-    return [End(host, **{name: one[name] for name in names}) for one in said]
+    return [End(host, **{name: one[name] for name in one if name not in ("label", "pci")}) for one in said]
 
 
 def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:

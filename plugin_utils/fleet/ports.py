@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_ports import PortGrowth
 
-from .. import result_schema, suite
+from .. import codec, result_schema, suite
 from ..fabric import counters as fabric_rates
 from ..role_result import RoleResult
 from .table import Results
@@ -50,15 +51,18 @@ _OF_A_CABLE = {
 
 @dataclass(frozen=True)
 class Port:
-    """A port as the node reports it (judge_ports.fleet_counters), with its host."""
+    """A port as the node reports it, with its host. seconds: of the growth, which is known."""
 
     host: str
-    rail: int
-    pci: str
-    device: str
-    like: tuple[str, str]
+    grown: PortGrowth
     seconds: float
-    grown: Mapping[str, int]
+
+    @property
+    def like(self) -> tuple[str, str]:
+        return self.grown.link_layer, self.grown.speed
+
+    def count(self, name: str) -> int:
+        return self.grown.grown.get(name, 0)
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,23 @@ class Measure:
 def _symbols(port: Port) -> float | None:
     """Return errors a day after FEC; the other counter of Ethernet includes corrected ones."""
     name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    return port.grown.get(name, 0) * port_limits.DAY / port.seconds
+    return port.count(name) * port_limits.DAY / port.seconds
 
 
 def _a_day(*names: str) -> Callable[[Port], float | None]:
-    return lambda port: sum(port.grown.get(name, 0) for name in names) * port_limits.DAY / port.seconds
+    return lambda port: sum(port.count(name) for name in names) * port_limits.DAY / port.seconds
 
 
 def _of_a_million(packets: str, *names: str) -> Callable[[Port], float | None]:
     def rate(port: Port) -> float | None:
-        sent = port.grown.get(packets, 0)
-        return 1e6 * sum(port.grown.get(name, 0) for name in names) / sent if sent >= ENOUGH else None
+        sent = port.count(packets)
+        return 1e6 * sum(port.count(name) for name in names) / sent if sent >= ENOUGH else None
 
     return rate
 
 
 def _of_the_time(name: str) -> Callable[[Port], float | None]:
-    return lambda port: port.grown.get(name, 0) / 1e4 / port.seconds
+    return lambda port: port.count(name) / 1e4 / port.seconds
 
 
 # Floors have no published source: a healthy port's errors of a day, and a few millionths of the packets.
@@ -128,7 +132,9 @@ def join(results: Results, _files: object = None) -> None:
         before = results[host][ROLE]
         results[host][ROLE] = before.adding(_behind(one, before.findings) for one in findings)
     for host in {port.host for port in ports}:
-        _behind_the_fabric(host, results[host], {port.pci: port.rail for port in ports if port.host == host})
+        _behind_the_fabric(
+            host, results[host], {port.grown.pci: port.grown.rail for port in ports if port.host == host}
+        )
 
 
 def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
@@ -145,7 +151,7 @@ def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
         for port, texts, grave in _outliers(group):
             said[port.host].append(
                 PORT_OUTLIER.judge(
-                    f"{port.pci} {port.device} rail {port.rail}",
+                    f"{port.grown.pci} {port.grown.device} rail {port.grown.rail}",
                     *("drift", f"as {len(group)} ports of {' '.join(like)}", "; ".join(texts), "counters of all hosts"),
                     severity="major" if grave else None,
                 )
@@ -178,9 +184,9 @@ def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
 def _ports_of(host: str, role: RoleResult | None) -> Iterator[Port]:
     """Yield the ports of a host; none without a valid result, which the verdict reports."""
     for one in (role and role.part("ports", result_schema.health_ports)) or ():
-        if one["seconds"] is not None and one["seconds"] >= SHORTEST and one["speed"]:
-            like = (one["link_layer"], one["speed"])
-            yield Port(host, one["rail"], one["pci"], one["device"], like, one["seconds"], one["grown"])
+        grown = codec.build(PortGrowth, one)
+        if grown.seconds is not None and grown.seconds >= SHORTEST and grown.speed:
+            yield Port(host, grown, grown.seconds)
 
 
 def _behind(finding: Finding, found: Sequence[Finding]) -> Finding:

@@ -82,6 +82,7 @@ class Server:
     """The audit as it is sent, loaded once."""
 
     def __init__(self, modules: Iterable[str], folder: Path) -> None:
+        self.agreed: set[str] = set()
         path = folder / "audit.py"
         path.write_text(bundle.script(_sources(tuple(sorted(modules))), SERVE))
         # No child of ours: while there is one, each tool's end is looked for in all of /proc.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,8 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import host
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, suite
 
 from lab import store
+from lab.machine import Machine
 from tests.lab import forked
 
+Builder = Callable[[str], Machine]
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Module -> the role whose it is; kernel_args is of two.
 ROLE_OF = {role.module: role.name for role in suite.AUDITED.values()} | {"kernel_args": "iommu"}
@@ -37,10 +39,25 @@ def _forks() -> Iterator[None]:
         yield
 
 
+def few_slots(builders: Mapping[str, Builder]) -> dict[str, Builder]:
+    """The same machines with few free GID slots: they are half of a node's files."""
+
+    def few(builder: Builder) -> Builder:
+        def build(name: str) -> Machine:
+            machine = builder(name)
+            for rdma in machine.rdma:
+                rdma.gid_slots = min(rdma.gid_slots, 16)
+            return machine
+
+        return build
+
+    return {name: few(builder) for name, builder in builders.items()}
+
+
 @pytest.fixture(scope="session")
 def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lab")
-    store.create(directory)
+    store.create(directory, few_slots(store.STANDARD))
     return directory
 
 
@@ -48,7 +65,7 @@ def _lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of one file: the nodes that its LAB names, name -> builder."""
     directory = tmp_path_factory.mktemp("lab") / "lab"
-    store.create(directory, request.module.LAB)
+    store.create(directory, few_slots(request.module.LAB))
     return directory
 
 

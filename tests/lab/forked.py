@@ -14,6 +14,8 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import cache
+from types import CodeType
 from typing import Any, BinaryIO
 
 PYTHON = b"#!/usr/bin/env -S python3 -IS\n"
@@ -24,7 +26,7 @@ ETHTOOL = "usr/share/busbar-lab/bin/ethtool"
 class Fork:
     """As much of subprocess.Popen as Host.run uses."""
 
-    def __init__(self, argv: Sequence[str], source: bytes, environment: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], code: CodeType, environment: Mapping[str, str]) -> None:
         outputs, errors = os.pipe(), os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -35,7 +37,7 @@ class Fork:
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
                 os.closerange(3, 1024)
-                os._exit(_run(list(argv), source, environment))
+                os._exit(_run(list(argv), code, environment))
             finally:
                 # As of an interpreter that ends by an exception.
                 traceback.print_exc()
@@ -55,7 +57,13 @@ class Fork:
         return self.returncode
 
 
-def _run(argv: list[str], source: bytes, environment: Mapping[str, str]) -> int:
+@cache
+def _compiled(source: bytes) -> CodeType:
+    """Of all nodes that have the tool."""
+    return compile(source, "tool", "exec")
+
+
+def _run(argv: list[str], tool: CodeType, environment: Mapping[str, str]) -> int:
     gc.disable()
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
     sys.argv = argv
@@ -63,7 +71,7 @@ def _run(argv: list[str], source: bytes, environment: Mapping[str, str]) -> int:
     os.environ.update(environment)
     code = 0
     try:
-        exec(compile(source, argv[0], "exec"), {"__name__": "__main__", "__file__": argv[0]})
+        exec(tool, {"__name__": "__main__", "__file__": argv[0]})
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if isinstance(stop.code, str):
@@ -85,4 +93,4 @@ def popen(argv: Sequence[str], env: Mapping[str, str], **settings: Any) -> Fork 
             source = stream.read() if stream.read(len(PYTHON)) == PYTHON else b""
     except OSError:
         source = b""
-    return Fork(words, source, env) if source else subprocess.Popen(argv, env=dict(env), **settings)
+    return Fork(words, _compiled(source), env) if source else subprocess.Popen(argv, env=dict(env), **settings)

@@ -21,8 +21,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from lab import store
-from lab.machine import Machine
 from tests import series
+from tests.lab.conftest import few_slots
 
 Answer = Callable[..., dict[str, Any]]
 NODES = ("node01", "node02")
@@ -30,20 +30,10 @@ NODES = ("node01", "node02")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two nodes, with few free GID slots: each test puts back what it damages, and there are many tests."""
+    """The two nodes: each test puts back what it damages, and there are many tests."""
     directory = tmp_path_factory.mktemp("lab")
-    store.create(directory, {name: _with_few_slots(builder) for name, builder in store.STANDARD.items()})
+    store.create(directory, few_slots(store.STANDARD))
     return directory
-
-
-def _with_few_slots(builder: Callable[[str], Machine]) -> Callable[[str], Machine]:
-    def build(name: str) -> Machine:
-        machine = builder(name)
-        for rdma in machine.rdma:
-            rdma.gid_slots = min(rdma.gid_slots, 8)
-        return machine
-
-    return build
 
 
 # -- damaged files ---------------------------------------------------------------------------------------------------
@@ -174,7 +164,7 @@ def names(lab: Path, on_node: Answer) -> Callable[[str], dict[str, str]]:
     return of
 
 
-@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 12))
+@pytest.mark.parametrize(("node", "kind"), series.some(KIND_ON_NODE, 6))
 def test_a_damaged_file_is_survived_and_what_it_would_tell_is_never_passed(
     lab: Path, on_node: Answer, names: Callable[[str], dict[str, str]], node: str, kind: str
 ) -> None:

@@ -104,7 +104,8 @@ def audit(
 ) -> Audit:
     """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed.
 
-    host_audit is asked the same, hears the same from the same tools, and has to answer the same.
+    host_audit is asked the same, hears the same from the same tools, and has to answer the same; not again what it has
+    answered so before.
     """
 
     def ask(node: str) -> tuple[list[dict[str, Any]], int]:
@@ -114,7 +115,11 @@ def audit(
             patched.setattr(Host, "run", lambda *given: tools.run(*given))
             with shared_reads():
                 results = [on_node(module, node, check_mode=True) for module in MODULES]
-        assert sent(host_audit.ask(steps, tools)) == sent(results)
+        answers = sent(results)
+        asked = [json.dumps([step, answer]) for step, answer in zip(steps, answers, strict=True)]
+        new = [index for index, one in enumerate(asked) if one not in host_audit.agreed]
+        assert sent(host_audit.ask([steps[index] for index in new], tools)) == [answers[index] for index in new]
+        host_audit.agreed.update(asked)
         heard.update(zip(MODULES, results, strict=True))
         found = [finding for result in results for finding in result["findings"]]
         passed = [name for result in results for name in result["passed"]]
@@ -126,7 +131,7 @@ def audit(
 
 
 @pytest.fixture
-def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> Work:
+def work_here(on_node: Answer, heard: dict[str, dict[str, Any]]) -> Work:
     """What site.yml does on a node after the audit: plays the roles that are due, in their order.
 
     Of a role that is not, the audit's answer has to be what the role itself would have said at its turn. (Before
@@ -150,12 +155,6 @@ def work_here(lab: Path, on_node: Answer, heard: dict[str, dict[str, Any]]) -> W
                     itself = on_node(role.module, node, check_mode=True)
                     said_before = heard[role.module]
                     assert [itself.get(key) for key in SAID] == [said_before.get(key) for key in SAID], role.name
-        if changed:
-            # What was mended where it was broken is superfluous where it is not.
-            store.repair_broken(lab)
-            for role in roles:
-                if role.result in of_host:
-                    on_node(role.module, node)
 
     return work_on
 
@@ -267,7 +266,7 @@ def test_one_fault_is_exactly_its_finding(
     assert check not in {one["check"] for one in on_node(module, node, check_mode=True)["findings"]}
 
 
-@pytest.mark.parametrize(("node", "seed"), series.some(FIVES, 4))
+@pytest.mark.parametrize(("node", "seed"), series.some(FIVES, 3))
 def test_five_faults_at_once_are_exactly_their_findings(
     converged: Path, audit: Audit, work_here: Work, node: str, seed: int
 ) -> None:
@@ -386,7 +385,7 @@ def test_a_value_that_is_not_set_any_more_removes_nothing(
     assert [one["id"] for one in found if one["state"] not in ("unknown", "not_owned")] == []
 
 
-@pytest.mark.parametrize("node", PLATFORMS)
+@pytest.mark.parametrize("node", series.some(["node02", "node01", "node03"], 1))
 def test_a_check_writes_nothing_but_the_record_and_no_limit_of_the_run_changes_what_it_finds(
     converged: Path, on_node: Answer, node: str
 ) -> None:

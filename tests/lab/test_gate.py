@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, suite
 
 from lab import faults, store

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab import store
+from lab.machines import hgx_h100
 
 Answer = Callable[..., dict[str, Any]]
 DROPIN = "etc/default/grub.d/99-busbar.cfg"
@@ -20,7 +21,7 @@ COMMANDS = ["update-grub", "sync --file-system /boot/grub"]
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
     """A lab of its own, whose node01 was never asked for passthrough, and was booted so."""
-    store.create(tmp_path / "lab")
+    store.create(tmp_path / "lab", {"node01": hgx_h100})
     settings = tmp_path / "lab/node01/sys/etc/default/grub"
     settings.write_text(settings.read_text().replace("intel_iommu=on iommu=pt", "console=tty0"))
     subprocess.run([tmp_path / "lab/node01/sys/usr/sbin/update-grub"], check=True, capture_output=True)

@@ -22,6 +22,7 @@ from lab import qos, store, tree
 from lab.faults import CATALOGUE
 from lab.machine import Machine
 from lab.machines import hgx_h200_roce
+from tests.lab.conftest import few_slots
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node02", "node03")
@@ -33,7 +34,7 @@ RAILS = 8
 @pytest.fixture(scope="module")
 def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("two")
-    store.create(directory, dict.fromkeys(NODES, hgx_h200_roce))
+    store.create(directory, few_slots(dict.fromkeys(NODES, hgx_h200_roce)))
     return directory
 
 
@@ -41,7 +42,7 @@ def _two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(_two: Path) -> Path:
     """Two RoCE nodes whose rails all have an MTU of 9000."""
     for node in NODES:
-        tree.write_hardware(hgx_h200_roce(node), _two / node / "hw")
+        tree.write_hardware(store.healthy(_two, node), _two / node / "hw")
         for netdev in names(_two, node):
             for file, value in (("mtu", "9000"), ("operstate", "up")):
                 qos.replace(f"{_two}/{node}/hw/sys/class/net/{netdev}/{file}", f"{value}\n")
@@ -73,7 +74,7 @@ def names(lab: Path, node: str) -> list[str]:
 
 
 def test_rails_come_up_with_1500_and_what_the_site_has_set_with_that(tmp_path: Path) -> None:
-    store.create(tmp_path / "lab", {"node02": hgx_h200_roce})
+    store.create(tmp_path / "lab", few_slots({"node02": hgx_h200_roce}))
     found = links(tmp_path / "lab", "node02")
     assert [found[name]["mtu"] for name in names(tmp_path / "lab", "node02")] == [1500] * RAILS
     assert found[BOND]["mtu"] == found["enp225s0f0np0"]["mtu"] == 9000
@@ -103,7 +104,7 @@ def test_with_netplan_the_mtu_is_in_a_file_of_its_own_and_kept_by_a_boot(
         return machine
 
     lab = tmp_path / "lab"
-    store.create(lab, {"node02": with_netplan})
+    store.create(lab, few_slots({"node02": with_netplan}))
     arguments = {
         "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
         "fabric": "ethernet",
@@ -191,7 +192,7 @@ def test_full_packets_pass_between_healthy_nodes(two: Path, ask: Ask) -> None:
 
 
 def test_the_smaller_end_and_the_switch_are_named_on_both_nodes_and_silence_is_unknown(two: Path, ask: Ask) -> None:
-    tree.write_hardware(CATALOGUE["path-mtu"].apply(hgx_h200_roce("node03")), two / "node03/hw")
+    tree.write_hardware(CATALOGUE["path-mtu"].apply(store.healthy(two, "node03")), two / "node03/hw")
     says(two, "node03", "ip", "link", "set", RAIL5, "mtu", "1500")
     says(two, "node03", "ip", "link", "set", RAIL7, "down")
     found = ask(two)

@@ -16,13 +16,15 @@ from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 
 Answer = Callable[..., dict[str, Any]]
+# What on_node takes the site's values of.
+LAB = {"node01": hgx_h100}
 UNIT = f"pcie_path.unit[persisted]@{boot_unit.UNIT}"
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """A lab of its own: what is written to registers and below the system root stays."""
-    store.create(tmp_path / "lab")
+    store.create(tmp_path / "lab", LAB)
     return tmp_path / "lab"
 
 

@@ -13,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import perftest, per
 from lab import qos, store
 from lab.machine import LabError, Machine, Netdev
 from lab.machines import hgx_h200_roce
+from tests.lab.conftest import few_slots
 
 PORT = "18999"
 
@@ -20,7 +21,7 @@ PORT = "18999"
 @pytest.fixture(scope="module")
 def created(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("pair")
-    store.create(directory, dict.fromkeys(("node01", "node02"), hgx_h200_roce))
+    store.create(directory, few_slots(dict.fromkeys(("node01", "node02"), hgx_h200_roce)))
     for node in ("node01", "node02"):
         configure(directory, node, 9000)
     return directory

@@ -23,6 +23,7 @@ from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.qos import Port, Refused
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
+from tests.lab.conftest import few_slots
 from tests.lab.transcript import Transcript, texts, values
 from tests.trees import put
 
@@ -34,10 +35,8 @@ needs_dcb = pytest.mark.skipif(
 
 
 def made(fault: str = "") -> Machine:
-    """A machine with this fault, and with few free GID slots: they are thousands of files."""
-    machine = hgx_h200_roce("node02")
-    for rdma in machine.rdma:
-        rdma.gid_slots = min(rdma.gid_slots, 8)
+    """A machine with this fault."""
+    machine = few_slots({"": hgx_h200_roce})[""]("node02")
     return FAULTS[fault].apply(machine) if fault else machine
 
 

@@ -189,26 +189,6 @@ def test_the_library_reads_a_file_as_nccl_does(installed: Path, tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "-gencode=arch=compute_70,code=sm_70",
-        "-gencode arch=compute_90,code=[sm_90,sm_70]",
-        "-arch=sm_70",
-        "--generate-code=arch=compute_90,code=sm_70",
-    ],
-)
-def test_nvcc_refuses_an_architecture_that_it_does_not_know(installed: Path, tmp_path: Path, words: str) -> None:
-    source = tmp_path / "x.cu"
-    source.write_text("int main() { return 0; }\n")
-    argv: list[str | Path] = [installed / "usr/local/cuda/bin/nvcc", *words.split(), "-o", tmp_path / "x", source]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("nvcc fatal   : Unsupported gpu architecture '")
-    assert done.stderr.endswith("_70'\n")
-    assert not (tmp_path / "x").exists()
-
-
 def test_nvcc_hands_the_rest_to_the_host_compiler(installed: Path, tmp_path: Path) -> None:
     source = tmp_path / "a b.cu"
     source.write_text(
@@ -230,13 +210,6 @@ def test_the_sources_build_every_program_for_the_architecture_that_is_asked_for(
     assert "[libnccl.so.2]" in needed.stdout
     assert "[libcudart.so.13]" in needed.stdout
     assert "RPATH" not in needed.stdout.upper().replace("RUNPATH", "RPATH")
-
-
-def test_without_an_architecture_all_of_them_are_compiled_for(installed: Path, clone: Path) -> None:
-    shown = build(installed, clone, BUILDDIR="/nonexistent", MAKEFLAGS="n")
-    for arch in (75, 80, 90, 100, 120):
-        assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in shown.stdout
-    assert "-gencode=arch=compute_120,code=compute_120" in shown.stdout
 
 
 MPI_OF_ONE = """
@@ -286,14 +259,6 @@ def test_an_mpi_build_has_its_suffix_and_loads_the_library_that_it_is_linked_wit
 
 
 # -- what the programs print -----------------------------------------------------------------------------------------
-
-
-def test_the_same_run_prints_the_same_figures_and_more_bytes_reach_more(run: Run) -> None:
-    words = "-b 1M -e 8G -f 2 -g 8"
-    table = rows(run(words).stdout)
-    assert table == rows(run(words).stdout)
-    found = [(float(row[5]), float(row[7])) for row in table]
-    assert found == sorted(found)
 
 
 def test_time_and_bandwidths_of_a_row_agree(run: Run) -> None:
@@ -482,10 +447,6 @@ def test_a_gpu_in_trouble_costs_its_share_of_what_it_takes_part_in(
 ) -> None:
     root, healthy = node(fault, hgx_h200_roce()), busbw(run(WORDS))
     assert busbw(run(WORDS, root)) == pytest.approx(healthy * share, rel=0.01)
-
-
-def test_a_file_of_the_user_that_switches_p2p_off_is_felt(run: Run, node: Callable[..., Path]) -> None:
-    assert busbw(run(WORDS, node("user-p2p-off"))) < 11
 
 
 def test_a_collective_that_hangs_prints_its_devices_and_no_more(

@@ -82,13 +82,13 @@ def test_a_wrong_port_is_one_finding(heard: LldpState, number: int, check: str, 
 
 def test_of_a_bond_each_member_is_judged(heard: LldpState) -> None:
     assert found(heard, port(7, 0), port(8, 0)) == [("lldp.pfc", "drift", "h8")]
-    assert [one["port"] for one in ports.to_dicts(heard, [port(7, 0), port(8, 0)], WANT)] == ["swp1", "swp1"]
+    assert [one.port for one in ports.port_neighbours(heard, [port(7, 0), port(8, 0)], WANT)] == ["swp1", "swp1"]
 
 
 def test_what_a_switch_says_is_cut_and_printable_and_what_makes_no_sense_is_unknown(heard: LldpState) -> None:
-    [said] = ports.to_dicts(heard, [port(5)], WANT)
-    assert said["port"] == "<b>1</b>"
-    assert said["name"].startswith("\\x1b[31m<i>xxx")
-    assert len(said["name"]) <= 255
-    assert all(text.isprintable() for text in said.values() if isinstance(text, str))
+    [said] = ports.port_neighbours(heard, [port(5)], WANT)
+    assert said.port == "<b>1</b>"
+    assert said.name.startswith("\\x1b[31m<i>xxx")
+    assert len(said.name) <= 255
+    assert all(text.isprintable() for text in vars(said).values() if isinstance(text, str))
     assert found(heard, port(5)) == [("lldp.pfc", "unknown", "h5")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 
 from lab import ofed, repository
 from lab.cluster_faults import ClusterFault

@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     GPUS,
     RAILS,
-    Localisation,
     Node,
     Result,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 from tests.localising import SLOW_GPU, UPLINK, Cluster, Fault
 

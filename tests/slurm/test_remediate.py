@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm as slurm_node
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 from lab import store
 from tests import processes

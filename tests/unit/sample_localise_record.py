@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node, Way
 
 PAIR = MeasuredTest(
     number=1,

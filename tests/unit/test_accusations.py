@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import accusations
 
 INVENTORY = {"node01", "node02"}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 ID = "netdev_mtu.live[live]@0000:1b:00.0"
 

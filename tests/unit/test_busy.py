@@ -8,6 +8,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 
+from tests import readings
 from tests.trees import put, tool
 
 HEADER = "pid, process_name, used_gpu_memory [MiB]\n"
@@ -42,14 +43,7 @@ def test_a_process_that_nvidia_smi_knows_little_of_still_counts(line: str) -> No
     assert len(busy.parse_processes(HEADER + line)) == 1
 
 
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [
-        ("#!/bin/sh\necho 'Failed to initialize NVML'; exit 18\n", "exited with 18: Failed to initialize NVML"),
-        ("#!/bin/sh\n", "expected the header"),
-        (None, "is not installed"),
-    ],
-)
+@pytest.mark.parametrize(("script", "says"), readings.cases("busy_tool"))
 def test_a_tool_that_does_not_say_is_a_problem(node: Path, script: str | None, says: str) -> None:
     if script is None:
         (node / "usr/bin/nvidia-smi").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def kinds_of(**hosts: dict[str, Any]) -> Kinds:
     return Kinds(Site(hosts, set(hosts), lambda _calls: [], print), intent_action.bars_of)
 
 
-def member(facts: Any = None, name: str = "node01", there: bool = True, **given: Any) -> Member:
+def member(facts: Any = None, *, name: str = "node01", there: bool = True, **given: Any) -> Member:
     """Return the member that a host is. facts: result of its module; given: values, or ``registered`` variables."""
     registered = given.pop("registered", {})
     raw = {name: {**variables(**given), **registered}}
@@ -43,7 +44,7 @@ def test_a_node_that_can_take_part_is_reached_as_the_inventory_says() -> None:
     assert found.rails == {0: ("mlx5_0", 0)}
     assert (found.settings.gpus, found.settings.rails) == (8, tuple(range(8)))
     assert member(nccl_benchmark_address="10.0.0.1").address == "10.0.0.1"
-    slurm = {"nccl_benchmark_launcher": "srun"}
+    slurm: dict[str, Any] = {"nccl_benchmark_launcher": "srun"}
     assert member(name="node01.example", **slurm).address == "node01"
     assert member(**slurm, drain_slurm_node="gpu-1").address == "gpu-1"
     # Other values are other jobs.
@@ -104,10 +105,13 @@ def test_slurm_is_queried_where_it_drains_the_node_and_another_has_not_drained_i
     given: dict[str, Any], queried: str
 ) -> None:
     calls: list[Call] = []
+
+    def run(given_calls: Sequence[Call]) -> list[Any]:
+        calls.extend(given_calls)
+        return [{}]
+
     drained = given.pop("drained", ())
-    site = Site(
-        {"n0.site": variables(**given)}, {"n0.site"}, lambda asked: calls.extend(asked) or [{}], print, str, drained
-    )
+    site = Site({"n0.site": variables(**given)}, {"n0.site"}, run, print, str, drained)
     site.query_members(["n0.site"])
     assert [call.arguments["slurm_node"] for call in calls] == [queried]
 
@@ -253,6 +257,25 @@ SLOW = {
     "because": None,
     "id": "nccl_perf.busbw[live]@x",
 }
+
+
+def whole(text: str, _place: str) -> str:
+    return text
+
+
+def test_the_record_is_printed_written_and_printed_again_by_a_run_that_measures_nothing(tmp_path: Path) -> None:
+    assert cluster.last_table(str(tmp_path), whole) == cluster.last_table("", whole) == ""
+    run = play(2, "pair")
+    record = run.benchmark().record
+    assert record is not None
+    folder = cluster.write(run.site, record, str(tmp_path), whole)
+    assert cluster_record.read(tmp_path) == record
+    assert f"results: {folder}" in run.told
+    assert cluster.write(run.site, record, "", whole) == ""
+    text = cluster.last_table(str(tmp_path), whole)
+    assert text.startswith("\nLAST RESULT BETWEEN NODES, not of this run: scope pair, measured ")
+    (Path(folder) / "cluster.json").write_text("{}")
+    assert "cannot be read" in cluster.last_table(str(tmp_path), whole)
 
 
 def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> None:

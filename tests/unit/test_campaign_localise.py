@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_stored
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import RAILS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import RAILS
 
 from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, roots
 from tests.localising import SLOW_GPU, Cluster, Fault, wanted

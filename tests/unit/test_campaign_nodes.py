@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from ansible import context
 from ansible.errors import AnsibleError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import worker_threads
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, measure
 
@@ -40,7 +42,7 @@ class Ansible(nodes.Nodes):
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "PAUSE", 0.0)
-    monkeypatch.setattr(nodes.context, "CLIARGS", {"forks": 4})
+    monkeypatch.setattr(context, "CLIARGS", {"forks": 4})
 
 
 def in_background(*polls: Any) -> Ansible:
@@ -116,9 +118,9 @@ def test_a_job_without_an_end_is_given_up_at_its_limit() -> None:
 
 def test_a_node_that_does_not_answer_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "STEP", 0.2)
-    monkeypatch.setattr(nodes.worker_threads, "ALONE", 0.05)
+    monkeypatch.setattr(worker_threads, "ALONE", 0.05)
     free, ended = threading.Event(), list[bool]()
-    monkeypatch.setattr(nodes.worker_threads, "end_connections", lambda: ended.append(True))
+    monkeypatch.setattr(worker_threads, "end_connections", lambda: ended.append(True))
 
     def task(call: Call, _action: str, _arguments: Mapping[str, Any]) -> Any:
         return free.wait(30) if call.host == "n1" else FACTS

@@ -44,19 +44,7 @@ def test_a_setting_that_a_card_does_not_have_is_absent(tmp_path: Path, said: str
     assert (answer.settings, answer.absent) == ({}, ("LINK_TYPE_P1",))
 
 
-@pytest.mark.parametrize(
-    ("script", "name", "message"),
-    [
-        # It was not asked for, and is no answer.
-        (
-            'echo "-E- The Device doesn\'t support OTHER parameter"; exit 3',
-            "LINK_TYPE_P1",
-            r"exited with 3: -E- The Device doesn't support OTHER",
-        ),
-        # JSON that was promised and not written.
-        ("echo Configurations", "ATS_ENABLED", r"-j FILE -e query ATS_ENABLED: has written no file"),
-    ],
-)
+@pytest.mark.parametrize(("script", "name", "message"), readings.cases("firmware_no_answer"))
 def test_what_is_no_answer_is_an_error(tmp_path: Path, script: str, name: str, message: str) -> None:
     tool(tmp_path, "/usr/bin/mstconfig", script)
     with pytest.raises(ReadError, match=message):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped
                 said.append(switch(rail, **there, mfs=None, dcbx={}))
         found, want = LldpState(tuple(said), "lldpcli"), LldpIntent(asked)
         told = {**ports.plan(found, own, want).result(), "notes": ports.notes(found, own, want)}
-        results[f"node{host}"] = {"lldp": {**told, "neighbours": ports.to_dicts(found, own, want)}}
+        results[f"node{host}"] = {
+            "lldp": {**told, "neighbours": [asdict(one) for one in ports.port_neighbours(found, own, want)]}
+        }
     return results
 
 

@@ -65,20 +65,9 @@ def test_each_fault_is_its_finding() -> None:
         goldens.check("imex", f"GPUs: {name}", finding_rows.rows(found, "imex."))
 
 
-@pytest.mark.parametrize(
-    ("mask", "running", "domain", "expected"),
-    [
-        ("/etc", False, RACK, ("unknown", "major")),
-        ("/run", False, RACK, ("unknown", "major")),
-        # A job has started it, or the mask came later.
-        ("/etc", True, RACK, ("drift", "major")),
-        ("/etc", False, JOB, ("ok", "critical")),
-        ("", True, JOB, ("drift", "major")),
-        ("", True, RACK, ("ok", "critical")),
-    ],
-)
+@pytest.mark.parametrize(("mask", "running", "domain", "expected"), readings.cases("imex_masked"))
 def test_a_masked_service_is_never_started(
-    tmp_path: Path, mask: str, running: bool, domain: NvlinkDomain, expected: tuple[str, str]
+    tmp_path: Path, mask: str, running: bool, domain: NvlinkDomain, expected: list[str]
 ) -> None:
     for unit in (imex.UNIT, fabric_manager.UNIT):
         put_all(tmp_path, {f"/usr/lib/systemd/system/{unit}": "[Unit]\n"})
@@ -92,7 +81,7 @@ def test_a_masked_service_is_never_started(
     host = Host(str(tmp_path), str(tmp_path))
     have = imex.read(host, domain, ask=False)
     (service,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
-    assert (service.state, service.severity) == expected
+    assert [service.state, service.severity] == expected
     manager = judge._fabric_manager(replace(fabric_manager.read(host), version="1.2.3"), "1.2.3")
     assert manager.state == ("unknown" if mask and not running else "drift" if mask else "ok")
     for finding in (service, manager):
@@ -158,27 +147,7 @@ def test_what_the_control_node_is_told() -> None:
     assert imex.fleet_facts(GOOD, {**of, "b": gpu("b", UUID, "8")}) is None
 
 
-def smi(*gpus: tuple[str, str]) -> str:
-    """An nvidia-smi that lists GPUs of these domains, UUID and clique of each."""
-    listed = "".join(
-        f'<gpu id="0000000{n}:01:00.0"><fabric><state>Completed</state><status>Success</status>'
-        f"<cliqueId>{clique}</cliqueId><clusterUuid>{uuid}</clusterUuid></fabric></gpu>"
-        for n, (uuid, clique) in enumerate(gpus)
-    )
-    return f"cat <<'E'\n<nvidia_smi_log>{listed}</nvidia_smi_log>\nE"
-
-
-@pytest.mark.parametrize(
-    ("script", "domain", "why"),
-    [
-        (smi((UUID, "7"), (UUID.upper(), "7")), f"{UUID}.7", ""),
-        (smi((UUID, "7"), (imex.ZEROS, "0")), "", "1 of 2 GPUs have no UUID and clique of one (0001:01:00.0"),
-        (smi((UUID, "7"), (UUID, "8")), "", "its GPUs are of 2 domains"),
-        (smi(), "", "lists no GPU"),
-        ("echo what", "", "nvidia-smi -q -x: "),
-        ("exit 9", "", "nvidia-smi -q -x"),
-    ],
-)
+@pytest.mark.parametrize(("script", "domain", "why"), readings.cases("imex_domain"))
 def test_a_node_says_of_which_domain_it_is_or_why_it_cannot(tmp_path: Path, script: str, domain: str, why: str) -> None:
     tool(tmp_path, "usr/bin/nvidia-smi", script)
     said = imex.domain_of(Host(str(tmp_path), str(tmp_path)))
@@ -187,16 +156,7 @@ def test_a_node_says_of_which_domain_it_is_or_why_it_cannot(tmp_path: Path, scri
     assert bool(said[0]) != bool(said[1])
 
 
-@pytest.mark.parametrize(
-    ("said", "asked", "state"),
-    [
-        ("65536", 65536, "ok"),
-        ("4096", 65536, "drift"),
-        ("what", 65536, "unknown"),
-        (None, 65536, "unknown"),
-        (None, None, None),
-    ],
-)
+@pytest.mark.parametrize(("said", "asked", "state"), readings.cases("page_size"))
 def test_page_size(tmp_path: Path, said: str | None, asked: int | None, state: str | None) -> None:
     if said is not None:
         put_all(tmp_path, {"/usr/bin/getconf": f"#!/bin/sh\necho {said}\n"})

@@ -8,7 +8,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import mounts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
-from ansible_collections.busbar.fabric.plugins.module_utils.limits.plan import LimitsState, LimitsWanted
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import read as host_limits_read
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.plan import LimitsWanted
+from ansible_collections.busbar.fabric.plugins.module_utils.limits.read import LimitsState
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +18,8 @@ from tests import golden_rows, goldens, readings
 from tests.trees import put, put_all
 
 WANT = LimitsWanted(1048576, 8 << 30)
-LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits.LOGIN_FILE, host_limits.render_login(WANT)))
-SERVICE = ((host_limits.SERVICE_FILE, host_limits.render_service(WANT)),)
+LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits_read.LOGIN_FILE, host_limits.render_login(WANT)))
+SERVICE = ((host_limits_read.SERVICE_FILE, host_limits.render_service(WANT)),)
 GOOD = LimitsState(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
 
 
@@ -83,7 +85,7 @@ def root(tmp_path: Path) -> Path:
 
 def found(root: Path) -> dict[str, tuple[str, str, bool]]:
     """Subject -> state, aspect and whether it follows from another, of all that is not ok."""
-    plan = host_limits.plan(host_limits.read(Host(str(root), str(root))), WANT)
+    plan = host_limits.plan(host_limits_read.read(Host(str(root), str(root))), WANT)
     return {f.subject: (f.state, f.aspect, f.because is not None) for f in plan.findings if not f.ok}
 
 
@@ -104,7 +106,7 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
         (tmp_path / "proc" / pid).mkdir(parents=True)
         (tmp_path / "proc" / pid / "comm").write_text("containerd\n")
         (tmp_path / "proc" / pid / "limits").write_text(limits)
-    have = host_limits.read(Host(str(tmp_path), str(tmp_path)))
+    have = host_limits_read.read(Host(str(tmp_path), str(tmp_path)))
     assert [problem.source for problem in have.problems] == ["/proc/mounts"]
     assert not_ok(replace(GOOD, daemons=have.daemons, unread=have.unread)) == {"daemon": "unknown"}
     assert not_ok(replace(GOOD, daemons={"containerd": (("0", "0"),)}, unread=have.unread)) == {"daemon": "withheld"}
@@ -112,10 +114,10 @@ def test_limits_that_cannot_be_read_are_unknown_and_say_nothing_of_shared_memory
 
 @pytest.mark.parametrize(("text", "size"), readings.cases("shm_size"))
 def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
-    assert host_limits.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
+    assert host_limits_read.size_of_shm(mounts.parse_fstab(text), "MemTotal:        2097152 kB\n") == size
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_settings_or_none(text: str) -> None:
-    host_limits.parse_login(text)
-    host_limits.parse_service("[Manager]\n" + text)
+    host_limits_read.parse_login(text)
+    host_limits_read.parse_service("[Manager]\n" + text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -265,7 +265,7 @@ def test_what_a_switch_sends_is_judged() -> None:
 
 def test_what_travels_to_the_control_node_passes_its_gate() -> None:
     given_names = [switch(0, name="<script>\\x1b"), switch(1)]
-    sent = ports.to_dicts(heard(*given_names), [port(0), port(1), port(2)], WANT)
+    sent = [asdict(one) for one in ports.port_neighbours(heard(*given_names), [port(0), port(1), port(2)], WANT)]
     plan = ports.plan(heard(*given_names), [port(0), port(1), port(2)], WANT)
     told = json.loads(json.dumps({**plan.result(), "notes": [], "neighbours": sent}))
     assert result_schema.check("lldp", told)["neighbours"] == sent

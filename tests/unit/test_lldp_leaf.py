@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import lldp_leaf
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.lldp_leaf import End
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_leaf
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp_leaf import End
 
 
 def fabric(units: int = 2, hosts: int = 8, rails: int = 8, per_leaf: int = 1, members: int = 1) -> list[End]:

@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise, localise_judge, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_tests, nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
     GPUS,
     LEAF,
     PAIR,
     RAILS,
     Bar,
-    Localisation,
     Node,
     Result,
     Test,
@@ -236,8 +236,8 @@ def test_a_slow_uplink_or_leaf_accuses_no_node() -> None:
 
 @pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
-    assert localise.judge_figure(figure, Bar(1.0, "")) == "silent"
-    assert localise.judge_figure(1.0, Bar(None, "")) == "silent"
+    assert localise_tests.judge_figure(figure, Bar(1.0, "")) == "silent"
+    assert localise_tests.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
 def test_results_that_were_not_asked_for_are_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import process_
 from ansible_collections.busbar.fabric.plugins.modules import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
+from tests import goldens
 from tests.trees import line, put, rdma_device
 
 DEVICE = "/sys/class/infiniband/mlx5_4"
@@ -93,30 +94,60 @@ def found(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["check"], one["state"]) for one in result["findings"]]
 
 
-def test_a_good_run_is_judged_and_kept_for_check_mode(node: Path, run: Run) -> None:
-    result = run()
-    assert found(result) == []
-    assert set(result["passed"]) == {
-        f"{check}[live]@rail 0 to node02" for check in ("perftest.bandwidth", "perftest.latency", "counters.loss")
-    }
+BW, LAT = "sys/usr/bin/ib_write_bw", "sys/usr/bin/ib_write_lat"
+SLOW = {LAT: LATENCY.replace(" 2.00 ", " 70.00 ")}
+DEAF = {BW: 'echo "Couldn\'t connect to 10.0.0.2:18600" >&2; exit 1'}
+LOST = {BW: f"echo 99 > NODE/hw{DEVICE}/ports/1/hw_counters/packet_seq_err"}
+CHECK = {"check_mode": True}
+# Case -> what is otherwise on the node (text of a file, None for no file, what ib_write_bw does), and the options.
+RUNS: dict[str, tuple[Mapping[str, str | None], dict[str, Any]]] = {
+    "good": ({}, {}),
+    "a slow latency": (SLOW, {}),
+    "a slow latency, no value of the site": (SLOW, {"latency": None}),
+    "a slow latency, no bar": (SLOW, {"latency": 0}),
+    "check mode before any run": ({}, CHECK),
+    "check mode, no stored result": ({f"sys{rail_test.STORE % 'client'}": "{}"}, CHECK),
+    "a counter moves meanwhile": (LOST, {"share": 1}),
+    "the server never comes up": (DEAF, {}),
+    "not known to be idle": ({}, {"require_idle": True}),
+    "no active port": ({f"hw{DEVICE}/ports/1/state": "1: DOWN\n"}, {}),
+    "a program is not installed": ({LAT: None}, {}),
+    "no role": ({}, {"sessions": [{"role": "both"}]}),
+    "both roles": ({}, {"sessions": [SESSION, SESSION | {"role": "server"}]}),
+    "too few seconds": ({}, {"seconds": 1}),
+    "no tests": ({}, {"tests": []}),
+    "no time": ({}, {"timeout": 5}),
+    "no directory": ({}, {"hardware_root": "/no/such"}),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_comes_to(node: Path, run: Run, name: str) -> None:
+    files, options = RUNS[name]
+    for path, text in files.items():
+        if text is None:
+            (node / path).unlink()
+        elif path == BW:
+            program(node, text.replace("NODE", str(node)))
+        else:
+            put(node, path, text, 0o755)
+    result = run(**options)
+    rows = [[one[key] for key in ("check", "state", "have", "because")] for one in result.get("findings", ())]
+    programs = [line.split()[0] for line in result.get("commands", ())]
+    meaning = [words for one in result.get("sessions", ()) for words in one["meaning"]]
+    ran = (node / "calls").exists()
+    said = [*rows, result.get("passed"), programs, meaning, ran, result.get("msg")]
+    goldens.check("perftest_module", name, json.loads(json.dumps(said).replace(str(node), "NODE")))
+
+
+def test_a_good_run_is_kept_for_check_mode_until_it_is_old(node: Path, run: Run) -> None:
+    run()
     stored = run(check_mode=True)
     assert found(stored) == []
     assert "perftest.fresh[live]@rail 0 to node02" in stored["passed"]
     assert calls(node) == 1
-
-
-@pytest.mark.parametrize(("more", "missed"), [({}, True), ({"latency": None}, True), ({"latency": 0}, False)])
-def test_latency_has_a_bar_unless_the_site_wants_none(node: Path, run: Run, more: dict[str, Any], missed: bool) -> None:
-    put(node / "sys", "/usr/bin/ib_write_lat", LATENCY.replace(" 2.00 ", " 70.00 "), 0o755)
-    assert found(run(**more)) == ([("perftest.latency", "drift")] if missed else [])
-
-
-def test_check_mode_runs_nothing_and_says_what_it_would(node: Path, run: Run) -> None:
-    result = run(check_mode=True)
-    assert found(result) == [("perftest.bandwidth", "unknown")]
-    assert "nothing was measured yet" in result["findings"][0]["have"]
-    assert [line.split()[0] for line in result["commands"]] == ["ib_write_bw", "ib_write_lat"]
-    assert not (node / "calls").exists()
+    assert found(run(check_mode=True, max_age_days=0)) == [("perftest.fresh", "unknown")]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
@@ -139,27 +170,6 @@ def test_what_another_test_measures_leaves_the_last_result_as_it_is(node: Path, 
     assert ("perftest.bandwidth", "unknown") in found(run(check_mode=True))
 
 
-def test_an_old_result_is_unknown(run: Run) -> None:
-    run()
-    assert found(run(check_mode=True, max_age_days=0)) == [("perftest.fresh", "unknown")]
-
-
-def test_a_store_that_is_no_result_is_unknown(node: Path, run: Run) -> None:
-    put(node / "sys", rail_test.STORE % "client", "{")
-    [finding] = run(check_mode=True)["findings"]
-    assert "is not a stored result" in finding["have"]
-
-
-def test_a_counter_that_moves_meanwhile_is_the_cause_of_a_slow_rail(node: Path, run: Run) -> None:
-    program(node, f"echo 99 > {node / 'hw'}{DEVICE}/ports/1/hw_counters/packet_seq_err")
-    result = run(share=1)
-    loss, slow = sorted(result["findings"], key=lambda one: str(one["check"]))
-    assert (loss["check"], loss["have"]) == ("counters.loss", "packet_seq_err +92")
-    assert (slow["check"], slow["because"]) == ("perftest.bandwidth", loss["id"])
-    [session] = result["sessions"]
-    assert session["meaning"] == ["packet_seq_err +92: the other end reported missing packets"]
-
-
 def test_a_server_that_is_not_up_yet_is_knocked_at_again(node: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     # As long as the slowest machine may take for three calls.
     monkeypatch.setattr(rail_test, "KNOCK", 120.0)
@@ -167,20 +177,6 @@ def test_a_server_that_is_not_up_yet_is_knocked_at_again(node: Path, run: Run, m
     program(node, f'[ "$(wc -l < {node / "calls"})" -ge 3 ] || {{ {says}; }}')
     assert found(run(timeout=120)) == []
     assert calls(node) == 3
-
-
-def test_a_server_that_never_comes_up_is_given_up(node: Path, run: Run) -> None:
-    program(node, 'echo "Couldn\'t connect to 10.0.0.2:18600" >&2; exit 1')
-    [finding] = run()["findings"]
-    assert (finding["check"], finding["state"]) == ("perftest.bandwidth", "unknown")
-    assert "does not listen" in finding["have"]
-
-
-def test_a_hanging_program_is_ended_in_time(node: Path, run: Run) -> None:
-    program(node, "sleep 60")
-    start = time.monotonic()
-    assert ("perftest.bandwidth", "unknown") in found(run(timeout=4, seconds=3))
-    assert time.monotonic() - start < 30
 
 
 def test_both_programs_of_a_server_wait_at_once(node: Path, run: Run) -> None:
@@ -194,41 +190,8 @@ def test_both_programs_of_a_server_wait_at_once(node: Path, run: Run) -> None:
     assert "perftest.served[live]@rail 0 from node02" in result["passed"]
 
 
-def test_nothing_runs_beside_a_job_or_where_that_is_not_known(node: Path, run: Run) -> None:
-    result = run(require_idle=True)
-    assert found(result) == [("perftest.idle", "unknown"), ("perftest.bandwidth", "unknown")]
-    assert result["findings"][1]["because"] == result["findings"][0]["id"]
-    assert not (node / "calls").exists()
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "says"),
-    [
-        (f"hw{DEVICE}/ports/1/state", "1: DOWN\n", "mlx5_4 has no ACTIVE port"),
-        ("sys/usr/bin/ib_write_lat", None, "ib_write_lat: is not installed"),
-    ],
-)
-def test_what_keeps_a_test_from_running_is_named(node: Path, run: Run, path: str, text: str | None, says: str) -> None:
-    if text is None:
-        (node / path).unlink()
-    else:
-        put(node, path, text)
-    [finding] = run()["findings"]
-    assert finding["state"] == "unknown"
-    assert says in finding["have"]
-    assert not (node / "calls").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"sessions": [{"role": "both"}]}, "a session has"),
-        ({"sessions": [SESSION, SESSION | {"role": "server"}]}, "of both roles"),
-        ({"seconds": 1}, "seconds be 3 or more"),
-        ({"tests": []}, "name one at least"),
-        ({"timeout": 5}, "timeout more than seconds"),
-        ({"hardware_root": "/no/such"}, "is not a directory"),
-    ],
-)
-def test_a_wrong_argument_is_one_sentence(run: Run, more: dict[str, Any], says: str) -> None:
-    assert says in run(**more)["msg"]
+def test_a_hanging_program_is_ended_in_time(node: Path, run: Run) -> None:
+    program(node, "sleep 60")
+    start = time.monotonic()
+    assert ("perftest.bandwidth", "unknown") in found(run(timeout=4, seconds=3))
+    assert time.monotonic() - start < 30

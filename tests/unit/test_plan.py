@@ -3,7 +3,8 @@ from __future__ import annotations
 from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import Busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan, judged, merge
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan, merge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_result
 
 
 def drift(check: str, disruption: str) -> Finding:
@@ -35,11 +36,8 @@ def test_result_carries_what_is_wrong_in_full_and_what_is_right_by_id() -> None:
     assert result["passed"] == ["a.good[live]@eth0"]
     assert result["evidence"] == {"a.good[live]@eth0": ["on", "/sys"]}
     assert result["changed"] is False
-    both = judged([good, drift("a.worse", "none")], result)
-    assert ([finding["check"] for finding in both["findings"]], both["evidence"]) == (
-        ["a.bad", "a.worse"],
-        result["evidence"],
-    )
+    more = role_result(result).adding([good, drift("a.worse", "none")])
+    assert ([finding.check for finding in more.findings], more.evidence) == (["a.bad", "a.worse"], result["evidence"])
 
 
 def test_diff_shows_content_and_mode_and_absence() -> None:

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, cluster_record, localise_record, manifest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_read
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, localise_record, manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import LeftOut
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node, Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 from busbar.drift import (
     actions,
@@ -134,8 +136,8 @@ def at_the_gate(_folder: Path) -> dict[str, Any]:
     for i in range(100):
         reason = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
         state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
-        have = gate.GateState(
-            {gate.PROGRAM: ""}, {}, state={**state, "kept_out": reason}, now=FINISHED + 3600 * (50 + i)
+        have = gate_read.GateState(
+            {gate_read.PROGRAM: ""}, {}, state={**state, "kept_out": reason}, now=FINISHED + 3600 * (50 + i)
         )
         # Too old, and so unknown, and out of service.
         told = tuple(each for each in gate._seen(have) if not each.ok)

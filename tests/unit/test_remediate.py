@@ -14,11 +14,18 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import action_log, codec, localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Node
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import machine, plan, proof, report, rollout
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
+    action_log,
+    machine,
+    plan,
+    proof,
+    report,
+    rollout,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import Remediation, State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, Limits, NodePlan
 
@@ -253,7 +260,8 @@ def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, host
     hostvars = HostVars(a={}, **{host: {**registered, "remediate_state": states.get(host)} for host in "bcdef"})
     assert play_nodes("abcdef", hostvars, f"remediate_{play}") == hosts
     assert play_nodes("a", hostvars, f"remediate_{play}") == ["!all"]
-    assert play_nodes("a", {}, f"remediate_{play}") == ["!all"]
+    no_variables: Any = {}
+    assert play_nodes("a", no_variables, f"remediate_{play}") == ["!all"]
 
 
 class Play:

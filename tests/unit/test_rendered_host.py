@@ -10,6 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import g
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.limits import read as host_limits_read
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
@@ -33,8 +34,8 @@ KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK
 REPOSITORY = Repository("mofed", "https://mirror/doca/", KEY, {"doca-ofed": "3.2.1*"})
 FILES = {
     grub_settings.DROPIN: grub_settings.render_dropin(KERNEL_ARGS),
-    host_limits.LOGIN_FILE: host_limits.render_login(LIMITS),
-    host_limits.SERVICE_FILE: host_limits.render_service(LIMITS),
+    host_limits_read.LOGIN_FILE: host_limits.render_login(LIMITS),
+    host_limits_read.SERVICE_FILE: host_limits.render_service(LIMITS),
     container_limits.DROPIN: container_limits.render(RUNTIMES),
     container_runtimes.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
     ofed_state.UMAD_LIST: ofed.UMAD_TEXT,

@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
     verdict,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils import measure as measure_plan
 
 from busbar import cli, gate, measure
 from busbar.command_line import print_list
@@ -268,10 +269,10 @@ def of_gate(_folder: Path) -> object:
 def of_measure(folder: Path) -> object:
     night: Any = object.__new__(measure._MeasureRun)
     night.__dict__.update(_arguments=SimpleNamespace(verbose=False), _paths=["/i"], _results=folder, _height=0)
-    night.__dict__.update(
-        _max_age=30, _budget=9, _measure=SimpleNamespace(night=lambda _now: ("d", 0), plan_lines=plan_lines)
-    )
-    night._print_plan(None, 1.0, 0.0, True)
+    night.__dict__.update(_max_age=30, _budget=9)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measure_plan, "plan_lines", plan_lines)
+        night._print_plan(None, 1.0, 0.0, True)
     results = {f"n{i}": HostResult(f"n{i}", "complete", (replace(MTU, have=f"{i}"),)) for i in range(300)}
     night._report(results, [f"where it is: {'x ' * 80}"] * 30)
     return None
@@ -300,16 +301,12 @@ def of_history(folder: Path) -> object:
     return cli.main(["report", "--history", str(folder / "h"), "--list"])
 
 
-SIZE = "size --parameters 70B --profile hgx-h100 --nodes 16 --tp 8 --pp 4 --zero 3 --tokens 4M --mfu 40 --busbw 300"
-
-
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
     "show",
     [
         *(of_lint, of_diagnose, of_gate, of_measure, of_preflight, of_history),
         lambda _folder: print(hang.text(REPORT, terminal.WIDTH)),
-        lambda _folder: cli.main([*SIZE.split(), "--micro-batches", "8"]),
         lambda _folder: print_list([f"look at this: {i}" for i in range(900)], "-v", "doubt"),
         lambda _folder: print(screen.cut("row\n" * 900 + "in all\n", 80, "-v")),
     ],

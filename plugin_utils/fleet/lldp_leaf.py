@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 
-from .fabric.cabling_plan import Cable, Plan
+from ..fabric.cabling_plan import Cable, Plan
 
 LEAF = Check(
     "lldp.leaf",
