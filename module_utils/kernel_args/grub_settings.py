@@ -14,7 +14,6 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core.host import ParseError
-from ..driver.kernels import GRUB_DEFAULT
 from . import grub
 from .line import Arg, edit, parse, split
 
@@ -151,7 +150,7 @@ def arguments(files: Sequence[Tuple[str, str]]) -> Optional[str]:
     files: path -> text, the drop-in among them.
     """
     values: Dict[str, Optional[str]] = {LINUX: "", DEFAULT: ""}
-    for path, text in sorted(files, key=lambda file: (file[0] != GRUB_DEFAULT, file[0])):
+    for path, text in sorted(files):
         if path == DROPIN:
             _apply(values, parse_dropin(text))
         elif not evaluate(text, values):
