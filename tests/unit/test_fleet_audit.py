@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import fleet_audit
-from ansible_collections.busbar.fabric.plugins.plugin_utils import worker_threads
+from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, worker_threads
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -42,11 +43,11 @@ def test_every_host_is_asked_once_and_no_more_at_a_time_than_there_are_forks() -
 @pytest.mark.parametrize(("engine", "expected"), [("ssh", "by_task"), ("slurm", "failed")])
 def test_slurm_audits_only_where_it_is_the_engine(engine: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_given: object) -> None:
-        raise fleet_audit.SlurmError("x")
+        raise SlurmError("x")
 
     plugin: Any = object.__new__(fleet_audit.ActionModule)
     monkeypatch.setattr(plugin, "_audit_by_slurm", refuse)
-    monkeypatch.setattr(fleet_audit.ansible_core, "worker_runs_tasks", lambda: None)
+    monkeypatch.setattr(ansible_core, "worker_runs_tasks", lambda: None)
     given = {"heard": "x", "manifest": "", "collect": False, "engine": engine, "host_timeout": 1.0, "overlap": False}
     assert plugin.act({"ansible_play_hosts": ["a"], "hostvars": {}}, given)[expected]
 
