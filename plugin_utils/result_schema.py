@@ -547,7 +547,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     # fix: advice for a host that was not queried.
     "": {"due": due, "fix": line},
     "busy_info": {"reasons": lines, "unload_first": lines},
-    "gate_info": {"state": maybe(gate_state)},
+    "gate": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
     "node_health": {"boot_id": text(64, line=True), "devices": health_devices, "imex": imex, "ports": health_ports},
@@ -613,7 +613,7 @@ _STARTED: dict[str, Check] = {
 # Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
     *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
-    "recognition",
+    *("recognition", "state"),
 )
 _NEEDED = ("findings", "passed")
 
