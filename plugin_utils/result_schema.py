@@ -551,8 +551,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
     "node_health": {"boot_id": text(64, line=True), "devices": health_devices, "imex": imex, "ports": health_ports},
-    "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
-    "nccl_cluster_record": {"due": due},
+    "nccl_cluster": {"due": due, "member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {
         "measured": measured,
@@ -613,7 +612,7 @@ _STARTED: dict[str, Check] = {
 # Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
     *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
-    *("recognition", "state"),
+    *("recognition", "state", "member", "unfit"),
 )
 _NEEDED = ("findings", "passed")
 

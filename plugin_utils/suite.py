@@ -114,7 +114,7 @@ SUITE = (
     ),
     # Between nodes: benchmark.yml measures, the nightly audit reads each node's stored result.
     Role(
-        *("nccl_cluster", "nccl_cluster_record", ("nccl_cluster",)),
+        *("nccl_cluster", "nccl_cluster", ("nccl_cluster",)),
         play="benchmark",
         audited=True,
         home="nccl_benchmark",

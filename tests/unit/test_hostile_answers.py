@@ -310,8 +310,8 @@ BEFORE: dict[str, Any] = {
     "node_lock_result": {**ANSWER, "held": True, "holder": None},
 }
 SAYS: dict[str, Any] = {
-    "nccl_cluster_member": FACTS,
-    "nccl_cluster_record": {**ANSWER, "due": "x"},
+    "member": FACTS,
+    "record": {**ANSWER, "due": "x"},
     "rail_info": rails_of(1),
     "node_health": ANSWER,
 }
