@@ -546,7 +546,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
     # Keys of a role with several modules, or of the control node.
     # fix: advice for a host that was not queried.
     "": {"due": due, "fix": line},
-    "busy_info": {"reasons": lines, "unload_first": lines},
     "gate": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
@@ -593,6 +592,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
     "rail_info": {"info": info, "busy": lines},
+    "reboot": {"reasons": lines, "unload_first": lines},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
         **each(("topology", "draft"), anything),
