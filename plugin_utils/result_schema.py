@@ -212,7 +212,7 @@ _info = of_class(
 
 
 def info(value: Any) -> None:
-    """Check rail_info's result, with each rail once."""
+    """Check ``rail_info`` of topology_info's result, with each rail once."""
     _info(value)
     numbers = [one["number"] for one in value["rails"]]
     if len(set(numbers)) != len(numbers):
@@ -591,12 +591,11 @@ ANSWERS: dict[str, dict[str, Check]] = {
     },
     "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
-    "rail_info": {"info": info, "busy": lines},
     "reboot": {"reasons": lines, "unload_first": lines},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
         **each(("topology", "draft"), anything),
-        "doubts": lines,
+        **each(("doubts", "busy"), lines),
         "fabric": on_fabric,
         "rail_info": info,
         "recognition": record((), False, **_RECOGNITION),
@@ -612,7 +611,7 @@ _STARTED: dict[str, Check] = {
 # Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
     *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
-    *("recognition", "state", "member", "unfit"),
+    *("recognition", "state", "member", "unfit", "busy"),
 )
 _NEEDED = ("findings", "passed")
 

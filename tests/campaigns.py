@@ -80,12 +80,12 @@ def altered(**values: Any) -> dict[str, Any]:
 
 
 def kind_of(call: Call) -> str:
-    """Return the module's phase, or the module that has none."""
-    return str(call.arguments.get("phase", call.module))
+    """Return the module's phase or subset, or the module that has none."""
+    return str(call.arguments.get("phase") or call.arguments.get("subset") or call.module)
 
 
 def rails_of(number: int) -> dict[str, Any]:
-    """Return the result of rail_info of a node."""
+    """Return the rails of a node, as topology_info does."""
     rails = [
         {
             "number": rail,
@@ -104,7 +104,7 @@ def rails_of(number: int) -> dict[str, Any]:
         }
         for rail in range(8)
     ]
-    return {**ANSWER, "info": {"product": None, "driver": None, "rails": rails, "missing": {}}, "busy": []}
+    return {**ANSWER, "rail_info": {"product": None, "driver": None, "rails": rails, "missing": {}}, "busy": []}
 
 
 def finding(check: str, state: str, have: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Nodes:
         return {
             "member": altered(name=call.host),
             "record": {**ANSWER, "due": "scope cluster: never measured"},
-            "rail_info": rails_of(self.cluster.hosts.index(call.host)),
+            "rails": rails_of(self.cluster.hosts.index(call.host)),
             "node_health": {**ANSWER, "boot_id": "1", "devices": [], "ports": []},
         }[kind_of(call)]
 
