@@ -23,7 +23,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench repair gate golden mutants clean
+.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench localise repair gate golden mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -146,6 +146,9 @@ lab: setup ## two simulated nodes, site.yml on them; as root in containers with 
 
 bench: setup ## figures, printed and never asserted
 	$(BIN)/pytest -q -s tests/bench
+
+localise: setup ## what the search for slow nodes finds and costs: 1,000 simulated searches a line, some 20 minutes on one core
+	BUSBAR_BENCH_SEARCHES=1000 $(BIN)/pytest -q -s tests/bench/test_localise.py
 
 repair: setup ## eight faults between nodes, one by one and three together: found, mended or kept out; half an hour, as root
 	$(BIN)/pytest -q -s tests/repair

@@ -40,9 +40,9 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     return of_states(finding.state for finding in findings(judgement))
 
 
-def load(directory: Path) -> Collector:
-    """Read the records below a directory. Raises JobFilesError, OSError."""
-    collector = Collector()
+def load(directory: Path, since: int = 0) -> Collector:
+    """Read the records below a directory, those since a time (microseconds). Raises JobFilesError, OSError."""
+    collector = Collector(since)
     for path in walk(directory):
         try:
             with open_regular(path) as stream:
@@ -51,7 +51,7 @@ def load(directory: Path) -> Collector:
                     collector.add_line(line.decode("utf-8", "replace"))
         except OSError:
             collector.refused += 1
-    if not collector.records:
+    if not collector.records and not since:
         raise JobFilesError(f"{directory} has no record of NCCL's Inspector (format v4, NCCL 2.28 and later)")
     return collector
 

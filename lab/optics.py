@@ -33,7 +33,8 @@ def _has_own(machine: Machine, rdma: Rdma) -> bool:
 def hwmon(machine: Machine, rdma: Rdma) -> dict[str, str | int]:
     """Return files below the PCI function."""
     folder, now = f"hwmon/hwmon{machine.rdma.index(rdma)}", 1000 * rdma.degrees
-    values = {"name": "mlx5", "temp1_input": now, "temp1_highest": now, "temp1_crit": 105_000, "temp1_label": "asic"}
+    values: dict[str, str | int] = {"name": "mlx5", "temp1_label": "asic", "temp1_crit": 105_000}
+    values |= {"temp1_input": now, "temp1_highest": now}
     return {f"{folder}/{name}": value for name, value in values.items()} if _has_own(machine, rdma) else {}
 
 

@@ -14,6 +14,7 @@ import functools
 import getpass
 import sqlite3
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 
 from .. import __version__, private_tempdir
 from ..command_line import PACKAGES, complain, not_installed
+from ..job_files import JobFilesError
 from . import (
     ageing,
     compare,
     findings_part,
     inventory,
+    job_bandwidth,
     lock,
     merge,
     notify,
@@ -150,7 +153,7 @@ def _begun(
 
 def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
     with Progress() as progress:
-        return runner.run(
+        found = runner.run(
             arguments.inventory,
             arguments.limit,
             expected,
@@ -160,6 +163,12 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
             arguments.timeout,
             _engine(arguments),
         )
+    if arguments.inspector:
+        try:
+            return job_bandwidth.add(found, arguments.inspector, time.time())
+        except (JobFilesError, OSError) as error:
+            complain("drift", f"--inspector: {error}", 0)
+    return found
 
 
 @contextlib.contextmanager

@@ -34,6 +34,8 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     more.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
     text = "timeout of the run in seconds (%(default)s)"
     more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
+    text = "plot the busbw of jobs, too: records of NCCL's Inspector, of the last day"
+    more.add_argument("--inspector", type=Path, metavar="DIRECTORY", help=text)
     command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
     _outputs(command, more)
     add_ansible(command)

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, waivers
+from . import gate_section, health, job_bandwidth, waivers
 from .compare import NIGHTS, Changes, Mark
 from .run import CLASSES, HostResult, Run
 
@@ -384,7 +384,7 @@ def _busbw(night: ReportInput) -> Plain:
         spread = statistics.median(abs(value - middle) for value in values.values())
         for host, value in sorted(values.items()):
             low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * spread
-            if len(values) >= finding_groups.FLEET and low:
+            if len(values) >= finding_groups.FLEET and low and not name.startswith(job_bandwidth.PREFIX):
                 slow.setdefault(host, []).append((value / middle, f"{name} {value:.1f} GB/s of {middle:.1f}"))
         trend = [summary["busbw"].get(name) for _, summary, _ in night.trail if summary.get("busbw")]
         runs[name] = {

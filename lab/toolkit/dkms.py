@@ -255,7 +255,8 @@ def dkms(node: Node, argv: list[str]) -> None:
 
 def common_postinst(node: Node, argv: list[str]) -> None:
     """Build for the running kernel and the newest; missing headers are said, and are no failure."""
-    module = Module(node, *argv[:2])
+    name, version = argv[:2]
+    module = Module(node, name, version)
     if module.added:
         module.remove(module.kernels)
     module.add()

@@ -121,9 +121,9 @@ class End:
             **common,
             mtu=port.stale_mtu or qos.active_mtu(min(qos.shown(self.root, name, "mtu") for name in below)),
             switch=int(interfaces(self.root)[below[0]]["switch"]),
-            gid=pcie.read(f"{self.directory}/ports/1/gid_attrs/types/{self.given.get('-x', 0)}"),
+            gid=pcie.read(f"{self.directory}/ports/1/gid_attrs/types/{self.given.get('-x', '0')}"),
             # A class that is forced on the device goes before the program's own.
-            dscp=int(forced or self.given.get("--tclass", 0)) >> 2,
+            dscp=int(forced or self.given.get("--tclass", "0")) >> 2,
             table=tuple(port.table) if port.trust == "dscp" else (),
             pfc=port.pfc,
         )

@@ -215,7 +215,9 @@ class _Member:
 class Collector:
     """Take in the lines of a job's files, in any order, with memory that does not grow with their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, since: int = 0) -> None:
+        """since: microseconds since 1970; records that were written before are left out."""
+        self.since = since
         self.members: Dict[str, Dict[int, _Member]] = {}
         # Host and collective -> busbw in steps of 2 % -> records.
         self.figures: Dict[Tuple[str, Operation], Dict[int, int]] = {}
@@ -234,6 +236,8 @@ class Collector:
 
     def add(self, record: Record) -> None:
         """Count a record."""
+        if record.time < self.since:
+            return
         member = self.members.get(record.communicator, {}).get(record.rank)
         if member is None:
             if self.count >= _MOST_MEMBERS:
@@ -267,15 +271,11 @@ def judge(collector: Collector, now: int) -> Judgement:
         late += found
         if now - newest >= QUIET:
             behind += _behind(communicator, members, (now - newest) // 1000000)
-    figures = [
-        Figure(host, operation, sum(steps.values()), 1.02 ** _median(steps))
-        for (host, operation), steps in sorted(collector.figures.items())
-    ]
     sizes = [max(member.ranks for member in members.values()) for members in collector.members.values()]
     return Judgement(
         list({one.process: one for one in sorted(late, key=lambda one: one.lost)}.values())[::-1],
         behind,
-        figures,
+        figures(collector),
         missing,
         max(sizes, default=0),
         len(sizes),
@@ -283,6 +283,14 @@ def judge(collector: Collector, now: int) -> Judgement:
         collector.refused,
         compared,
     )
+
+
+def figures(collector: Collector) -> List[Figure]:
+    """Return the busbw of each host and collective."""
+    return [
+        Figure(host, operation, sum(steps.values()), 1.02 ** _median(steps))
+        for (host, operation), steps in sorted(collector.figures.items())
+    ]
 
 
 def _median(steps: Mapping[int, int]) -> int:

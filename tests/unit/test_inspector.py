@@ -14,6 +14,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import insp
 
 from busbar import inspector as command
 from busbar.cli import main
+from busbar.drift import job_bandwidth
+from busbar.drift.run import HostResult
 
 NOW = 1_795_000_000_000_000
 MINUTE = 60 * 10**6
@@ -151,3 +153,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]
     assert main(["diagnose", "--inspector", str(tmp_path), "--all"]) == 2
     assert "busbw: n1: AllReduce of 1M: 2.1 GB/s (median of 40)" in capsys.readouterr().out
+
+
+def test_the_bandwidth_of_jobs_is_a_series_of_each_host(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = [line(rank, number, 500) for number in range(20)] + [line(rank, 20, 900, size=1 << 30)]
+        (tmp_path / f"{rank}.log").write_text("\n".join(lines))
+    hosts = {name: HostResult(name, "complete") for name in ("n0", "n1.example", "n2.a", "n2.b", "n3")}
+    found = job_bandwidth.add(hosts, tmp_path, NOW / 1e6 + 60)
+    # Which of two hosts a short name means is not known.
+    assert {host for host, result in found.items() if result.busbw} == {"n0", "n1.example"}
+    [(name, values)] = found["n1.example"].busbw.items()
+    assert (name, values["bar"]) == ("jobs: AllReduce of 1G", None)
+    assert values["busbw"] == pytest.approx(1193, rel=0.01)
+    assert job_bandwidth.add(hosts, tmp_path, NOW / 1e6 + 2 * job_bandwidth.DAY) == hosts

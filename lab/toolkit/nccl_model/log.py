@@ -158,8 +158,8 @@ def _network(log: Log, job: Job, rank: Rank) -> Iterator[str]:
     yield f"Using network {network}"
     for hca in process.hcas:
         yield f"NET/IB : GPU Direct RDMA {'Enabled' if hca.direct else 'Disabled'} for HCA {hca.index} '{hca.name}'"
-    for hca in dict.fromkeys(lane.hca for lane in job.lanes[rank.node]):
-        if hca and hca.direct:
+    for hca in dict.fromkeys(lane.hca for lane in job.lanes[rank.node] if lane.hca):
+        if hca.direct:
             far, limit = rank.distance(hca), NEAR + 1
             state, sign, more = ("Enabled", "<=", ", read 1") if far <= limit else ("Disabled", ">", "")
             where = f"GPU {rank.card.bus_id} / HCA {hca.index:x}"
