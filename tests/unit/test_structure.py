@@ -101,6 +101,17 @@ def test_arguments_are_what_the_documentation_says(name: str) -> None:
             assert spec[option].get(key) == described.get(key), (option, key)
 
 
+@pytest.mark.parametrize("name", ACTIONS)
+def test_options_on_the_control_node_are_what_the_documentation_says(name: str) -> None:
+    action = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.action.{name}").ActionModule
+    options, phases = documentation(name)["options"], getattr(action, "PHASES", {})
+    assert set(phases) <= set(options.get("phase", {}).get("choices", ()))
+    for spec in (getattr(action, "SPEC", {}), *phases.values()):
+        for option, given in spec.items():
+            for key in ("type", "elements", "choices", "default"):
+                assert given.get(key) == options[option].get(key), (option, key)
+
+
 @pytest.mark.parametrize("name", FILTERS)
 def test_every_filter_has_its_sidecar(name: str) -> None:
     document = yaml.safe_load((ROOT / "filter_plugins" / f"{name}.yml").read_text())
