@@ -58,10 +58,7 @@ options:
     description: Also return RV(rail_info) and RV(facts), which the control node compares between hosts.
     type: bool
     default: false
-  tool_timeout:
-    description: Time limit of each tool in seconds.
-    type: float
-    default: 20
+  tool_timeout: {type: float, default: 20, description: Time limit of each tool in seconds.}
   recognition:
     description: Also return RV(recognition). Without O(draft), nvidia-smi is not run then.
     type: bool
@@ -152,11 +149,7 @@ rail_info:
       elements: dict
     missing: {type: dict, description: Number of a rail that was not found to the reason.}
     gpus: {type: list, elements: str, description: UUIDs of the GPUs.}
-busy:
-  description: What uses the node, or why that is not known; empty if it is idle.
-  type: list
-  elements: str
-  returned: when O(subset=rails)
+busy: {type: list, elements: str, returned: when O(subset=rails), description: "Users of the node, or why unknown."}
 facts:
   description:
     - C(hostname), C(machine_id), C(kernel), C(gpu_driver) and C(gpu_model); null for what could not be read.
@@ -193,11 +186,7 @@ recognition:
     runtimes: {type: dict, description: "Installed container runtimes, to whether limits of containers are set there."}
     resources: {type: list, elements: str, description: RDMA resources of the kubelet; null if they cannot be read.}
 draft: {type: dict, returned: when O(draft) is set, description: A profile that this host meets.}
-doubts:
-  description: What a person must check before the draft becomes intent.
-  type: list
-  elements: str
-  returned: when O(draft) is set
+doubts: {type: list, elements: str, returned: when O(draft) is set, description: What to check before a draft is used.}
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
