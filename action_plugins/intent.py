@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible import constants
+from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, read_yaml
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached
 
@@ -44,17 +45,17 @@ def _together(variables: Values) -> Values:
     return {"changed": False, "failed": True, "msg": msg} if wrong else {"changed": False}
 
 
-def of_host(variables: Mapping[str, Any], templar: Any) -> dict[str, Any]:
+def of_host(variables: PlainView, templar: Templar) -> Plain:
     """Return the action's result. Hosts with equal variables share it. Raises ParseError."""
     given = {name: rendered(variables[name], templar) for name in variables if intent.mine(name)}
     if accepted.VARIABLE in given:
         given[accepted.VARIABLE] = accepted.plain(given[accepted.VARIABLE])
     site = Path(variables.get("inventory_dir") or ".")
-    wanted: dict[str, Any] = cached(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
+    wanted: Plain = cached(constants.DEFAULT_LOCAL_TMP, [str(site), given], lambda: _read(given, site))
     return wanted
 
 
-def _read(given: dict[str, Any], site: Path) -> dict[str, Any]:
+def _read(given: Plain, site: Path) -> Plain:
     values = intent.read(given)
     folder = Path(values["busbar_findings_path"] or "/").parent
     if not folder.is_dir():

@@ -4,18 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.plugin_utils import validated_action
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 
 class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"state"})
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: Plain | None = None) -> Plain:
+        result: Plain = super().run(tmp, task_vars)
         variables = task_vars or {}
         values = self._templar.template(variables["busbar_intent"])["values"]
         here = node_lock.this_run()

@@ -9,7 +9,6 @@ import hashlib
 import resource
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive
@@ -25,8 +24,8 @@ LARGEST = archive.LIMIT
 class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"action", "arguments"})
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: dict[str, object] | None = None) -> dict[str, object]:
+        result: dict[str, object] = super().run(tmp, task_vars)
         task = self._task.copy()
         task.action, task.args = self._task.args["action"], dict(self._task.args["arguments"])
         load = self._shared_loader_obj.action_loader

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.phased_action import PhasedAction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 
 class ActionModule(PhasedAction):
@@ -60,7 +61,7 @@ def _result(decision: reboot.Decision, variables: Values) -> Values:
     return {**decision.to_dict(), "again": again, "give_back": reboot.give_back(decision, roles)}
 
 
-def _results(variables: dict[str, Any], roles: Sequence[str]) -> list[Any]:
+def _results(variables: Plain, roles: Sequence[str]) -> list[Plain]:
     """Return the roles' registered results, or those of the audit for roles with nothing to do."""
     found = due_roles.results(variables, roles, "", nightly=False)
     return [result_schema.given(found.get(role)) for role in roles]

@@ -9,10 +9,9 @@ one as ``remediate_state``.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
@@ -28,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     nodeset,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     accusations,
     action_log,
@@ -184,19 +184,19 @@ class ActionModule(ControlAction):
         return report.result(of_host, _state(variables) or machine.State(), wrong, self._task.check_mode)
 
 
-def _state(variables: Mapping[str, Any]) -> machine.State | None:
+def _state(variables: PlainView) -> machine.State | None:
     """Return a host's state, None before its first step."""
     state = (variables.get("remediate_state") or {}).get("state")
     return machine.State(**state) if state else None
 
 
-def _search(variables: Mapping[str, Any], host: str) -> machine.Search:
+def _search(variables: PlainView, host: str) -> machine.Search:
     """Return the last search that the host took part in in this run."""
     found = variables.get("localise_round_result") or {}
     return machine.Search((found.get("hosts") or {}).get(host), found.get("record"))
 
 
-def _limits(of_host: Mapping[str, Any]) -> plan.Limits:
+def _limits(of_host: PlainView) -> plan.Limits:
     values = host_variables.values(of_host)
     given = {name: values[variable] for name, variable in _LIMITS.items() if variable in values}
     return plan.Limits(**given, drains=values.get("busbar_drain", "none") != "none")

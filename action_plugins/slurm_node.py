@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -13,8 +11,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import validated_act
 
 
 class ActionModule(ActionBase):
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: dict[str, object] | None = None) -> dict[str, object]:
+        result: dict[str, object] = super().run(tmp, task_vars)
         if self._task.args.get("scheduler") == "none":
             # That needs no connection.
             return {**result, **Plan().result(), "drained": False, "jobs": [], "ours": False, "repaired": []}

@@ -13,11 +13,15 @@ import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 from . import ROOT, child_reaper
+
+if TYPE_CHECKING:
+    from ansible_runner import Runner
 
 # Options that the command line passes on to every program of Ansible.
 _passed: list[str] = []
@@ -94,15 +98,17 @@ def reaped(argv: list[str], apart: bool = False) -> list[str]:
     return [sys.executable, "-I", "-S", str(Path(child_reaper.__file__)), *words, *argv]
 
 
-def run(**arguments: Any) -> Any:
+def run(
+    private_data_dir: str, envvars: Mapping[str, str] | None = None, cmdline: str | None = None, **arguments: object
+) -> Runner:
     """Call ansible_runner.run without its defaults: it disables host key checks and leaves workers behind."""
     from ansible_runner.interface import init_runner  # here, so that the other commands do without it
 
     # Its temporary files go with the directory, also after a kill.
-    own = {"ANSIBLE_LOCAL_TEMP": str(Path(arguments["private_data_dir"]) / "tmp")}
-    given = own | environment() | arguments.pop("envvars", {})
-    arguments["cmdline"] = " ".join(filter(None, [arguments.get("cmdline"), shlex.join(_passed)])) or None
-    runner = init_runner(**arguments, envvars=given, quiet=True)
+    own = {"ANSIBLE_LOCAL_TEMP": str(Path(private_data_dir) / "tmp")}
+    arguments |= {"private_data_dir": private_data_dir, "envvars": {**own, **environment(), **(envvars or {})}}
+    arguments["cmdline"] = " ".join(filter(None, [cmdline, shlex.join(_passed)])) or None
+    runner = init_runner(**arguments, quiet=True)
     if HOST_KEYS not in os.environ:
         del runner.config.env[HOST_KEYS]
     runner.config.command = reaped(runner.config.command, apart=True)
@@ -110,11 +116,11 @@ def run(**arguments: Any) -> Any:
     return runner
 
 
-def run_module(**arguments: Any) -> tuple[dict[str, dict[str, object]], Any]:
+def run_module(**arguments: Any) -> tuple[dict[str, Plain], Runner]:
     """Run a module on hosts of gpu_nodes, and return host -> its result, and the runner. arguments: as of run."""
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, Plain] = {}
 
-    def collect(event: Mapping[str, Any]) -> bool:
+    def collect(event: PlainView) -> bool:
         data = event.get("event_data") or {}
         if str(event.get("event", "")).startswith("runner_on_") and isinstance(data.get("res"), dict):
             found[str(data.get("host"))] = data["res"]

@@ -94,8 +94,8 @@ _OF_ANSIBLE = {
 class _Formatter(argparse.HelpFormatter):
     """Print one line for an option: ``-i, --inventory PATH``; the usage names what is required."""
 
-    def __init__(self, prog: str, **more: Any) -> None:
-        super().__init__(prog, max_help_position=26, **more)
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
         # Commands stand deeper than options.
         self._action_max_length = 14
 
@@ -144,7 +144,7 @@ class _Parser(argparse.ArgumentParser):
         hints = (_OF_ANSIBLE.get(option) or did_you_mean(option, known, "") for option in options)
         return next(filter(None, hints), "")
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             hint = did_you_mean(str(value), map(str, action.choices))
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}{hint}")

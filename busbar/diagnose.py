@@ -12,9 +12,10 @@ import gzip
 import json
 import lzma
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import IO, Any
+from io import BufferedIOBase
+from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
@@ -31,7 +32,7 @@ from .command_line import complain
 
 BLOCK = 1 << 20
 # What a file begins with -> how it is read.
-_PACKED: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+_OPEN: dict[bytes, Callable[..., BufferedIOBase]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _NOT_READ = {
     b"\x28\xb5\x2f\xfd": "is packed by zstd: zstd -dc FILE | busbar diagnose -",
     b"PK\x03\x04": "is a zip archive: unzip -p FILE | busbar diagnose -",
@@ -106,7 +107,7 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
         for magic, why in _NOT_READ.items():
             if begin.startswith(magic):
                 raise ReadError(name, why)
-        opener: Any = next((way for magic, way in _PACKED.items() if begin.startswith(magic)), open)
+        opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), open)
         with opener(path, "rb") as stream:
             yield from _from(stream)
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
@@ -127,7 +128,7 @@ def _steps(path: str) -> training_log.Training:
     return training
 
 
-def _from(stream: IO[bytes]) -> Iterator[bytes]:
+def _from(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
     """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
     block = stream.read(BLOCK)
     wide = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(block[:2])

@@ -15,15 +15,14 @@ import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, profile_doubts
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
 
-Data = Mapping[str, Any]
 HOSTS, VARIABLES = Path("hosts.yml"), Path("group_vars", "gpu_nodes.yml")
 _WHO = ("busbar_platform", "busbar_fabric", "busbar_hardware_root", "busbar_system_root")
 _LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
@@ -33,7 +32,7 @@ _HARDWARE = ("platform.", "node_health.", "pcie_path.", "run.")
 
 
 def write(
-    folder: Path, hosts: Mapping[str, Data], inventory: Sequence[str] | None, platform: str | None = None
+    folder: Path, hosts: Mapping[str, PlainView], inventory: Sequence[str] | None, platform: str | None = None
 ) -> tuple[str, bool]:
     """Return what to do with the files of the draft, and whether there are doubts about them.
 
@@ -69,7 +68,7 @@ def write(
     return f"written to {folder}: {files}\nnext: {look}decide the lines of {VARIABLES}, then: {command}", bool(doubts)
 
 
-def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> str:
+def _platform(host: str, data: PlainView, texts: dict[Path, str], custom: bool) -> str:
     """Return the platform's name; a profile of the machine's own is added to the texts. Raises ParseError."""
     if "recognised" not in data or not data["machine"]["gpus"]:
         raise ParseError(f"--write: {host}: {data['recognised']['reason'] if 'recognised' in data else 'no result'}")
@@ -100,7 +99,7 @@ def _platform(host: str, data: Data, texts: dict[Path, str], custom: bool) -> st
     return name
 
 
-def _variables(hosts: Mapping[str, Data]) -> Iterator[str]:
+def _variables(hosts: Mapping[str, PlainView]) -> Iterator[str]:
     """Yield the lines of the decisions. Values that all hosts have are quoted."""
     yield from ("---", "# Drafted by busbar check. Each line that is a comment is a decision: remove the # to set it.")
     fabrics = {data["values"].get("busbar_fabric") for data in hosts.values()}

@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import from_dict, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset, screen, terminal
@@ -84,7 +83,7 @@ def query(hosts: Sequence[str], paths: Sequence[Path], now: bool, forks: int | N
     return {host: of_answer(found.get(host, {})) for host in manifest.hosts}
 
 
-def of_answer(result: Mapping[str, object]) -> Any:
+def of_answer(result: Mapping[str, object]) -> object:
     """Return the module's result on a host, checked by its action plugin; a text where that is not a state."""
     if "state" in result and not result.get("failed"):
         return result["state"]

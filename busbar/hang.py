@@ -72,7 +72,7 @@ def query(hosts: Sequence[str], paths: Sequence[Path], interval: float, forks: i
         file = folder / "hang.json"
         done = ansible_process.run(
             private_data_dir=str(folder),
-            **({"inventory": inventory.sources(paths)} if paths else {}),
+            inventory=inventory.sources(paths) if paths else None,
             playbook=PLAYBOOK,
             limit=limit,
             extravars={"hang_report_path": str(file), "hang_interval": interval},

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import (
@@ -99,5 +99,5 @@ def to_dict(judgement: Judgement) -> Plain:
     }
 
 
-def _plain(row: Any) -> Plain:
+def _plain(row: NamedTuple) -> Plain:
     return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in row._asdict().items()}

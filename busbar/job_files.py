@@ -10,7 +10,7 @@ import stat
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import describe_ranks
@@ -80,7 +80,7 @@ def _subject(subjects: Sequence[str]) -> str:
 
 def _groups(found: Iterable[Finding]) -> list[list[Finding]]:
     """Return findings that differ in their rank only as one."""
-    alike: dict[tuple[Any, ...], list[Finding]] = {}
+    alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in found:
         key = (finding.check, finding.state, finding.severity, finding.have, finding.fix, finding.because)
         alike.setdefault(key, []).append(finding)

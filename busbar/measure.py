@@ -24,6 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     terminal,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 from . import ansible_process, private_tempdir
 from .command_line import ANSIBLE, add_ansible, complain, not_installed, number
@@ -36,7 +37,7 @@ PLAYBOOK = "busbar.fabric.benchmark"
 NO_TAG = "busbar_locks_only"
 # Lines of the plan.
 PLAN = 8
-Values = Mapping[str, Mapping[str, Any]]
+Values = Mapping[str, PlainView]
 
 
 class MeasureError(RuntimeError):
@@ -257,5 +258,4 @@ def _intents(paths: Sequence[Path], limit: str | None, manifest: inventories.Man
         wrong = [str(found[host]["msg"]) for host in silent if "msg" in found.get(host, {})]
         why = "; ".join(wrong[:3]) or f"no result of {', '.join(silent[:3])}: {runner.tail(said)}"
         raise MeasureError(runner.clean(why, manifest.secrets))
-    values: dict[str, Any] = {host: found[host]["values"] for host in manifest.hosts}
-    return values
+    return {host: found[host]["values"] for host in manifest.hosts}

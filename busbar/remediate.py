@@ -11,11 +11,11 @@ import argparse
 import contextlib
 import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, LOCKED, of_states
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 from . import private_tempdir
 from .ansible_process import environment, passed, reaped
@@ -111,7 +111,7 @@ def _exclusive(results: Path, check: bool) -> Iterator[None]:
         yield
 
 
-def exit_code(data: Mapping[str, Any], ended: int) -> int:
+def exit_code(data: PlainView, ended: int) -> int:
     """Return the exit code. data: findings.   ended: exit code of ansible-playbook; not 0 where anything is not ok."""
     states = [one["state"] for host in data["hosts"].values() for one in host["findings"]]
     if not states:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars
 
 
-def is_due(role: str, hostvars: Any, host: str) -> bool:
+def is_due(role: str, hostvars: HostVars, host: str) -> bool:
     """Return whether the role is due. hostvars: of Ansible; only registered results of the host are read."""
     return due_roles.due(role, hostvars.raw_get(host))
 

@@ -6,23 +6,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from ansible import constants
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, Plain, PlainView
 
 
-def nccl_tests_steps(hosts: Iterable[str], hostvars: Any) -> dict[str, Any]:
+def nccl_tests_steps(hosts: Iterable[str], hostvars: HostVars) -> Plain:
     """Return the steps of the hosts, and the directory on the control node for builds on their way.
 
     hosts: with ``serial``, those of this batch: the others have no build yet, or no longer need one.
     """
-    results = {host: hostvars[host].get("nccl_tests_result") for host in hosts}
+    results = {host: hostvars.raw_get(host).get("nccl_tests_result") for host in hosts}
     # Ansible removes its own temporary directory when it ends, however it ends.
     return {"steps": steps(results), "directory": os.path.join(constants.DEFAULT_LOCAL_TMP, "nccl-tests")}
 
 
-def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def steps(results: PlainView) -> dict[str, Plain]:
     """Return each host's step, with ``file``: the name on the control node of the build that it makes or gets."""
     given = {host: result_schema.given(result, "nccl_tests_build") for host, result in results.items()}
     # Named by position: no result of a node names a file of the control node.
@@ -31,7 +31,7 @@ def steps(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {host: {**step, "file": names[step["source"] or host]} for host, step in chosen.items()}
 
 
-def choose(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def choose(results: Mapping[str, PlainView]) -> dict[str, Plain]:
     """Return host -> {"source": host to copy from, or "" to build, "pack": for others}; no entry: nothing to do.
 
     results: each host's module result, in the inventory's order: ``class_id`` and ``share``. A host that was
@@ -42,7 +42,7 @@ def choose(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
         if result.get("share"):
             # A host that cannot be compared is alone.
             classes.setdefault(result.get("class_id") or f"host {host}", []).append(host)
-    steps: dict[str, dict[str, Any]] = {}
+    steps: dict[str, Plain] = {}
     for hosts in classes.values():
         able = [host for way in ("has", "can_build") for host in hosts if results[host]["share"][way]]
         if not able:
@@ -56,5 +56,5 @@ def choose(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 
 
 class FilterModule:
-    def filters(self) -> dict[str, Callable[..., dict[str, Any]]]:
+    def filters(self) -> dict[str, Callable[..., Plain]]:
         return {"nccl_tests_steps": nccl_tests_steps}

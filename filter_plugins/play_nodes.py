@@ -4,29 +4,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, reboot, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import rollout
 
 # Matches no host, without the warning for a name that does not exist.
 NO_HOSTS = ["!all"]
 
 
-def _wants(of_host: Mapping[str, Any], what: str) -> bool:
+def _wants(of_host: PlainView, what: str) -> bool:
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
     return bool(values.get(f"busbar_{what}", due_roles.answer(of_host).get(what)))
 
 
-def _scope(of_host: Mapping[str, Any]) -> str:
+def _scope(of_host: PlainView) -> str:
     """Return the scope of the benchmark that the inventory wants; "" of a host that did not respond."""
     values = (of_host.get("busbar_intent") or {}).get("values") or {}
     return values.get("nccl_benchmark_scope") or due_roles.answer(of_host).get("scope") or ""
 
 
-PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+PLAYS: dict[str, Callable[[PlainView], bool]] = {
     "alone": lambda of_host: bool((of_host.get("fleet_audit_result") or {}).get("by_task")),
     "inventory": lambda of_host: not due_roles.answers(of_host),
     "provision": lambda of_host: due_roles.has_play("provision", of_host),
@@ -43,7 +43,7 @@ PLAYS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
 FABRIC = ("fabric", "fabric_sweep", "fabric_judge")
 
 
-def _fabric(registered: Mapping[str, Any], hosts: list[str], play: str) -> list[str]:
+def _fabric(registered: PlainView, hosts: list[str], play: str) -> list[str]:
     """Return the hosts of a play of the fabric. registered: of the first host, the same on all of them."""
     plan = registered.get("ib_fabric_plan_result") or {}
     if play == "fabric_sweep":
@@ -52,7 +52,7 @@ def _fabric(registered: Mapping[str, Any], hosts: list[str], play: str) -> list[
     return hosts if asked else []
 
 
-def play_nodes(hosts: Iterable[str], hostvars: Any, play: str) -> list[str]:
+def play_nodes(hosts: Iterable[str], hostvars: HostVars, play: str) -> list[str]:
     """Return the hosts with work, in the order of the inventory, so that the first is rebooted alone.
 
     Those of remediate.yml are in the order of their repair.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -21,7 +20,7 @@ def roce_chain(
     roce: Mapping[str, object],
     settings: Mapping[str, object] | None = None,
     variables: Mapping[str, object] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Resolve the chain. settings: trust, dscp2prio, pfc, ecn, tos, traffic_class. variables: of jobs (NCCL_IB_TC)."""
     try:
         chain = resolve(roce, settings or {})
@@ -39,5 +38,5 @@ def roce_chain(
 
 
 class FilterModule:
-    def filters(self) -> dict[str, Callable[..., dict[str, Any]]]:
+    def filters(self) -> dict[str, Callable[..., dict[str, object]]]:
         return {"roce_chain": roce_chain}

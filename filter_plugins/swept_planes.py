@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars
 
 
-def swept_planes(hosts: Iterable[str], hostvars: Any) -> list[str]:
+def swept_planes(hosts: Iterable[str], hostvars: HostVars) -> list[str]:
     """GUIDs of their subnet managers. hostvars: Ansible's own."""
     answers = (fabric_run.read_result(host, hostvars.raw_get(host)) for host in hosts)
     return sorted({one.plane for given in answers for one in given.sweeps if one.complete and one.plane})

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
@@ -21,6 +21,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Lines in a panel; of more, the lowest have a line, and all are a band.
 LINES, LOWEST = 8, 3
@@ -65,7 +69,7 @@ def plot_results(folder: Path, results: Results, title: str) -> tuple[list[Path]
     return save(over_size(results, title), folder, "busbw"), ""
 
 
-def save(figure: Any, folder: Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write ``NAME.svg`` and ``NAME.png``. Raises OSError."""
     paths = [folder / f"{name}.svg", folder / f"{name}.png"]
     figure.savefig(paths[0], metadata={"Date": None})
@@ -73,7 +77,7 @@ def save(figure: Any, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def over_size(results: Results, title: str) -> Any:
+def over_size(results: Results, title: str) -> Figure:
     """Return a panel for each scope, collective and algorithm: its runs, bar and prediction over message size."""
     kinds = _kinds(results)
     panels = []
@@ -85,7 +89,7 @@ def over_size(results: Results, title: str) -> Any:
     return draw(panels, title, results.simulated)
 
 
-def before_after(before: Results, after: Results) -> Any:
+def before_after(before: Results, after: Results) -> Figure:
     """Return a panel for each kind that both measured: before is dashed, after is solid, bands are their noise."""
     earlier, later = _kinds(before), _kinds(after)
     panels = []
@@ -101,7 +105,7 @@ def before_after(before: Results, after: Results) -> Any:
     return draw(panels, title, before.simulated or after.simulated)
 
 
-def scaling(record: Record) -> Any:
+def scaling(record: Record) -> Figure:
     """Return bandwidth and efficiency over the number of nodes, a line for each collective and algorithm."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -262,7 +266,7 @@ def band(label: str, members: Iterable[Mapping[int, float]], color: str, style: 
     )
 
 
-def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Any:
+def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Figure:
     """Return a figure with a panel for each, in a grid: bandwidth, bar and prediction over the message size."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
@@ -288,20 +292,20 @@ def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Any:
                 marks, (("-", "crimson"), (":", "0.45")), ("bar", "prediction"), strict=True
             ):
                 if value is not None:
-                    label = what if number == 0 else None
+                    label = what if number == 0 else ""
                     axis.hlines(value, size / 8, size * 2, linestyle=style, color=color, label=label)
         axis.set_ylim(bottom=0)
         legend(axis)
     return figure
 
 
-def _line(axis: Any, series: Series) -> None:
+def _line(axis: Axes, series: Series) -> None:
     sizes = sorted(series.points)
     if not sizes:
         return
     if series.low and series.high:
-        edges = [[edge[size] for size in sizes] for edge in (series.low, series.high)]
-        axis.fill_between(sizes, *edges, color=series.color or "steelblue", alpha=0.2, linewidth=0)
+        low, high = ([edge[size] for size in sizes] for edge in (series.low, series.high))
+        axis.fill_between(sizes, low, high, color=series.color or "steelblue", alpha=0.2, linewidth=0)
     values = [series.points[size] for size in sizes]
     axis.plot(
         sizes,
@@ -315,7 +319,7 @@ def _line(axis: Any, series: Series) -> None:
     )
 
 
-def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Any, list[Any]]:
+def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Figure, list[Axes]]:
     """Return a figure with its title, and its panels. simulated: printed over all of them."""
     from matplotlib.figure import Figure
 
@@ -330,7 +334,7 @@ def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Any, l
     return figure, axes
 
 
-def legend(axis: Any) -> None:
+def legend(axis: Axes) -> None:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(loc="best", fontsize=7, framealpha=0.7, edgecolor="none")
 

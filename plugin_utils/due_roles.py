@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars
 
 AuditResult = Mapping[str, Any]
 # Variables that are the same for all hosts of a run.
@@ -130,7 +131,7 @@ def of_audit(heard: AuditResult, first: str) -> dict[str, Any]:
     return roles(heard) or ({first: dict(heard)} if heard else {})
 
 
-def registered(hostvars: Any, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def registered(hostvars: HostVars, wanted: Container[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield host and its registered results, in the inventory's order. hostvars: of Ansible.
 
     Ansible takes a millisecond to gather a host's variables. Where no role has work, one result is registered,

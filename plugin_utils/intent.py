@@ -238,7 +238,7 @@ def _errors(name: str, given: Any, value: Value) -> list[str]:
             return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{how}"]
         wrong = [item for item in given if value.choices and item not in value.choices]
         if wrong:
-            return ["{} holds {!r}, expected some of {}".format(name, wrong[0], ", ".join(value.choices))]
+            return ["{} holds {!r}, expected some of {}".format(name, wrong[0], ", ".join(map(str, value.choices)))]
     elif value.choices and given not in value.choices:
         known = ", ".join(str(choice) for choice in value.choices if choice != "")
         return [f"{name} is {given!r}, expected one of {known}"]

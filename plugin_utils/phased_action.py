@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from . import validated_action
 from .control import Spec, Values
@@ -15,7 +15,7 @@ class PhasedAction(validated_action.ActionModule):
 
     PHASES: ClassVar[dict[str, Spec]] = {}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(self, tmp: str | None = None, task_vars: Values | None = None) -> Values:
         phase = self._task.args.get("phase")
         if phase not in self.PHASES:
             return super().run(tmp, task_vars)

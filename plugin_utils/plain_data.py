@@ -4,6 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 Plain = dict[str, Any]
+# The same, only to be read, such as the variables of a host.
+PlainView = Mapping[str, Any]
+
+
+class HostVars(Protocol):
+    """The variables of all hosts, as Ansible passes them to filters and actions."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def raw_get(self, host_name: str) -> PlainView: ...

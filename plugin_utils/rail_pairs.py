@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -20,6 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIE
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # RDMA MTU where the inventory names none.
 MTU = 4096
@@ -50,7 +50,7 @@ class Pairs:
     passes: tuple[Mapping[str, tuple[Session, ...]], ...] = ()
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
-    def sessions_of(self, host: str) -> list[list[dict[str, Any]]]:
+    def sessions_of(self, host: str) -> list[list[Plain]]:
         """Return the host's sessions of each pass, for its module."""
         return [[dict(session.__dict__) for session in one.get(host, ())] for one in self.passes]
 
@@ -131,7 +131,7 @@ def untested(have: str, fix: str, subject: str = "host") -> Finding:
     return PAIR.judge(subject, "unknown", want, have, "inventory and sysfs of all hosts", fix)
 
 
-def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bool) -> Candidate:
+def candidate(host: str, of_host: PlainView, there: bool, check_mode: bool) -> Candidate:
     values = host_variables.values(of_host)
     read = result_schema.given(of_host.get("rail_info_result"), "topology_info")
     ping = result_schema.given(of_host.get("rail_ping_result"), "perftest")
@@ -150,7 +150,7 @@ def candidate(host: str, of_host: Mapping[str, Any], there: bool, check_mode: bo
     )
 
 
-def classes(values: Mapping[str, Any]) -> dict[str, int]:
+def classes(values: PlainView) -> dict[str, int]:
     """Return the traffic class of a host's tests, and its DSCP and priority; -1 for none. values: of its intent."""
     wanted = host_variables.chain(values)
     return {
@@ -160,7 +160,7 @@ def classes(values: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def mtu_of(values: Mapping[str, Any]) -> int:
+def mtu_of(values: PlainView) -> int:
     """Return the intended RDMA MTU."""
     mtu = values.get("busbar_mtu")
     return netdev_mtu.rdma_mtu(mtu) if mtu else MTU

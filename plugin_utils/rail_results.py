@@ -11,16 +11,16 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 FORMAT = 1
 LATEST = "latest.json"
 
 
-def render(results: Mapping[str, Mapping[str, Any]]) -> str:
+def render(results: Mapping[str, PlainView]) -> str:
     """Return a line for each rail: the worst of all directions with its hosts, and the median."""
     tests = {"bw": ("Gb/s", min), "lat": ("us", max)}
     figures: dict[int, dict[str, list[tuple[float, str]]]] = {}
@@ -52,7 +52,7 @@ def render(results: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([head + (", stored results" if stored else ""), *lines])
 
 
-def write(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> Path:
+def write(folder: Path, results: Mapping[str, PlainView]) -> Path:
     """Write a new file; then move the link ``latest.json`` to it."""
     folder.mkdir(parents=True, exist_ok=True)
     results_folder.refuse_planted(folder)

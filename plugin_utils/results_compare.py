@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -198,8 +197,8 @@ def render(before: Results, after: Results, found: Sequence[Difference], width: 
 
 
 def _table(found: Sequence[Difference], width: int) -> list[str]:
-    changed: dict[tuple[Any, ...], list[Difference]] = {}
-    alike: dict[tuple[Any, ...], list[Difference]] = {}
+    changed: dict[tuple[object, ...], list[Difference]] = {}
+    alike: dict[tuple[object, ...], list[Difference]] = {}
     for one in found:
         if one.verdict in (WORSE, BETTER):
             changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
@@ -207,7 +206,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
             alike.setdefault(_one_of(one), []).append(one)
     scopes = len({one.scope for one in found}) > 1
     # Hosts of a fleet with equal changes are one line.
-    fleets: dict[tuple[Any, ...], list[list[Difference]]] = {}
+    fleets: dict[tuple[object, ...], list[list[Difference]]] = {}
     for ones in changed.values():
         first = _first(ones)
         kind = (_one_of(first), first.verdict)
@@ -224,7 +223,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
     return [*terminal.table(heads, lines, width, (("NOISE",),)), *more, ""]
 
 
-def _one_of(one: Difference) -> tuple[Any, ...]:
+def _one_of(one: Difference) -> tuple[object, ...]:
     return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size, one.verdict)
 
 
@@ -232,7 +231,7 @@ def _first(ones: Sequence[Difference]) -> Difference:
     return min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
 
 
-def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[Any, ...], terminal.Line]]:
+def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[object, ...], terminal.Line]]:
     """Return a line for each of few runs; of many one line, which names the run that changed most."""
     if len(runs) <= EACH:
         return [_of_run(ones, scopes) for ones in runs]
@@ -244,7 +243,7 @@ def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[t
     return [(rank, (_cells(found, scopes), (note,)))]
 
 
-def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[Any, ...], terminal.Line]:
+def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[object, ...], terminal.Line]:
     first = _first(ones)
     others = [one.size for one in ones if one is not first and one.size is not None]
     note = ""

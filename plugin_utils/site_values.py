@@ -56,7 +56,7 @@ class Value:
     type: str
     default: Any = None
     required: bool = False
-    choices: tuple[Any, ...] = ()
+    choices: tuple[str | int, ...] = ()
     keys: Mapping[str, Value] | None = None
     elements: str = "str"
     says: str = ""

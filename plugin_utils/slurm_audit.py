@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible import constants
 from ansible.errors import AnsibleError
+from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import Given, SlurmError
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 # Rounds at most: a step that could not begin on one node has begun nowhere, and is tried again without that node.
 ROUNDS = 5
@@ -43,13 +44,13 @@ class _Host:
 
 def audit(
     names: Sequence[str],
-    variables_of: Callable[[str], Mapping[str, Any]],
-    templar: Any,
+    variables_of: Callable[[str], Mapping[str, object]],
+    templar: Templar,
     limit: float,
     overlap: bool,
     tell: Callable[[str], None],
-    keep: Callable[[str, Given], None] = lambda _name, _given: None,
-) -> dict[str, Given]:
+    keep: Callable[[str, Plain], None] = lambda _name, _given: None,
+) -> dict[str, Plain]:
     """Return host -> host_audit's result, or why there is none; for each of the names.
 
     limit: seconds for the results, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
@@ -98,7 +99,7 @@ def _may() -> dict[str, str]:
     return paths
 
 
-def _host(name: str, variables: Mapping[str, object], templar: Any) -> _Host:
+def _host(name: str, variables: Mapping[str, object], templar: Templar) -> _Host:
     question = host_audit.question_of([*suite.AUDITED], variables, templar)
     node = str(question.wanted["values"].get("drain_slurm_node") or variables["inventory_hostname_short"])
     if slurm_engine.NAME.fullmatch(node) is None:
@@ -112,7 +113,7 @@ class _Run:
         paths: dict[str, str],
         limit: float,
         tell: Callable[[str], None],
-        keep: Callable[[str, Given], None],
+        keep: Callable[[str, Plain], None],
         count: int,
     ) -> None:
         self._paths = paths
@@ -121,9 +122,9 @@ class _Run:
         self._keep = keep
         self._count = count
         self._lock = threading.Lock()
-        self.answers: dict[str, Given] = {}
+        self.answers: dict[str, Plain] = {}
 
-    def answer(self, name: str, given: Given) -> None:
+    def answer(self, name: str, given: Plain) -> None:
         with self._lock:
             self.answers[name] = given
             self._keep(name, given)
@@ -213,14 +214,14 @@ class _Run:
         return bool(told) and not last
 
 
-def _judged(question: host_audit.Question, text: bytes) -> Given:
+def _judged(question: host_audit.Question, text: bytes) -> Plain:
     said = text.decode("utf-8", "replace")
     if said.startswith("{"):
         return _withheld(said)
     return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
 
 
-def _withheld(said: str) -> Given:
+def _withheld(said: str) -> Plain:
     try:
         path = json.loads(said)["withheld"]
     except (ValueError, KeyError, RecursionError):

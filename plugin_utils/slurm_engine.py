@@ -17,13 +17,13 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 JOB = "busbar-drift"
 # Bytes of one host: what it sends, packed, and unpacked.
@@ -40,7 +40,6 @@ IMMEDIATE = 10
 APART = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--label", "--mpi=none", "--chdir=/", "--propagate=NONE")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 OVER_SSH = "audit this host over ssh: busbar drift -i INVENTORY --engine ssh --limit HOST"
-Given = dict[str, Any]
 
 
 class SlurmError(Exception):
@@ -79,7 +78,7 @@ def nodes_of(text: str) -> dict[str, Node]:
     return found
 
 
-def refused(node: Node | None, overlap: bool) -> Given | None:
+def refused(node: Node | None, overlap: bool) -> Plain | None:
     """Return a host's result where Slurm runs nothing on its node; None where it does. overlap: also beside jobs."""
     if node is None:
         fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
@@ -100,7 +99,7 @@ def refused(node: Node | None, overlap: bool) -> Given | None:
     return None
 
 
-def unreachable(said: str) -> Given:
+def unreachable(said: str) -> Plain:
     """Return the result of a node that Slurm has lost; ssh may still reach it."""
     fix = f"find out why Slurm has lost the node (scontrol show node, slurmd's log), then run it again; or {OVER_SSH}"
     return {"unreachable": True, "engine": "slurm", "msg": said, "fix": fix}
@@ -110,12 +109,12 @@ def is_busy(node: Node) -> bool:
     return node.state.rstrip(_FLAGS) in _BUSY
 
 
-def busy(said: str) -> Given:
+def busy(said: str) -> Plain:
     fix = f"wait for its job and audit it again, or {OVER_SSH}; --engine-overlap audits beside jobs if Slurm allows it"
     return not_asked(f"busy in Slurm: {said}", fix)
 
 
-def not_asked(said: str, fix: str) -> Given:
+def not_asked(said: str, fix: str) -> Plain:
     return {"failed": True, "not_run": True, "msg": f"{result_schema.NOT_QUERIED}{said}", "fix": fix}
 
 
@@ -405,7 +404,7 @@ def label_of(line: bytes) -> tuple[int, str] | None:
     return (int(found[1]), found[2].decode("utf-8", "replace")) if found else None
 
 
-def silent(node: str, answers: NodeOutputs, words: SrunMessages, limit: float, late: bool) -> Given:
+def silent(node: str, answers: NodeOutputs, words: SrunMessages, limit: float, late: bool) -> Plain:
     """Return the result of a host whose node gave none. late: its time was over."""
     if node in answers.wrong:
         return {"failed": True, "msg": answers.wrong[node]}

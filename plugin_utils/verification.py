@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_info, rail_ping
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
@@ -21,10 +20,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     slowdown_causes,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, query
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, query, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = (
@@ -38,7 +38,6 @@ _EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 _OWN = ("rail_info_result", "verify_result")
 # Seconds beyond the limit of the tests, after which their task is ended.
 _SPARE = 60
-Variables = Mapping[str, Any]
 
 
 class Verification:
@@ -49,7 +48,7 @@ class Verification:
     """
 
     def __init__(
-        self, variables: Mapping[str, Variables], there: Collection[str], run: Run, check_mode: bool = False
+        self, variables: Mapping[str, PlainView], there: Collection[str], run: Run, check_mode: bool = False
     ) -> None:
         self._variables = variables
         self._there = [host for host in variables if host in there and "profile" in _intent(variables[host])]
@@ -57,7 +56,7 @@ class Verification:
         self._check_mode = check_mode
         self.rails: dict[str, Result] = {}
 
-    def run(self) -> dict[str, dict[str, Any]]:
+    def run(self) -> dict[str, Plain]:
         """Return host -> its result."""
         self.rails = self._query("topology_info", {host: _rail_options(self._variables[host]) for host in self._there})
         read = {
@@ -65,7 +64,9 @@ class Verification:
             for host, of_host in self._variables.items()
         }
         compared = compare_rails(read)
-        planned = rail_ping.plan([member(host, read[host]) for host in self._there if _rails(read[host]) is not None])
+        planned = rail_ping.plan(
+            [member(host, read[host]) for host in self._there if host_variables.of_host(read[host]) is not None]
+        )
         pinging = {host: [one.to_dict() for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
         pings = self._query("perftest", {host: {"pings": of_host} for host, of_host in pinging.items()})
         pairs = rail_pairs.plan(
@@ -92,8 +93,10 @@ class Verification:
             for host, of_host in read.items()
         }
 
-    def _query(self, module: str, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Result]:
-        arguments = {host: {**given, **_roots(self._variables[host])} for host, given in options.items()}
+    def _query(self, module: str, options: Mapping[str, PlainView]) -> dict[str, Result]:
+        arguments = {
+            host: {**given, **roots(host_variables.values(self._variables[host]))} for host, given in options.items()
+        }
         return query(self._run, module, arguments)
 
     def _test(self, pairs: rail_pairs.Pairs) -> dict[str, list[Result]]:
@@ -120,31 +123,22 @@ class Verification:
             **{name: classes[name] for name in ("traffic_class", "priority")},
             "address_family": (values["busbar_roce"] or {}).get("address_family", "ipv4"),
             "max_age_days": values["busbar_baseline_max_age_days"],
-            **_roots(self._variables[host]),
+            **roots(values),
         }
         return Call(host, "perftest", arguments, 0 if self._check_mode else values["perftest_timeout"] + _SPARE)
 
 
-def _intent(variables: Variables) -> Variables:
-    found: Variables = variables.get("busbar_intent") or {}
+def _intent(variables: PlainView) -> PlainView:
+    found: PlainView = variables.get("busbar_intent") or {}
     return found
 
 
-def _no_intent(variables: Variables) -> Result:
+def _no_intent(variables: PlainView) -> Result:
     """Return why a host was not queried."""
     return {name: value for name, value in _intent(variables).items() if name in ("failed", "unreachable", "msg")}
 
 
-def _roots(variables: Variables) -> dict[str, Any]:
-    values = host_variables.values(variables)
-    return {name: values[f"busbar_{name}"] for name in ("hardware_root", "system_root")}
-
-
-def _rails(variables: Variables) -> rail_info.HostInfo | None:
-    return host_variables.of_host(variables)
-
-
-def _rail_options(variables: Variables) -> dict[str, Any]:
+def _rail_options(variables: PlainView) -> Plain:
     wanted, values = _intent(variables), host_variables.values(variables)
     roce = values["busbar_roce"] or {}
     return {
@@ -156,9 +150,9 @@ def _rail_options(variables: Variables) -> dict[str, Any]:
     }
 
 
-def member(host: str, variables: Variables) -> rail_ping.Member:
+def member(host: str, variables: PlainView) -> rail_ping.Member:
     """Return a host with the rails that can be pinged."""
-    info = _rails(variables)
+    info = host_variables.of_host(variables)
     peers = (
         rail_ping.Peer(
             host=host,
@@ -183,7 +177,7 @@ class Compared:
     rails: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-def compare_rails(variables: Mapping[str, Variables]) -> dict[str, Compared]:
+def compare_rails(variables: Mapping[str, PlainView]) -> dict[str, Compared]:
     """Compare the rails of all hosts with what is declared, or with what most hosts have."""
     fleet = Fleet()
     for host, of_host in variables.items():
@@ -233,7 +227,7 @@ class Proof:
     def _parts(self) -> list[Result]:
         return [Plan(self.compared.findings).result(), Plan(self.untested).result(), self.ping, *self.measured]
 
-    def result(self, host: str, variables: Variables) -> dict[str, Any]:
+    def result(self, host: str, variables: PlainView) -> Plain:
         """Return what is registered as ``verify_result``. variables: of the host."""
         measured = self.measured
         parts = self._parts
@@ -249,7 +243,7 @@ class Proof:
             "notes": sorted({note for part in measured for note in part.get("notes") or ()}),
         }
 
-    def findings(self, host: str, variables: Variables) -> list[Finding]:
+    def findings(self, host: str, variables: PlainView) -> list[Finding]:
         """Return findings that are not ok, each bad test with its cause."""
         found = [from_dict(dict(item)) for part in self._parts for item in part.get("findings") or []]
         found = self._with_partners([*found, *self._missing(self.failures.get(host, ""))])
@@ -284,12 +278,12 @@ class Proof:
                 findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
         return findings
 
-    def _causes(self, variables: Variables, earlier: Sequence[Finding]) -> dict[str, str]:
+    def _causes(self, variables: PlainView, earlier: Sequence[Finding]) -> dict[str, str]:
         """Return ``rail 3`` -> id of an earlier role's finding on its NIC, else of the comparison of all hosts."""
         found: dict[str, str] = {}
         for name, rails in sorted(self.compared.rails.items()):
             found.update((f"rail {rail}", name) for rail in rails if name.startswith(_SLOWING))
-        info = _rails(variables)
+        info = host_variables.of_host(variables)
         rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
         for prefix in reversed(CAUSES):
             found.update(
@@ -319,7 +313,7 @@ def _invalid(result: Result) -> Finding:
     )
 
 
-def _earlier(host: str, variables: Variables) -> list[Finding]:
+def _earlier(host: str, variables: PlainView) -> list[Finding]:
     """Return the root findings of earlier roles of the run, else of the audit."""
     audited = due_roles.roles(due_roles.answer({**variables, "inventory_hostname": host}))
     names = [name for name in intent.REGISTERED if name not in _OWN]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
@@ -138,7 +137,7 @@ def _of_nodes(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
 
 
 def _grouped(stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
-    groups: dict[tuple[Any, ...], list[Repair]] = {}
+    groups: dict[tuple[object, ...], list[Repair]] = {}
     for story in stories:
         result, why = story.result
         attempt = max(one.attempt for one in story.entries)

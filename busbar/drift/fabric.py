@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
@@ -151,12 +150,11 @@ def _plane(known: Known, plane: Plane, beside: RelatedResults) -> Plain:
 
 def _rows(known: Known, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults) -> list[Plain]:
     """The leaves as a table: those with bad links by themselves, first; of the others those that are alike are one."""
-    alike: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
+    alike: dict[tuple[int, str, str, int, float, int, float, int, tuple[int, ...]], list[Leaf]] = defaultdict(list)
     for guid, leaf in leaves.items():
-        rails, spines, bad = _rails(known, leaf), leaf.spines, _bad(known, leaf)
-        even = sorted(set(spines.values()))
-        shape = (rails, len(leaf.down), leaf.down_gbps, len(leaf.up), leaf.up_gbps, len(spines), tuple(even))
-        alike[(-bad, guid if bad else "", *shape)].append(leaf)
+        bad, each_spine = _bad(known, leaf), tuple(sorted(set(leaf.spines.values())))
+        sizes = (len(leaf.down), leaf.down_gbps, len(leaf.up), leaf.up_gbps, len(leaf.spines))
+        alike[(-bad, guid if bad else "", _rails(known, leaf), *sizes, each_spine)].append(leaf)
     found = []
     for key, group in sorted(alike.items(), key=lambda item: item[0]):
         bad, rails, below, down, count, up, spines, even = -key[0], *key[2:]
@@ -214,7 +212,7 @@ def _picture(
             place[guid] = (len(rows), len(row))
             row.append({"name": beside.text(short[name], NAME), "title": beside.text(name, NAME), "bad": wrong[guid]})
         rows.append(row)
-    cables: dict[tuple[Any, Any], Plain] = {}
+    cables: dict[tuple[tuple[int, int], tuple[int, int]], Plain] = {}
     for end, other in known.fabric.links(plane):
         _bundle(cables, place, end, other, known.mark(end, other), False, known, beside)
     for end, other, mark in known.lost:
@@ -235,7 +233,7 @@ def _picture(
     }
 
 
-def _natural(known: Known, guid: str) -> Any:
+def _natural(known: Known, guid: str) -> tuple[list[tuple[str, int]], str]:
     return nodeset.natural(known.fabric.node(guid)), guid
 
 
@@ -254,7 +252,7 @@ def _tiers(plane: Plane, leaves: Mapping[str, Leaf], known: Known) -> list[list[
 
 
 def _bundle(
-    cables: dict[tuple[Any, Any], Plain],
+    cables: dict[tuple[tuple[int, int], tuple[int, int]], Plain],
     place: Mapping[str, tuple[int, int]],
     end: End,
     other: End,

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
@@ -132,7 +131,7 @@ def _part(path: Path, content: bytes) -> Part:
         raise PartError(f"{path} is not a findings file, or is incomplete: {clean(str(error), ())[:300]}") from error
 
 
-def _unique_object(pairs: list[tuple[str, Any]]) -> Plain:
+def _unique_object(pairs: list[tuple[str, object]]) -> Plain:
     """Return a JSON object. Raises ValueError for two values with one name, of which the first would be lost."""
     found = dict(pairs)
     if len(found) != len(pairs):

@@ -30,7 +30,7 @@ from .history_file import HistoryError as HistoryError
 from .history_file import connect_reader, readable_errors, sound_rows
 from .history_file import is_disk_full as is_disk_full
 from .history_rows import read_busbw, read_health, read_mark, read_moment, read_summary, require, require_one
-from .run import CLASSES, ENDS, HostResult, Run
+from .run import CLASSES, ENDS, HostResult, Run, Trail
 
 # "BsBr" identifies the file: another program's database is not taken for a history.
 APPLICATION = 0x42734272
@@ -141,7 +141,7 @@ class History:
             self._db.execute("BEGIN IMMEDIATE")
             yield
 
-    def _value(self, query: str, *values: Any) -> Any:
+    def _value(self, query: str, *values: object) -> Any:
         row = self._db.execute(query, values).fetchone()
         return row[0] if row else None
 
@@ -280,7 +280,7 @@ class History:
     def hosts(self, run: int) -> tuple[dict[str, HostResult], dict[str, dict[str, Mark]]]:
         """Return every host's result in a run, and the marks of its findings."""
         marks: dict[str, dict[str, Mark]] = {}
-        findings: dict[str, list[Any]] = {}
+        findings: dict[str, list[Finding]] = {}
         rows = self._db.execute(
             "SELECT f.host, f.finding, f.first, f.origin, f.carried, j.text FROM finding f JOIN json j"
             " ON j.id = f.body WHERE f.run = ? ORDER BY f.host, f.place",
@@ -353,7 +353,7 @@ class History:
                 )
         return nights
 
-    def trail(self, run: Run, count: int) -> list[tuple[Run, Plain, dict[str, tuple[str, Any, Any]]]]:
+    def trail(self, run: Run, count: int) -> Trail:
         """Return the last runs of the inventory, oldest first: run, summary, host -> class, busbw, health."""
         rows = self._db.execute(
             f"SELECT {_RUN}, summary FROM run WHERE state = 'done' AND inventory = ? AND id < ?"

@@ -10,17 +10,18 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .compare import ORIGINS, Mark
 from .run import CLASSES
 
+_Kind = TypeVar("_Kind")
 _SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
 
 
-def require(value: object, *kinds: type) -> Any:
+def require(value: object, *kinds: type[_Kind]) -> _Kind:
     if not isinstance(value, kinds):
         raise TypeError(f"{value!r:.80} is no {kinds[0].__name__}")
     return value
@@ -36,7 +37,7 @@ def read_moment(value: object) -> datetime.datetime:
     return datetime.datetime.strptime(require(value, str), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.UTC)
 
 
-def read_mark(first: Any, origin: Any, carried: Any) -> Mark:
+def read_mark(first: object, origin: object, carried: object) -> Mark:
     return Mark(require(first, int), require_one(origin, ORIGINS), bool(carried))
 
 

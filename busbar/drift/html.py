@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
@@ -23,14 +23,19 @@ from . import actions, fabric_picture, heat_map
 from .report import OPEN
 from .run import CLASSES
 
+if TYPE_CHECKING:
+    import jinja2
+
 TEMPLATES = Path(__file__).parent / "templates"
 # More columns do not fit; the other checks share one.
 COLUMNS = 24
 # Findings that the page can unfold, the worst first. The rest is counted, and is in the JSON.
 DETAILS = 6000
+# Of the grid: whether it only differs, place of its severity, severity, state.
+Cell = tuple[int, int, str, str]
 
 
-def _template(name: str) -> Any:
+def _template(name: str) -> jinja2.Template:
     import jinja2  # here, so that the other commands start without it
 
     environment = jinja2.Environment(
@@ -140,9 +145,9 @@ def _grid(report: Plain) -> Plain:
     """Return hosts by checks, worst first: a column for each failed check, a row for hosts with equal results."""
     columns = list(dict.fromkeys(group["check"] for group in (*report["groups"], *report["waived"])))
     shown = columns[:COLUMNS]
-    alike: dict[tuple[Any, ...], list[str]] = {}
+    alike: dict[tuple[str, tuple[tuple[str, Cell], ...]], list[str]] = {}
     for name, said in report["hosts"].items():
-        worst: dict[str, tuple[int, int, str, str]] = {}
+        worst: dict[str, Cell] = {}
         for finding in said["findings"]:
             if finding["check"] not in columns:
                 continue
@@ -152,7 +157,7 @@ def _grid(report: Plain) -> Plain:
             worst[check] = min(worst.get(check, cell), cell)
         alike.setdefault((said["class"], tuple(sorted(worst.items()))), []).append(name)
     names = [*shown, *["others"] * (len(columns) > COLUMNS)]
-    rows = []
+    rows: list[Plain] = []
     for (kind, cells), hosts in alike.items():
         of_check = dict(cells)
         row = [of_check.get(name) for name in names]

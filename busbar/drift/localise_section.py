@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record, nodeset
@@ -192,7 +191,11 @@ def _causes(record: Record, given_back: Collection[str], beside: RelatedResults)
 
 
 def _cause(
-    group: Sequence[HostFinding], texts: int, follows: Counter[Any], given_back: Collection[str], beside: RelatedResults
+    group: Sequence[HostFinding],
+    texts: int,
+    follows: Counter[tuple[str, str | None]],
+    given_back: Collection[str],
+    beside: RelatedResults,
 ) -> Plain:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}

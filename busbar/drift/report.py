@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 
 from . import gate_section, health, job_bandwidth, waivers
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Run
+from .run import CLASSES, HostResult, Past, Run, Trail
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -33,9 +33,6 @@ SHARE = 0.98
 # Fields of a group that its findings have alike, and of the run.
 _OF_FINDING = ("check", "aspect", "state", "severity", "want", "source", "why", "fix", "disruption")
 _OF_RUN = ("id", "started", "ended", "limit", "version", "user", "commit", "fail_on")
-# Class, busbw and devices of a host.
-Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
-Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]
 
 
 @dataclass(frozen=True)

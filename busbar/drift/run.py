@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -73,3 +73,9 @@ class Run:
     fail_on: str
     waivers: tuple[Mapping[str, str], ...] = ()
     message: str = ""
+
+
+# Class, busbw and devices of a host.
+Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
+# Earlier runs with their summaries, oldest first.
+Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]

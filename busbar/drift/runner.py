@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -255,7 +255,7 @@ _OF_HOST = codec.record(
 )
 
 
-def _result(host: str, said: Any, end: str, hidden: tuple[str, ...]) -> HostResult:
+def _result(host: str, said: Plain, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Return a host's result. Raises ValueError, which names what differs from docs/findings.md."""
     _OF_HOST(said)
     findings = tuple(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
@@ -94,7 +93,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
     Raises ParseError, InventoryError.
     """
     hosts = inventory.variables(paths)
-    of_node: dict[str, Mapping[str, Any]] = {}
+    of_node: dict[str, Mapping[str, object]] = {}
     for host, variables in hosts.items():
         for name in (host, host.partition(".")[0], variables.get("drain_slurm_node") or host):
             of_node.setdefault(str(name), variables)
@@ -105,7 +104,7 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
             " otherwise, set drain_slurm_node for it"
         )
     kinds: dict[str, list[str]] = {}
-    given: dict[str, dict[str, Any]] = {}
+    given: dict[str, dict[str, object]] = {}
     for node in nodes:
         own = {name: value for name, value in of_node[node].items() if intent.mine(name)}
         key = repr([own.get(name) for name in _ALIKE])

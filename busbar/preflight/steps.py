@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -38,7 +37,7 @@ AT_ONCE = 128
 # which would take the job's counts and bindings for ours.
 _HANDED_ON = re.compile(r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_HOME|(NCCL|UCX|OMPI_MCA|PMIX_MCA|FI|OPAL)_\w+")
 _SLURMS = ("SLURM_CONF", "SLURM_CONF_SERVER")
-_ALWAYS: dict[str, Any] = {
+_ALWAYS: dict[str, object] = {
     **dict.fromkeys(("gpus", "warmup", "repeats", "keep"), 1),
     "iterations": 5,
     "step_factor": 2,
@@ -275,7 +274,7 @@ class Steps:
 
 
 def _wanted(job: Launch, asked: TeamProgram, limit: float, folder: str) -> perf_run.Wanted:
-    given: dict[str, Any] = {
+    given: dict[str, object] = {
         "binary": asked.program,
         "collective": None,
         "algorithm": asked.algorithm,

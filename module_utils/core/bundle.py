@@ -172,6 +172,11 @@ def pack(text: str) -> str:
     return base64.b64encode(bz2.compress(text.encode())).decode()
 
 
+def unpack(text: str) -> str:
+    """Return the text of ``pack``."""
+    return bz2.decompress(base64.b64decode(text)).decode()
+
+
 def plain_script(sources: Dict[str, str], main: str) -> str:
     """Return the same script as readable text that does not depend on a library's version: for a file that stays."""
     lines = {name: text.split("\n") for name, text in sources.items()}

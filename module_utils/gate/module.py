@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from typing import Any, Dict, Mapping
 
 from ..change import apply, module
-from ..core import effective_unit
+from ..core import bundle, effective_unit
 from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
 from . import plan as gate
@@ -33,7 +31,7 @@ SPEC: module.Spec = {
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if given["report"]:
         return _report(host, given["report"] == "new" and not check_mode)
-    texts = json.loads(zlib.decompress(base64.b64decode(given["texts"])).decode()) if given["texts"] else {}
+    texts = json.loads(bundle.unpack(given["texts"])) if given["texts"] else {}
     node = str(named(texts[INTENT])) if texts else ""
     stages = None if given["stages"] is None else tuple(given["stages"])
     want = GateWanted(stages, given["budget"], given["sums"], given["scontrol"], texts, node)

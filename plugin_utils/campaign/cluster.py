@@ -8,10 +8,9 @@ A group of hosts none of which is due keeps its last results. A job without a re
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
@@ -34,6 +33,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Roles whose findings may explain a slow job.
 EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)
@@ -52,7 +52,7 @@ class Outcome:
     hosts: dict[str, Result]
     record: cluster_record.Record | None = None
     misses: bool = False
-    stores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stores: dict[str, Plain] = field(default_factory=dict)
 
 
 def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
@@ -111,7 +111,7 @@ def joined(
     over, now = set(plan.hosts), time.time()
     earlier = {host: findings_of(of_host) for host, of_host in site.variables.items() if host in over}
     judged = cluster_judge.judge(measured, earlier, advise=not localise_enabled(site))
-    hosts: dict[str, Any] = {}
+    hosts: Plain = {}
     for host in site.variables:
         if host not in over:
             hosts[host] = stored_result(stored.get(host, {}), members.get(host, ()))
@@ -139,7 +139,7 @@ def joined(
     return Outcome(hosts, record, misses, stores)
 
 
-def store(site: Site, stores: Mapping[str, Mapping[str, Any]]) -> None:
+def store(site: Site, stores: Mapping[str, PlainView]) -> None:
     """Leave on the nodes when and among which hosts they were measured, for the nightly check."""
     site.query(
         "nccl_cluster",
@@ -149,7 +149,7 @@ def store(site: Site, stores: Mapping[str, Mapping[str, Any]]) -> None:
     )
 
 
-def write(site: Site, record: cluster_record.Record, path: str, cut: Any) -> str:
+def write(site: Site, record: cluster_record.Record, path: str, cut: Callable[[str, str], str]) -> str:
     """Print the table and write record and plots; return their directory, "" for none. Raises OSError, ParseError.
 
     path: nccl_benchmark_results_path.   cut: returns as much of a table as fits.
@@ -169,7 +169,7 @@ def write(site: Site, record: cluster_record.Record, path: str, cut: Any) -> str
     return str(folder)
 
 
-def last_table(path: str, cut: Any) -> str:
+def last_table(path: str, cut: Callable[[str, str], str]) -> str:
     """Return the table of the last record on this control node; "" where there is none."""
     if not path or not Path(cluster_record.folder(path)).exists():
         return ""
@@ -197,7 +197,7 @@ def stored_result(stored: Result, members: Sequence[Finding] = ()) -> Result:
     return stored or Plan().result()
 
 
-def reason(values: Mapping[str, Any], stored: Result) -> str:
+def reason(values: PlainView, stored: Result) -> str:
     """Return why a host is to be measured, by nccl_benchmark_when; "" where its last result is kept."""
     when = values.get("nccl_benchmark_when", "changed")
     if when == "always":
@@ -205,7 +205,7 @@ def reason(values: Mapping[str, Any], stored: Result) -> str:
     return "" if when == "never" else str(stored.get("due", "its last result is unknown"))
 
 
-def findings_of(of_host: Mapping[str, Any]) -> list[Finding]:
+def findings_of(of_host: PlainView) -> list[Finding]:
     """Return the findings of other roles of the run on a host."""
     results = due_roles.results(of_host, EARLIER, EARLIER[0], nightly=False)
     return [from_dict(item) for role in EARLIER for item in result_schema.findings_of(results.get(role))]
@@ -237,7 +237,7 @@ def summarise(
     return "\n".join(lines)
 
 
-def _record_options(site: Site, host: str) -> dict[str, Any]:
+def _record_options(site: Site, host: str) -> Plain:
     values = site.values(host)
     scope, days = values["nccl_benchmark_scope"], values["busbar_baseline_max_age_days"]
     return {"phase": "record", "scope": scope, "max_age_days": days}

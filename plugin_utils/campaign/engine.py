@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 STEP_FACTOR = 2
 STORE = "/var/lib/busbar/nccl_cluster"
 # Seconds that a program's runs may take beyond their own limits, before the node ends it.
 SPARE = 120
-Result = Mapping[str, Any]
+Result = PlainView
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Call:
 
     host: str
     module: str
-    arguments: Mapping[str, Any]
+    arguments: PlainView
     seconds: float = 0.0
 
 
@@ -68,7 +68,7 @@ def measure(trials: Sequence[Trial], run: Run) -> dict[str, list[list[Result]]]:
     return found
 
 
-def query(run: Run, module: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Result]:
+def query(run: Run, module: str, arguments: Mapping[str, PlainView]) -> dict[str, Result]:
     """Run a module that only reads on several nodes. arguments: host -> its options. Return host -> result."""
     results = run([Call(host, module, of_host) for host, of_host in arguments.items()])
     return dict(zip(arguments, results, strict=True))
@@ -120,7 +120,7 @@ class Job:
     def way(self) -> str:
         return "nvlink" if self.scope == NVLINK_DOMAIN else "network"
 
-    def call(self, values: Mapping[str, Any]) -> Call:
+    def call(self, values: PlainView) -> Call:
         """Return the call of nccl_perf. values: of the head's intent."""
         repeats = self.repeats or values["nccl_benchmark_repeats"]
         directory = self.directory or f"{self.scope}/{self.collective}-{self.max_bytes}-{len(self.hosts)}"
@@ -162,9 +162,7 @@ class Measured:
         return self.result.get("busbw") or None
 
 
-def perf_arguments(
-    values: Mapping[str, Any], collective: str, environment: Mapping[str, str], directory: str
-) -> dict[str, Any]:
+def perf_arguments(values: PlainView, collective: str, environment: Mapping[str, str], directory: str) -> Plain:
     """Return the options of nccl_perf that a node's inventory decides. environment: more variables of the program."""
     return {
         "binary": f"{values['nccl_tests_path']}/{collective}_perf",
@@ -177,6 +175,6 @@ def perf_arguments(
     }
 
 
-def roots(values: Mapping[str, Any]) -> dict[str, Any]:
+def roots(values: PlainView) -> Plain:
     """Return the options that every module on a node has."""
     return {name: values[f"busbar_{name}"] for name in ("hardware_root", "system_root")}

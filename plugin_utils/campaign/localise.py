@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -39,6 +38,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members imp
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
@@ -53,12 +53,12 @@ class Outcome:
     """
 
     record: Record
-    hosts: dict[str, dict[str, Any]]
-    cluster: dict[str, dict[str, Any]]
+    hosts: dict[str, Plain]
+    cluster: dict[str, Plain]
     folder: str
 
 
-def play(site: Site, kinds: Kinds, judged: Mapping[str, Any], path: str) -> Outcome:
+def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
     """Search among all hosts of the site. judged: host -> its result of the benchmark between nodes.
 
     path: nccl_benchmark_results_path. Raises OSError; ParseError where the inventory or the record is wrong.
@@ -117,14 +117,14 @@ class Search:
             for settings, group in trials.groups(members).items()
         ]
 
-    def _wanted_runs(self, host: str) -> Sequence[trials.Perf]:
+    def _wanted_runs(self, host: str) -> Sequence[PlainView]:
         return self._site.intent(host).get("benchmark_runs") or []
 
-    def _rail_options(self, host: str) -> dict[str, Any]:
+    def _rail_options(self, host: str) -> Plain:
         dscp = (self._site.values(host)["busbar_roce"] or {}).get("dscp", -1)
         return {"subset": "rails", "dscp": dscp, **self._address_family(host)}
 
-    def _address_family(self, host: str) -> dict[str, Any]:
+    def _address_family(self, host: str) -> Plain:
         roce = self._site.values(host)["busbar_roce"] or {}
         return {"address_family": roce.get("address_family", "ipv4")}
 
@@ -187,7 +187,7 @@ class Search:
         known = {"rail_info_result": self._infos.get(host, {}), "ansible_host": self._site.name_of(host)}
         return rail_pairs.candidate(host, {**self._site.variables[host], "rail_ping_result": {}, **known}, True, False)
 
-    def _rail_call(self, host: str, mine: Sequence[Mapping[str, Any]], number: int) -> Call:
+    def _rail_call(self, host: str, mine: Sequence[PlainView], number: int) -> Call:
         values = self._site.values(host)
         names = ("seconds", "timeout", "share", "memory")
         arguments = {
@@ -233,7 +233,7 @@ class Search:
         rails = {host: {rail.number: rail.pci for rail in info.rails} for host, info in infos.items() if info}
         return Health(found, known, rails)
 
-    def _health_options(self, host: str) -> dict[str, Any]:
+    def _health_options(self, host: str) -> Plain:
         # The next night is held to the last one, not to this.
         return {"power_limit": self._site.values(host)["node_health_power_limit"], "record": False}
 
@@ -242,7 +242,7 @@ def _as_simulated(finding: Finding) -> Finding:
     return replace(finding, source=f"simulated: {finding.source}")
 
 
-def runs_of(of_host: Mapping[str, Any]) -> Sequence[trials.Perf]:
+def runs_of(of_host: PlainView) -> Sequence[PlainView]:
     """Return the runs of the node's own benchmark, measured now or before; [] without a valid result."""
     role = due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
     runs = due_roles.mapping(role).get("runs") or []

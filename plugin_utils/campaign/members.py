@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 AGAIN = "run it again for this host with -vvv"
 NOT_READ = ("its inventory was not read", AGAIN)
@@ -101,7 +101,7 @@ def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
     return {one.host: (f"it has {one.build}; {other}", fix) for one in group if one.build != most}
 
 
-def address_of(host: str, wanted: Mapping[str, Any]) -> str:
+def address_of(host: str, wanted: PlainView) -> str:
     """Return the host's address for the launcher, from the inventory alone: a node's own result is not trusted."""
     if wanted.get("nccl_benchmark_address"):
         return str(wanted["nccl_benchmark_address"])
@@ -110,7 +110,7 @@ def address_of(host: str, wanted: Mapping[str, Any]) -> str:
     return host
 
 
-def unfit(of_host: Mapping[str, Any], read: Mapping[str, Any], address: str, there: bool) -> tuple[str, str] | None:
+def unfit(of_host: PlainView, read: PlainView, address: str, there: bool) -> tuple[str, str] | None:
     """Return why a host cannot take part, and what to do; None where it can. read: of phase ``member``."""
     lock = result_schema.given(of_host.get("node_lock_result"), "node_lock")
     if lock.get("held") is False:
@@ -142,7 +142,7 @@ class Site:
 
     def __init__(
         self,
-        variables: Mapping[str, Mapping[str, Any]],
+        variables: Mapping[str, PlainView],
         there: Collection[str],
         run: Run,
         say: Callable[[str], object],
@@ -158,15 +158,15 @@ class Site:
         # Hosts whose inventory was read and that no other run works on.
         self.ready = [host for host in variables if host in there and "profile" in self.intent(host)]
 
-    def intent(self, host: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.variables[host].get("busbar_intent") or {}
+    def intent(self, host: str) -> PlainView:
+        found: PlainView = self.variables[host].get("busbar_intent") or {}
         return found
 
-    def values(self, host: str) -> Mapping[str, Any]:
+    def values(self, host: str) -> PlainView:
         return host_variables.values(self.variables[host])
 
     def query(
-        self, module: str, hosts: Collection[str], options: Callable[[str], Mapping[str, Any]], profile: bool = True
+        self, module: str, hosts: Collection[str], options: Callable[[str], PlainView], profile: bool = True
     ) -> dict[str, Result]:
         """Run a module that reads on those of the hosts that are ready. options: of a host.
 
@@ -180,12 +180,12 @@ class Site:
         """Query what decides whether a node can take part."""
         return self.query("nccl_cluster", hosts, self._member_options)
 
-    def _common(self, host: str, profile: bool) -> dict[str, Any]:
+    def _common(self, host: str, profile: bool) -> Plain:
         intent, values = self.intent(host), self.values(host)
         of_platform = {name: intent[name] for name in ("profile", "profile_name")} if profile else {}
         return {**of_platform, **({"fabric": values["busbar_fabric"]} if profile else {}), **roots(values)}
 
-    def _member_options(self, host: str) -> dict[str, Any]:
+    def _member_options(self, host: str) -> Plain:
         values = self.values(host)
         slurm = "srun" in (values["nccl_benchmark_launcher"], {"slurm": "srun"}.get(values["busbar_drain"]))
         # Where Slurm is queried from one host for all, that host knows nothing of this node's state.

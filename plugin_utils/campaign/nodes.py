@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ansible import context
 from ansible.errors import AnsibleError
@@ -25,12 +24,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     worker_threads,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 COLLECTION = "busbar.fabric."
 STATUS = "ansible.builtin.async_status"
 # Seconds that a task may take on a node, and between two polls of those in the background.
 STEP, PAUSE = 300.0, 2.0
-Arguments = Mapping[str, Any]
 
 
 class Nodes:
@@ -39,7 +38,7 @@ class Nodes:
     variables: of the action's task. Raises AnsibleError where this ansible-core runs tasks in another way.
     """
 
-    def __init__(self, action: ActionBase, variables: Mapping[str, Any]) -> None:
+    def __init__(self, action: ActionBase, variables: PlainView) -> None:
         run, worker = ansible_core.worker_runs_tasks(), ansible_core.this_worker()
         if run is None or worker is None:
             raise AnsibleError(
@@ -81,7 +80,7 @@ class Nodes:
         if self._late:
             worker_threads.end_connections()
 
-    def _each(self, tasks: Sequence[tuple[Call, str, Arguments]]) -> list[Result]:
+    def _each(self, tasks: Sequence[tuple[Call, str, PlainView]]) -> list[Result]:
         """Run a task for each of the calls, as many at a time as Ansible has forks."""
         for action in {action for _call, action, _arguments in tasks}:
             # Of two threads that load a plugin, the second may get it half made.
@@ -89,7 +88,7 @@ class Nodes:
         bounds: dict[int, output_limit.OutputLimit] = {}
         results: dict[int, Result] = {}
 
-        def work(number: int) -> dict[str, Any]:
+        def work(number: int) -> Plain:
             call, action, arguments = tasks[number]
             try:
                 with output_limit.limit_output() as bounds[number]:
@@ -110,7 +109,7 @@ class Nodes:
             results[number] = result
         return [results[number] for number in range(len(tasks))]
 
-    def _run_task(self, call: Call, action: str, arguments: Arguments) -> Mapping[str, Any]:
+    def _run_task(self, call: Call, action: str, arguments: PlainView) -> PlainView:
         task = self._task.copy(exclude_tasks=True)
         task.action, task.args = action, dict(arguments)
         task.async_val, task.poll = (0 if action == STATUS else int(call.seconds)), 0
@@ -119,7 +118,7 @@ class Nodes:
         return self._run(self._worker, host, task, variables)
 
 
-def checked(call: Call, given: Mapping[str, Any], polled: bool = False) -> dict[str, Any]:
+def checked(call: Call, given: PlainView, polled: bool = False) -> Plain:
     """Return a result's valid keys: no key of a node is an order to this machine, and no value is too large.
 
     polled: it is that of a poll of the call, which may be still running.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
@@ -36,6 +35,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     judge_figure,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
@@ -44,7 +44,6 @@ COLLECTIVE = "all_reduce"
 PASSES = ((True, False), (False, True), (True, True))
 # Characters of the reason why a test has no figure.
 _SAID = 200
-Perf = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class Screen:
     bar: float | None = None
 
 
-def screen(runs: Sequence[Perf], wanted: Sequence[Perf] = ()) -> Screen:
-    """Screen a node by its own benchmark. runs: see ``answer.a_run``; if one lacks a figure the node is not measured.
+def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Screen:
+    """Screen a node by its own benchmark. runs: as result_schema.a_run; if one lacks a figure the node is not measured.
 
     wanted: the runs of the intent, where the node has no result.
     """
@@ -160,7 +159,7 @@ class Group:
             directory=f"localise/{test.kind}",
         )
 
-    def gpu_calls(self, test: Test, values: Mapping[str, Any]) -> Iterator[Call]:
+    def gpu_calls(self, test: Test, values: PlainView) -> Iterator[Call]:
         """Yield the programs of one node, one for each pair of its GPUs. values: of its intent."""
         most, least = self._kind_of(SCOPES[PAIR]).settings.sizes[1], self.gpu_bar().value
         for pair in test.pairs:
@@ -185,20 +184,18 @@ def name_of(test: Test) -> str:
     return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
 
 
-def sessions(
-    test: Test, candidates: Mapping[str, rail_pairs.Candidate]
-) -> tuple[dict[str, list[list[dict[str, Any]]]], str]:
+def sessions(test: Test, candidates: Mapping[str, rail_pairs.Candidate]) -> tuple[dict[str, list[list[Plain]]], str]:
     """Return host -> its perftest sessions of each of PASSES; and why there are none, "" where there are.
 
     candidates: host -> its rails.
     """
     one, other = test.hosts
-    found: dict[str, list[list[dict[str, Any]]]] = {one: [], other: []}
+    found: dict[str, list[list[Plain]]] = {one: [], other: []}
     absent = [host for host in test.hosts if candidates[host].info is None]
     if absent:
         return found, f"{absent[0]}: {candidates[absent[0]].absent}"
     for directions in PASSES:
-        of_pass: dict[str, list[dict[str, Any]]] = {one: [], other: []}
+        of_pass: dict[str, list[Plain]] = {one: [], other: []}
         for asked, (sender, receiver) in zip(directions, ((one, other), (other, one)), strict=True):
             for session, served in rail_pairs.sessions(candidates[sender], candidates[receiver]) if asked else ():
                 if session.rail in test.rails:
@@ -236,7 +233,7 @@ def result_of(
     return Result(test, figure, said)
 
 
-def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
+def of_gpus(test: Test, results: Mapping[tuple[int, int], PlainView]) -> Result:
     """Return the result. results: GPU pair -> result of nccl_perf."""
     pairs: dict[tuple[int, int], float | None] = {}
     said = []
@@ -247,7 +244,7 @@ def of_gpus(test: Test, results: Mapping[tuple[int, int], Perf]) -> Result:
     return Result(test, said="; ".join(said)[:_SAID], pairs=pairs)
 
 
-def busbw_of(given: Perf) -> tuple[float | None, str]:
+def busbw_of(given: PlainView) -> tuple[float | None, str]:
     """Return GB/s of a result of nccl_perf; why there is none, or its other findings.
 
     A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
@@ -265,7 +262,7 @@ def busbw_of(given: Perf) -> tuple[float | None, str]:
     return float(busbw), said[:_SAID]
 
 
-def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> Result:
+def of_rails(test: Test, sent: Mapping[tuple[str, int], PlainView], failure: str) -> Result:
     """Return the result. sent: host and number of the pass -> result of its sending end.   failure: why none ran."""
     ways, said = [], [failure] if failure else []
     for number, directions in enumerate(PASSES):
@@ -277,7 +274,7 @@ def of_rails(test: Test, sent: Mapping[tuple[str, int], Perf], failure: str) -> 
     return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways))
 
 
-def _figure(given: Perf, rail: int) -> tuple[float | None, str]:
+def _figure(given: PlainView, rail: int) -> tuple[float | None, str]:
     """Return GB/s of a rail, from its sending end; and why there is none."""
     for one in given.get("sessions") or []:
         if one["session"]["role"] == perftest.CLIENT and one["session"]["rail"] == rail:

@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -118,7 +117,7 @@ def to_dict(record: Record) -> Plain:
     }
 
 
-def _build(data: Any) -> Record:
+def _build(data: Plain) -> Record:
     _record(data)
     if len(data["taken"]) != len(data["sweeps"]):
         raise ParseError("taken: has %d items, expected one for each sweep" % len(data["taken"]))

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
@@ -150,7 +150,7 @@ class NodeResult:
     because: str | None = None
 
 
-def read_result(host: str, of_host: Plain) -> NodeResult:
+def read_result(host: str, of_host: PlainView) -> NodeResult:
     """Return the result of a node, typed and bounded; an invalid one costs only this host."""
     given = of_host.get(f"{suite.FABRIC}_result")
     if not isinstance(given, dict) or given.get("skipped"):

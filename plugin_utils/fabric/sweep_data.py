@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .. import codec, result_schema
 
 
-def from_dict(data: Any) -> Sweep:
+def from_dict(data: Plain) -> Sweep:
     """Return the Sweep of ``sweep.to_dict``. Raises ParseError on anything else, with the name of the part."""
     try:
         result_schema.a_sweep(data)

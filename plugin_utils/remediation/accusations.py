@@ -12,7 +12,6 @@ import datetime
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -24,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     results_folder,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20
@@ -108,7 +108,7 @@ def _of_file(data: object) -> Iterator[tuple[str, Accusation | str]]:
         )
 
 
-def _of_findings(data: Mapping[str, Any]) -> Iterator[tuple[str, Accusation | str]]:
+def _of_findings(data: PlainView) -> Iterator[tuple[str, Accusation | str]]:
     if len(data["hosts"]) > MOST_HOSTS:
         raise ParseError("it has more than %d hosts" % MOST_HOSTS)
     at = _ended(data.get("run"))
@@ -117,7 +117,7 @@ def _of_findings(data: Mapping[str, Any]) -> Iterator[tuple[str, Accusation | st
         try:
             if not isinstance(said, dict):
                 raise codec.Invalid("is not a dictionary")
-            given: list[dict[str, Any]] = said.get("findings") or []
+            given: list[Plain] = said.get("findings") or []
             result_schema.of_findings(given)
             boot_id = said.get("boot_id") or ""
             _boot_id(boot_id)

@@ -15,11 +15,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import shortened
 
 NAME = "actions.jsonl"
@@ -96,7 +96,7 @@ def to_line(entry: Entry) -> str:
     return json.dumps(data, sort_keys=True, allow_nan=False) + "\n"
 
 
-def from_dict(data: Any) -> Entry:
+def from_dict(data: Plain) -> Entry:
     """Return the entry of plain data. Raises ParseError."""
     try:
         _entry(data)

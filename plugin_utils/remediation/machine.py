@@ -15,11 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, result_schema, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
@@ -61,7 +62,7 @@ class State:
     stale: bool = False
     done: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
-    audit: dict[str, Any] = field(default_factory=dict)
+    audit: Plain = field(default_factory=dict)
     before: dict[str, float | None] = field(default_factory=dict)
     after: dict[str, float | None] = field(default_factory=dict)
     proofs: list[dict[str, str]] = field(default_factory=list)
@@ -77,7 +78,7 @@ class State:
 class Search:
     """A search among nodes. result: of this node.   record: of all of it."""
 
-    result: Mapping[str, Any] | None = None
+    result: PlainView | None = None
     record: object = None
 
 
@@ -98,11 +99,6 @@ def in_vain(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
         if missed := sorted(wanted.intersection(state.missed)):
             return f"{missed[0]} was not repaired on {host}, which was before it"
     return ""
-
-
-def _about(item: Item) -> dict[str, Any]:
-    finding = item.finding
-    return {"check": finding.check, "subject": finding.subject, "finding": finding.id, "attempt": item.attempt}
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class Remediation:
         self,
         plan: NodePlan,
         state: State,
-        results: Mapping[str, Any],
+        results: PlainView,
         run: str,
         standing: Callable[[Iterable[Finding]], Iterable[Finding]] = list,
         search: Search | None = None,
@@ -340,34 +336,32 @@ class Remediation:
                     "dropped" if state.stale else "verified",
                     "done" if by_id[name].state == proof.OK else "failed",
                     by_id[name].have,
-                    boot_id=now.boot_id or plan.boot_id,
-                    **_about(item),
-                    before=state.before.get(name),
-                    after=state.after[name],
+                    item,
+                    state.before.get(name),
                 )
-                self.entries.append(entry)
+                self.entries.append(replace(entry, boot_id=now.boot_id or plan.boot_id, after=state.after[name]))
         return False
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
-    def _result(self, role: str, module: str = "slurm_node") -> dict[str, Any]:
+    def _result(self, role: str, module: str = "slurm_node") -> Plain:
         """Return what a role has registered, as far as it is valid."""
         return result_schema.given(self._results.get(f"{role}_result"), module)
 
-    def _entry(self, action: str, result: str, why: str, **more: Any) -> Entry:
-        given = {"boot_id": self.plan.boot_id, **more}
-        return Entry(
-            at=time.time(), run=self._run, host=self.plan.name, action=action, outcome=result, why=why, **given
-        )
+    def _entry(self, action: str, result: str, why: str, item: Item | None, before: float | None) -> Entry:
+        host, boot_id = self.plan.name, self.plan.boot_id
+        entry = Entry(at=time.time(), run=self._run, host=host, action=action, outcome=result, boot_id=boot_id, why=why)
+        if item is not None:
+            about = item.finding
+            entry = replace(entry, check=about.check, subject=about.subject, finding=about.id, attempt=item.attempt)
+        return replace(entry, before=before)
 
     def _log(self, action: str, result: str, why: str = "", role: str = "", before: float | None = None) -> None:
         """Log an action for each finding that is acted on, or once if there is none."""
         # A role that is played because another one changed something belongs to none of them.
-        items = [item for item in self.plan.acted if not role or role in item.roles]
-        same = {"role": role, "before": before}
-        self.entries += [self._entry(action, result, why, **same, **_about(item)) for item in items] or [
-            self._entry(action, result, why, **same)
-        ]
+        items: list[Item | None] = [item for item in self.plan.acted if not role or role in item.roles]
+        entries = [self._entry(action, result, why, item, before) for item in items or [None]]
+        self.entries += [replace(entry, role=role) for entry in entries]
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         "look": Step("drain", "report", end=_end_look),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -26,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     suite,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
@@ -193,9 +193,9 @@ class NodePlan:
         """Return findings that have to be proven to be repaired."""
         return tuple(item.finding for item in self.items if item.verdict in (MEND, MEASURE))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Return plain data of lists and dictionaries, for ``codec.build``."""
-        data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        data: Plain = json.loads(json.dumps(asdict(self)))
         return data
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_record, result_schema, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import PAIR
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
 
@@ -109,7 +109,7 @@ def _reason(finding: Finding) -> str:
     return f"{finding.check} {finding.subject}: {finding.have or '-'}"
 
 
-def figure(finding: Finding, measured: Mapping[str, Any] | None) -> float | None:
+def figure(finding: Finding, measured: PlainView | None) -> float | None:
     """Return busbw in GB/s of the finding's run. measured: registered by nccl_benchmark."""
     runs = (measured or {}).get("runs")
     if not codec.is_valid(codec.many(result_schema.a_run), runs):

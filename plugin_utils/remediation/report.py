@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
@@ -27,7 +26,7 @@ AGAIN = "run busbar remediate again with the same files"
 LOG = "busbar-results/actions.jsonl"
 
 
-def result(plan: NodePlan | None, state: State, wrong: str, check_mode: bool) -> dict[str, Any]:
+def result(plan: NodePlan | None, state: State, wrong: str, check_mode: bool) -> Plain:
     """Return what is registered as ``remediate_result``.
 
     plan: None where the run ended before it was made.   state: after the last step.

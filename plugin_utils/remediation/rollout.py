@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
@@ -72,7 +72,7 @@ def batches(sizes: Sequence[int | str], nodes: int) -> list[int]:
     return [size for size in (sum(found[:1]) - 1, *found[1:]) if size > 0] or [1]
 
 
-def play_hosts(play: str, hostvars: Any) -> list[str]:
+def play_hosts(play: str, hostvars: HostVars) -> list[str]:
     """Return the hosts of a play of remediate.yml in their order. hostvars: of Ansible; {} in a syntax check."""
     read = _registered("remediate_read_result", hostvars)
     if not play.startswith(_TURNS):
@@ -87,7 +87,7 @@ def play_hosts(play: str, hostvars: Any) -> list[str]:
     return good_first({host: pairs.get(host, []) for host in pending}) if play.endswith("_paired") else pending
 
 
-def _registered(name: str, hostvars: Any) -> Mapping[str, Any]:
+def _registered(name: str, hostvars: HostVars) -> PlainView:
     """Return what was registered once for all hosts of a play: the same on each of them."""
     return next((result for host in hostvars if (result := hostvars.raw_get(host).get(name))), {})
 

@@ -183,7 +183,8 @@ def test_hosts_are_asked_alone_where_fleet_audit_says_so() -> None:
         of_host["fleet_audit_result"]["by_task"] = True
     assert play_nodes("ba", run, "alone") == play_nodes("ab", run, "inventory") == ["a", "b"]
     # A syntax check has no host.
-    assert play_nodes([], {}, "alone") == NO_HOSTS
+    no_variables: Any = {}
+    assert play_nodes([], no_variables, "alone") == NO_HOSTS
 
 
 def test_who_is_verified_says_so_in_its_intent_or_its_audit() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle, orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import module
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import program as gate_program
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_read
@@ -252,8 +252,9 @@ def played(
     tool(folder, "usr/bin/scontrol", SCONTROL % config)
     texts = gate_files.texts("#\n", gate_read.intent_text({"node": "n1"}), stages)
     want = gate_read.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
-    for change in gate.plan(gate_read.read(host, want), want).changes:
-        apply.write(host, change)
+    given = {name: option.get("default") for name, option in module.SPEC.items()}
+    given.update(stages=list(stages), sums=want.sums, texts=bundle.pack(json.dumps(texts)))
+    assert module.work(host, given, False)["changed"]
     put_all(folder, {name.replace("__", "/"): text for name, text in files.items()})
     return gate_read.read(host, want), want
 

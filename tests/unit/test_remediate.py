@@ -260,7 +260,8 @@ def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, host
     hostvars = HostVars(a={}, **{host: {**registered, "remediate_state": states.get(host)} for host in "bcdef"})
     assert play_nodes("abcdef", hostvars, f"remediate_{play}") == hosts
     assert play_nodes("a", hostvars, f"remediate_{play}") == ["!all"]
-    assert play_nodes("a", {}, f"remediate_{play}") == ["!all"]
+    no_variables: Any = {}
+    assert play_nodes("a", no_variables, f"remediate_{play}") == ["!all"]
 
 
 class Play:
