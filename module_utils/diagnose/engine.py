@@ -9,29 +9,22 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
+from .jobs import Job
 from .lines import same_day
 from .log_reader import Log
 from .relations import LIKELY, PROVEN, RELATIONS
-from .state import Call, Job, Process
+from .state import Call, Process
 
 # Confidence in a root: a line or a proven relation states it; it is upstream of all others; it is only reported.
 REPORTED = "reported"
 # Functions that the program has called, by file of NCCL's sources: an error that they return ends a call of it.
 _PROGRAM_CALLS = re.compile(r"(?:^|/)(?:init|transport|generic|group|enqueue|collectives)\.(?:cc|cpp|cu):")
 
-
 # Reports, the one that says most of what failed first.
-_REPORTS = [
-    "signal",
-    "exception_nccl",
-    "test",
-    "exit",
-    "mpi_abort",
-    "worker_lost",
-    "exception_remote",
-    "consequence",
-    "error_line",
-]
+_REPORTS = (
+    *("signal", "exception_nccl", "test", "exit", "mpi_abort"),
+    *("worker_lost", "exception_remote", "consequence", "error_line"),
+)
 
 
 @dataclass
@@ -54,7 +47,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
     _name_ranks(failing, jobs)
-    _promote(log, failing)
+    _promote(failing)
     _link(failing, addresses)
     root = _root(log, failing)
     if root is not None:
@@ -77,7 +70,7 @@ def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
                 group.ranks.add(rank)
 
 
-def _promote(log: Log, groups: Iterable[Group]) -> None:
+def _promote(groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:
@@ -161,8 +154,6 @@ def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str
         return True
     if condition == "before":
         return before(cause.first, effect.first)
-    if condition == "device":
-        return any(_one_device(one, other) for one in effect.kept for other in cause.kept)
     named = [one.fields.get("peer") or "" for one in effect.kept]
     peers = {_short(addresses.get(peer, peer)) for peer in named} & {_short(host) for host in cause.hosts} - {""}
     if condition == "peer":

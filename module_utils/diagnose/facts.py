@@ -15,49 +15,12 @@ from ..core.number import signed
 
 Value = Union[str, int, float, None]
 # Groups that hold integers and decimal numbers.
-_INTEGERS = frozenset(
-    [
-        "rank",
-        "ranks",
-        "nodes",
-        "local",
-        "device",
-        "nvml",
-        "index",
-        "port",
-        "channel",
-        "source",
-        "target",
-        "proxy",
-        "distance",
-        "level",
-        "collective",
-        "p2p",
-        "per_peer",
-        "nvls",
-        "state",
-        "pattern",
-        "channels",
-        "driver",
-        "mbit",
-        "result",
-        "tried",
-        "most",
-        "size",
-        "count",
-        "opcount",
-        "datatype",
-        "op",
-        "root",
-        "clique_size",
-        "low",
-        "high",
-        "split",
-        "mnnvl",
-        "old_mbit",
-    ]
-)
-_DECIMALS = frozenset(["bandwidth", "total", "bootstrap"])
+_INTEGERS = frozenset((
+    "rank", "ranks", "nodes", "local", "device", "index", "port", "source", "target", "distance", "level",
+    "collective", "p2p", "per_peer", "nvls", "state", "pattern", "channels", "driver", "mbit", "old_mbit", "result",
+    "tried", "most", "count", "datatype", "mnnvl",
+))  # fmt: skip
+_DECIMALS = frozenset(["bandwidth", "total"])
 
 
 class Fact(NamedTuple):
@@ -90,7 +53,7 @@ _PLACES = (
 # fmt: off
 ROWS: Tuple[Row, ...] = (
     Row("Chan", "channel",
-        r"Channel (?P<channel>\d{1,4})(?:/\S{1,6})? ?:? ?(?P<source>\d{1,8})(?:\[[0-9a-f]{1,16}\])? -> (?P<target"
+        r"Channel \d{1,4}(?:/\S{1,6})? ?:? ?(?P<source>\d{1,8})(?:\[[0-9a-f]{1,16}\])? -> (?P<target"
         r">\d{1,8})(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])? via (?P<path>[^\n]{1,120})"),
     Row("Coll", "collnet_channel", r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|"
         r"receive)\] via COLLNET/(?P<net>[^/]{1,40})/(?P<device>\d{1,5})(?P<gdr>/GDRDMA)?"),
@@ -116,7 +79,7 @@ ROWS: Tuple[Row, ...] = (
         r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"),
     Row("NET/", "port",
         r"NET/IB ?: \[(?P<index>\d{1,4})\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?(?P<port>\d{1,3})/(?P<layer>"
-        r"\w{1,8}) (?:[^\n]{0,80}?speed=(?P<mbit>\d{1,9})\b)?(?:[^\n]{0,400}?\bar=(?P<adaptive>[01])\b)?"),
+        r"\w{1,8}) (?:[^\n]{0,80}?speed=(?P<mbit>\d{1,9})\b)?"),
     Row("NET/", "speed_change",
         r"NET/IB ?: (?P<name>[\w.-]{1,64}):(?P<port>\d{1,3}) speed change detected: (?P<old_mbit>\d{1,9}) -> (?P<"
         r"mbit>\d{1,9}) Mbps"),
@@ -146,11 +109,6 @@ ROWS: Tuple[Row, ...] = (
     Row("Fail", "plugin_failed", r"Failed to initialize NET plugin (?P<name>[^\n]{1,60})"),
     Row("GIN/ Fail", "plugin_failed", "(?:GIN/Plugin ?: )?Failed to initialize any (?P<kind>GIN) plugin"),
     Row("NET/", "plugin_idle", r"NET/(?P<name>OFI)\b[^\n]{0,40}\bNo eligible providers"),
-    Row("Assi", "plugin_assigned", r"Assigned NET plugin (?P<name>[^\n]{1,60}?) to comm"),
-    Row("NET/", "plugin_setting",
-        r"NET/\w{2,30} (?:Adding|Setting) (?P<name>NCCL_[A-Z0-9_]{1,80})(?:=| (?:to|environment)\b)"),
-    Row("NET/", "plugin_speaks", r"NET/(?P<name>(?!\d|IB|Socket\b|Plugin\b|TOPO\b|"
-        r"MLX5\b)\w{2,30})\b(?:[^\n]{0,200}[Pp]rovider is (?P<provider>[\w;]{1,30}))?"),
     Row("Coul peer", "peer_off",
         r"(?:Could not enable P2P|peer query failed) between dev (?P<a>\d{1,4})\(=\w+\) and dev (?P<b>\d{1,4})"),
     Row("P2P ", "peer_off", r"P2P is disabled between connected GPUs (?P<a>\d{1,4}) and (?P<b>\d{1,4})"),
@@ -182,7 +140,7 @@ ROWS: Tuple[Row, ...] = (
     Row("comm nccl [Ran", "named",
         r"(?:\[Rank \d{1,8}\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks (?"
         r"P<ranks>\d{1,8})"),
-    Row("Conn", "rings", r"Connected all rings(?:, use ring PXN (?P<pxn>\d) GDR (?P<gdr>\d))?"),
+    Row("Conn", "rings", "Connected all rings"),
     Row("Conn", "met", "Connected all trees"),
     Row("Tree", "tree", r"Trees \[0\] (?:-?\d{1,8}/){2}-?\d{1,8}->(?P<rank>\d{1,8})->"),
     Row("rank", "collnet_connected", r"rank (?P<rank>\d{1,8}) Connected CollNet"),
@@ -204,17 +162,17 @@ ROWS: Tuple[Row, ...] = (
         r"Pattern (?P<pattern>\d{1,2}), crossNic \d, nChannels (?P<channels>\d{1,4}), bw (?P<bandwidth>[\d.]{1,16"
         r"})/[\d.]+, type (?P<path>\w{1,8})/"),
     Row("=== ", "system", r"=== System : maxBw (?P<bandwidth>[\d.]{1,16}) "),
-    Row("+", "nvlink", r"\+ NVL\[(?P<bandwidth>[\d.]{1,12})\] - (?P<switch>NVS)?"),
+    Row("+", "nvlink", r"\+ NVL\[(?P<bandwidth>[\d.]{1,12})\] - "),
     Row("+", "gpu", r"\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})"),
     Row("0", "channels",
         r"(?P<collective>\d{1,5}) coll channels,? ?(?:\d{1,5} collnet channels,? ?)?(?:(?P<nvls>\d{1,5}) nvls cha"
         r"nnels,? ?)?(?:(?P<p2p>\d{1,5}) p2p channels(?:, (?P<per_peer>\d{1,5}) p2p channels per peer)?)?"),
     Row("AllR AllG Redu Broa Send Recv AllT Gath Scat", "algorithm",
-        r"(?P<function>[A-Za-z]{4,20}): (?P<size>\d{1,20}) Bytes -> Algo (?P<algo>[A-Z_\d]{1,20}) proto (?P<proto"
-        r">[A-Z0-9]{1,12})(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d{1,4})\.\.(?P<high>\d{1,4})\})?"),
+        r"(?P<function>[A-Za-z]{4,20}): \d{1,20} Bytes -> Algo (?P<algo>[A-Z_\d]{1,20}) proto (?P<proto"
+        r">[A-Z0-9]{1,12})(?: channel\{Lo\.\.Hi\}=\{\d{1,4}\.\.\d{1,4}\})?"),
     Row("AllR AllG Redu Broa", "operation", "(?P<function>AllReduce|AllGather|ReduceScatter|Reduce|"
         r"Broadcast): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?coun"
-        r"t (?P<count>\d{1,20}) datatype (?P<datatype>\d{1,3}) op (?P<op>\d{1,12}) root (?P<root>-?\d{1,8}) comm (?"
+        r"t (?P<count>\d{1,20}) datatype (?P<datatype>\d{1,3}) op \d{1,12} root -?\d{1,8} comm (?"
         "P<comm>0x[0-9a-f]{1,16})"),
 )
 # fmt: on

@@ -11,13 +11,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
 from . import engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
-from .checks import CUDA, LEVEL, PROGRAM, READABLE, VERSIONS, WARNING
+from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
+from .jobs import Job, jobs
 from .log_reader import Log
 from .names import hosts_of, names, of_ranks
-from .state import Job, Process, jobs
-from .table import alone
+from .state import Process
 
 # The first release whose logs are judged.
 OLDEST = (2, 18)
@@ -25,6 +25,7 @@ OLDEST = (2, 18)
 _EVIDENCE = ("consequence", "exception_nccl", "exception_remote", "test", "worker_lost", "mpi_abort", "error_line")
 _EVIDENCE += ("signalled", "progress")
 _MOST = 12
+_STEPPED = "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
 # A finding on a fact, its tier and its confidence.
 Fact = Tuple[Finding, int, str]
 
@@ -77,7 +78,7 @@ def judge(log: Log) -> Result:
     failures, by_group = _failures(log, found_jobs, diagnosis)
     events = frozenset(group.event.id for group in diagnosis.groups if group.tier != NOTICE)
     gpus = frozenset(one.gpu for one in log.table.ranks.values())
-    facts: List[Fact] = [*_tests(log), *_alone(log, found_jobs)]
+    facts: List[Fact] = _tests(log)
     slow: List[Finding] = []
     for job in found_jobs:
         facts += [(finding, CAUSE, PROVEN) for finding in _versions(job) if not finding.ok]
@@ -92,15 +93,15 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
         slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
-    facts += _calls(log, found_jobs, diagnosis)
-    of_ras = ras.judge(log.ras)
+    facts += _calls(found_jobs, diagnosis)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
     if root is None:
         slow += [finding for job in found_jobs for finding in _level(log, job)] + _readable(log)
     else:
         failures, found = _caused(failures, facts, root)
-    return Result(log, found_jobs, diagnosis, _sorted(_once([*failures, *found, *of_ras, *slow]), root), root)
+    every = _once([*failures, *found, *ras.judge(log.ras), *slow])
+    return Result(log, found_jobs, diagnosis, _sorted(every, root), root)
 
 
 def _sorted(found: Sequence[Finding], root: Optional[Root]) -> List[Finding]:
@@ -180,7 +181,7 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
         severity = "critical" if event.severity == "" else severity
     if group.tier == CAUSE and event.tier in (WEAK, NETWORK):
         severity, state = "critical", "unknown" if event.id == "warning" else "drift"
-    parts = [_title(log, job, group, waited)]
+    parts = [_title(job, group, waited)]
     if group.tier == WEAK:
         severity = "major" if severity == "critical" and not event.severity else severity
         if event.id == "verbs" and any(process.devices for process in job.processes):
@@ -198,17 +199,12 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
     if event.id == "port":
         parts += ports.describe(log, group)
     parts += [_ended(group), _followed(diagnosis, group)]
-    if group.because is not None and because is None:
-        parts.append("it follows from line %d: %s" % (group.because.first.order, group.because.first.text[:120]))
-    causes = detail.causes or event.causes
-    causes = _setting(job, group) or causes
-    proven = detail.proven or bool(_setting(job, group))
+    setting = _setting(job, group)
+    causes, proven = setting or detail.causes or event.causes, detail.proven or bool(setting)
     if causes and group.because is None:
         parts.append("%s: %s" % ("cause" if proven else "possible causes", causes))
-    why = _stepped(waited) if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
+    why = _STEPPED if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
     fix = detail.fix or event.fix
-    if event.id == "net_plugin" and group.tier == NETWORK and job.nodes == 1 and engine.continued(log, group):
-        severity = "minor"
     subject = "%s %s" % (job.name, group.name)
     source = "line %d" % group.first.order
     return event.check.judge(
@@ -217,11 +213,7 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
     )  # fmt: skip
 
 
-def _stepped(waited: waits.Waits) -> str:
-    return "ranks waited in one number of a process group with other operations or sizes: the ranks are out of step"
-
-
-def _title(log: Log, job: Job, group: Group, waited: waits.Waits) -> str:
+def _title(job: Job, group: Group, waited: waits.Waits) -> str:
     """Return what happened: the quoted line, or a few words where several lines say it together."""
     event, one = group.event, group.first
     if event.id in ("watchdog", "signalled"):
@@ -382,21 +374,7 @@ def _tests(log: Log) -> List[Fact]:
     return [(finding, CAUSE, PROVEN)]
 
 
-def _alone(log: Log, found_jobs: Sequence[Job]) -> List[Fact]:
-    """Judge processes of nccl-tests that each ran alone: a build without MPI under an MPI launcher."""
-    programs = alone(log.table)
-    single = [job for job in found_jobs if job.world is not None and job.world.ranks == 1]
-    if not programs and not (log.table.rows and len(single) > 1 and len(single) == len(found_jobs)):
-        return []
-    if any(row.out or row.inside for row in log.table.rows):
-        return []
-    have = "%d processes ran alone, each with one rank and a busbw of 0" % max(len(programs), len(single))
-    why = "a build of nccl-tests without MPI knows nothing of the launcher: each process is its own job of one rank"
-    fix = "build it with make MPI=1 MPI_HOME=... (Busbar's role nccl_tests does), and start that binary"
-    return [(PROGRAM.judge("nccl-tests", "drift", "one job", have, "", fix, why=why), CAUSE, PROVEN)]
-
-
-def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
+def _calls(found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
     """Judge calls within NCCL that returned an error without a warning."""
     calls = [(one, call) for one, call in diagnosis.calls if call.order > one.completed or _reached(one)]
     if not calls or not found_jobs:
@@ -464,8 +442,4 @@ def _readable(log: Log) -> List[Finding]:
     if beyond:
         have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(beyond.items()))
         found.append(READABLE.judge(source, "unknown", "all of it", have, fix="give the files of fewer ranks at once"))
-    if log.collapsed:
-        have = "Ray left out lines that were equal to others: which processes wrote them is unknown"
-        fix = "run it again with RAY_DEDUP_LOGS=0, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
-        found.append(READABLE.judge("%s repeated" % source, "unknown", "all of it", have, fix=fix, severity="minor"))
     return found

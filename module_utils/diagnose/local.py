@@ -9,9 +9,9 @@ from typing import AbstractSet, Dict, List, Sequence, Set
 from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from .checks import LOCAL, NVLINK
+from .jobs import Job, nodes_of
 from .names import UNNAMED, hosts_of, names, numbers
 from .network import one_host
-from .state import Job, nodes_of
 
 _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 _FIX = "`nvidia-smi topo -p2p r` and `nvidia-smi topo -m` on the node: OK and NV# between GPUs that NVLink joins;"

@@ -11,11 +11,12 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
-from . import nccl_events, program_events, ras
+from . import details, nccl_events, program_events, ras
 from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
-from .lines import LONGEST, MARK, Head, clock, decode, launcher_rank
+from .folds import fold
+from .lines import LONGEST, Head, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader, _compiled
 from .state import Process
@@ -53,17 +54,17 @@ class Log(StateLog):
     """Everything that is known of a log. table: of nccl-tests.   ras: reports of RAS.   binary: lines with zero bytes.
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
-    rccl: it has lines of AMD's RCCL.   collapsed: lines that Ray marks as repeated.
+    rccl: it has lines of AMD's RCCL.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
         self.ras = ras.Report()
-        self.binary = self.last_step = self.last_success = self.collapsed = 0
+        self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
-        self.details = _compiled((*nccl_events.DETAILS, *program_events.DETAILS))
+        self.details = _compiled((*details.OF_WARNINGS, *details.OF_REPORTS))
 
 
 class Reader(StateReader):
@@ -88,12 +89,6 @@ class Reader(StateReader):
         super().source(name)
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
 
-    def _before(self, text: str) -> None:
-        mark = MARK.search(text)
-        before = text[: mark.start()] if mark else ""
-        if "Watchdog" in before:
-            self._report(before)
-
     def _other(self, line: bytes) -> None:
         log = self.log
         form = line.translate(None, _DIGITS)[:LONGEST]
@@ -111,7 +106,7 @@ class Reader(StateReader):
             self._ras_left -= 1
             if log.ras.line(text):
                 return
-        if log.table.line(line, text, log.lines):
+        if log.table.line(line, text):
             return
         if self._last_error is not None and LABEL.sub("", text, count=1).strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
@@ -152,9 +147,9 @@ class Reader(StateReader):
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
         label = LABEL.match(text)
         words = text[label.end() :] if label else text
-        if nccl_events.known(words) is None:
-            return False
         event, fields = nccl_events.classify(words)
+        if event.id == "warning":
+            return False
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
         self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
@@ -213,19 +208,18 @@ class Reader(StateReader):
             for name, value in _TYPED_VARIABLE.findall(text[:2000])[:16]:
                 if len(log.typed) < _TYPED:
                     log.typed[name] = value
-        log.collapsed += "[repeated " in text
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
         if self._last_process is not None and "/" in text and _MORE_HCAS.match(text):
-            self.log.state.fold(self._last_process, Fact("hcas", {"devices": text}))
+            fold(self.log.state, self._last_process, Fact("hcas", {"devices": text}))
             return True
         match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
         fact = read_fact(text[match.start(1) :].rstrip()) if match else None
         process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
         if fact is None or process is None:
             return False
-        self.log.state.fold(process, fact)
+        fold(self.log.state, process, fact)
         return True
 
     def _last_error_begins(self, text: str) -> bool:
@@ -238,7 +232,7 @@ class Reader(StateReader):
             self._last_error, self._error_lines = rank, _ERROR_LINES
             return True
         before, _mark, quoted = text.partition("Last error:")
-        if nccl_events.known(quoted.strip()) is None:
+        if nccl_events.classify(quoted.strip())[0].id == "warning":
             return False
         if before.strip():
             self._report(before)

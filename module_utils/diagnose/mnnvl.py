@@ -10,8 +10,9 @@ from typing import Dict, List, Set, Tuple
 from ..core.finding import Finding, printable
 from ..nccl_conf.grammar import strtoll
 from .checks import MNNVL, NVLINK
+from .jobs import Job
 from .names import UNNAMED, hosts_of, names
-from .state import COMPLETED, Job
+from .state import COMPLETED
 
 _ENABLE = "NCCL_MNNVL_ENABLE"
 # Variables that make a clique of another number, or another domain; and those that switch it off, by value.
@@ -61,13 +62,8 @@ def causes(job: Job) -> Tuple[List[str], List[str]]:
         if any(value in off or (value[:1].isdigit() and str(strtoll(value)[0]) in off) for value in job.values(name))
     ]  # fmt: skip
     reasons = [names("%s=%s" % (name, names(job.values(name), 2)) for name in variables)] if variables else []
-    domains: Dict[Tuple[str, str, int], Set[str]] = {}
-    silent: Set[str] = set()
-    for process in job.processes:
-        for uuid, clique, state, _health in process.fabrics:
-            domains.setdefault((uuid, clique, state), set()).add(_short(process.host))
-        if not process.fabrics and process.networks:
-            silent.add(_short(process.host))
+    domains = _domains(job)
+    silent = {_short(process.host) for process in job.processes if not process.fabrics and process.networks}
     if silent:
         reasons.append("GPUs of %s are in no NVLink domain (no UUID of one)" % names(silent))
     for (_uuid, _clique, state), hosts in sorted(domains.items(), key=lambda one: sorted(one[1])):
@@ -87,14 +83,19 @@ def causes(job: Job) -> Tuple[List[str], List[str]]:
     return [printable(reason)[:300] for reason in reasons], variables
 
 
-def _together(job: Job) -> Set[str]:
-    """Return hosts of the domain that most of them are of, where there are two at least."""
-    domains: Dict[Tuple[str, str], Set[str]] = {}
+def _domains(job: Job) -> Dict[Tuple[str, str, int], Set[str]]:
+    """Return the hosts of each UUID, clique and state."""
+    found: Dict[Tuple[str, str, int], Set[str]] = {}
     for process in job.processes:
         for uuid, clique, state, _health in process.fabrics:
-            if state == COMPLETED:
-                domains.setdefault((uuid, clique), set()).add(_short(process.host))
-    most = max(domains.values(), key=len, default=set())
+            found.setdefault((uuid, clique, state), set()).add(_short(process.host))
+    return found
+
+
+def _together(job: Job) -> Set[str]:
+    """Return hosts of the domain that most of them are of, where there are two at least."""
+    whole = [hosts for (_uuid, _clique, state), hosts in _domains(job).items() if state == COMPLETED]
+    most = max(whole, key=len, default=set())
     return most if len(most) > 1 else set()
 
 

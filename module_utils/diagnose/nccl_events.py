@@ -9,224 +9,158 @@ something new, one of EVENTS. The order of rows matters: the first pattern that 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 from . import checks
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, OUTSIDE, REPORT, WEAK, Detail, Event
+from .event import CAUSE, EFFECT, NETWORK, NOTICE, OUTSIDE, REPORT, WEAK, Event
 
 # Characters of a warning that are matched.
 _LONGEST = 2048
+# Sentences of several rows.
+OLD_DRIVER = "the GPU's driver is older than the CUDA that NCCL or the program was built for"
+NEWER_DRIVER = "take a newer driver on the node (`nvidia-smi` shows its newest CUDA), or an image for that CUDA"
+CUDA_NOT_READY = "CUDA is not ready: the Fabric Manager is not running, not ready, or not of the driver's version"
+FREE_PORT = "end the process that has the port (`ss -ltnp` there), or use another one (MASTER_PORT, --rdzv_endpoint)"
 # fmt: off
 EVENTS: Tuple[Event, ...] = (
     Event("limits", checks.LIMITS, CAUSE, by_code=True),
     Event("completion", checks.RETRIES, NETWORK, by_code=True),
-    Event("event", checks.PORT, NOTICE, severity="minor", state="unknown"),
-    Event("port_active", checks.PORT, NOTICE, severity="minor", state="unknown"),
-    Event("harmless", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+    *(Event(name, checks.PORT, NOTICE) for name in ("event", "port_active")),
+    *(Event(name, checks.WARNING, NOTICE)
+      for name in ("harmless", "driver_functions", "fallback", "gdrcopy", "confidential", "ras")),
+    Event("libfabric", checks.NET_PLUGIN, NOTICE),
     Event("port", checks.PORT, OUTSIDE, by_code=True),
-    Event(
-        "hca_lost", checks.PORT, NETWORK, why="NCCL gave up on an HCA or on a connection of it, and continues "
-        "without it only where there is another one", fix="look at the port on the node named here: `ibstat`, `rdma "
-        "link`, `dmesg -T | grep -i mlx`, the switch's log at that time; cable and transceiver first"),
-    Event(
-        "queue_pair", checks.QUEUE_PAIR, CAUSE, causes="the address (GID) that NCCL uses is not there for this "
-        "process: an index (NCCL_IB_GID_INDEX) that the port does not have, or an interface outside of the container's "
-        "network; or the HCA refuses a request of the peer, such as its MTU"),
-    Event(
-        "memory_limit", checks.MEMORY_LIMIT, CAUSE, causes="the limit of locked memory (`ulimit -l`) in the job or "
+    Event("hca_lost", checks.PORT, NETWORK, why="NCCL gave up on an HCA or a connection of it, and continues only "
+        "where there is another one"),
+    Event("queue_pair", checks.QUEUE_PAIR, CAUSE, causes="a GID index (NCCL_IB_GID_INDEX) that the port does not have, "
+        "an interface outside of the container's network, or a request that the HCA refuses, such as another MTU"),
+    Event("memory_limit", checks.MEMORY_LIMIT, CAUSE, causes="the limit of locked memory (`ulimit -l`) in the job or "
         "container; or the HCA has no more queues or registrations"),
     Event("registration", checks.VERBS, CAUSE, by_code=True),
     Event("verbs", checks.VERBS, CAUSE, by_code=True),
-    Event(
-        "hca_skipped", checks.VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open and "
-        "continues with the others: this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` "
-        "and `ibv_devinfo` in the job: each device of the node needs its uverbs file there (device plugin, docker "
-        "--device); then compare the lines `NET/IB : Using` of all nodes"),
+    Event("hca_skipped", checks.VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open: "
+        "this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` and `ibv_devinfo` in the job: "
+        "each device of the node needs its uverbs file there (device plugin, docker --device)"),
     Event("duplicate_gpu", checks.DUPLICATE, CAUSE, plain=True),
-    Event(
-        "compiled", checks.VERSIONS, CAUSE,
-        why="the program was compiled for another NCCL than the one that is loaded",
-        fix="`ldd` of the program and LD_LIBRARY_PATH show which libnccl.so.2 is loaded: use the release that the "
-        "program was compiled for, or compile it again", plain=True),
+    Event("compiled", checks.VERSIONS, CAUSE, plain=True, why="the program was compiled for another NCCL than the one "
+        "that is loaded", fix="load the libnccl.so.2 that the program was compiled for (`ldd`, LD_LIBRARY_PATH), or "
+        "compile it again"),
     Event("version", checks.VERSIONS, CAUSE, plain=True),
-    Event(
-        "no_interface", checks.BOOTSTRAP, CAUSE, why="this process found no interface that it may use: usually the "
-        "interface in NCCL_SOCKET_IFNAME is missing or not up in the job or container",
-        fix="`ip -br address` in the job itself; NCCL_SOCKET_IFNAME has to name an interface that is up and has an "
-        "address on every node, or be left out", plain=True),
-    Event(
-        "address", checks.CONNECTION, CAUSE,
-        why="the address that a peer handed over for a TCP connection is not an IP address",
-        fix="see that all ranks load one libnccl.so.2 (`grep libnccl /proc/PID/maps`); calls that send and receive "
-        "belong between ncclGroupStart and ncclGroupEnd"),
-    Event(
-        "name", checks.BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
+    Event("no_interface", checks.BOOTSTRAP, CAUSE, why="this process found no interface that it may use", plain=True),
+    Event("address", checks.CONNECTION, CAUSE, why="the address that a peer handed over for a TCP connection is not an "
+        "IP address", fix="check that all ranks load one libnccl.so.2, and that sends and receives are within a group"),
+    Event("name", checks.BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
         fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out"),
     Event("bootstrap", checks.BOOTSTRAP, CAUSE),
     Event("consequence", checks.WARNING, REPORT),
     Event("shared_memory", checks.SHARED_MEMORY, CAUSE),
-    Event(
-        "uds", checks.NO_WAY, NETWORK,
-        why="ranks of a node hand each other memory by Unix sockets, and one was not reached or broke",
-        fix="see first whether the peer's process had ended; ranks of a node in several containers need a common "
-        "network namespace (host network); NCCL_CUMEM_ENABLE=0 avoids these sockets"),
-    Event(
-        "connect", checks.CONNECTION, NETWORK,
-        why="a TCP connection was not made: this usually causes the connections closed after it",
-        fix="try the address from the node that reports it (`ip route get ADDRESS`, `ping`); read the peer's log "
-        "after Bootstrap; set NCCL_SOCKET_IFNAME to the interface between the nodes if NCCL has chosen another one"),
-    Event(
-        "closed", checks.CONNECTION, EFFECT,
-        causes="the peer's process ended; less often a firewall or an idle timeout that cuts TCP connections"),
-    Event(
-        "accept", checks.BOOTSTRAP, NETWORK,
-        why="a rank could not accept a TCP connection: usually its own listening socket was closed before",
-        fix="see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)"),
-    Event(
-        "device_api", checks.USAGE, CAUSE, why="the program requests NCCL's symmetric memory or its network from "
-        "within kernels (GIN, RMA), and something that these need is not there", fix="check the program's own options "
-        "for GIN, RMA or symmetric memory (DeepEP and NVSHMEM-like libraries use them); check what its documentation "
-        "requires of HCA, driver and NCCL"),
+    Event("uds", checks.NO_WAY, NETWORK, why="ranks of a node hand each other memory by Unix sockets, and one failed",
+        fix="check that the peer's process runs, and that containers of one node share the network namespace; "
+        "NCCL_CUMEM_ENABLE=0 avoids these sockets"),
+    Event("connect", checks.CONNECTION, NETWORK, why="a TCP connection was not made: this usually causes the "
+        "connections closed after it", fix="try the address from the node that reports it (`ip route get ADDRESS`, "
+        "`ping`), and read the peer's log; NCCL_SOCKET_IFNAME names the interface between the nodes"),
+    Event("closed", checks.CONNECTION, EFFECT, causes="the peer's process ended; less often a firewall or an idle "
+        "timeout that cuts TCP connections"),
+    Event("accept", checks.BOOTSTRAP, NETWORK, why="a rank could not accept a TCP connection: usually its own "
+        "listening socket was closed before", fix="see what its process did before: another thread that ended NCCL, or "
+        "a limit of files (`ulimit -n`)"),
+    Event("device_api", checks.USAGE, CAUSE, why="something that NCCL's symmetric memory or its network from within "
+        "kernels (GIN, RMA) needs is not there", fix="check what the program (DeepEP, for example) requires of HCA, "
+        "driver and NCCL for GIN, RMA or symmetric memory"),
     Event("host_memory", checks.HOST_MEMORY, CAUSE),
     Event("nvlink_p2p", checks.NVLINK_P2P, CAUSE),
-    Event(
-        "peer_access", checks.NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
-        fix="`nvidia-smi topo -p2p r` on the node; several processes of a job on a node need a common IPC and PID "
-        "namespace (docker --ipc=host), and each has to see all of the job's GPUs there"),
-    Event(
-        "fabric_manager", checks.FABRIC_MANAGER, CAUSE,
-        causes="Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
-        by_code=True),
-    Event(
-        "driver_old", checks.CUDA, CAUSE,
-        why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
-        fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: install a newer driver on "
-        "the node (a container has the node's), or an image or wheel for that CUDA", plain=True),
+    Event("peer_access", checks.NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
+        fix="`nvidia-smi topo -p2p r` on the node; containers of one job on a node need a common IPC and PID namespace "
+        "(docker --ipc=host), and all of its GPUs"),
+    Event("fabric_manager", checks.FABRIC_MANAGER, CAUSE, by_code=True, causes="Fabric Manager was not running, "
+        "failed, or was started again without a reset of the GPUs"),
+    Event("driver_old", checks.CUDA, CAUSE, why=OLD_DRIVER, fix=NEWER_DRIVER, plain=True),
     Event("cuda", checks.CUDA, CAUSE, by_code=True),
-    Event(
-        "nvml", checks.WARNING, CAUSE,
-        why="the NVIDIA management library (NVML) was missing, or its response was not usable for NCCL",
-        fix="`nvidia-smi` in the job itself; in a container all GPUs of the job and libnvidia-ml.so.1 of the node's "
-        "driver", state="unknown"),
+    Event("nvml", checks.WARNING, CAUSE, state="unknown", why="the NVIDIA management library (NVML) was missing, or "
+        "NCCL could not use its response", fix="`nvidia-smi` in the job itself; a container needs libnvidia-ml.so.1 of "
+        "the node's driver"),
     Event("driver", checks.CUDA, CAUSE),
-    Event("driver_functions", checks.WARNING, NOTICE, state="unknown"),
     Event("mismatch", checks.MISMATCH, CAUSE),
-    Event(
-        "algorithm", checks.SETTING, CAUSE, why="NCCL has no algorithm and protocol left for a call, or does not "
-        "accept the variables that name them: possibly NCCL_ALGO or NCCL_PROTO (an unknown name, or none that fits the "
-        "call); or a tuner plugin, or a size or type that no algorithm of this release supports; the message does "
-        "not show which", fix="remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from "
-        "/etc/nccl.conf (names are Ring, Tree, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT; and LL, LL128, "
-        "Simple); if none is set, NCCL_DEBUG_SUBSYS=COLL shows the call with its count and type: try a smaller one, "
-        "or another release", plain=True),
-    Event(
-        "no_network", checks.SETTING, CAUSE,
-        why="this process does not have the requested network, or has none: its plugin is missing or did not start",
-        fix="read the plugin's and NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
-        "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf; the interface that they name has to be up in the job "
-        "(`ip -br address`)"),
-    Event(
-        "setting", checks.SETTING, CAUSE, why="NCCL or a device does not accept what a variable sets, and makes no "
-        "communicator", fix="take the variable that the line is about out of the job and out of /etc/nccl.conf; it "
-        "may name a device or function that this host does not have, or that its peers have otherwise"),
-    Event(
-        "plugin_build", checks.NET_PLUGIN, CAUSE, why="the network plugin was built for another NCCL than the one "
+    Event("algorithm", checks.SETTING, CAUSE, plain=True, why="NCCL has no algorithm and protocol left for a call: an "
+        "unknown name in NCCL_ALGO or NCCL_PROTO, a tuner plugin, or a size or type that this release does not support",
+        fix="remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from /etc/nccl.conf; if none is set, "
+        "NCCL_DEBUG_SUBSYS=COLL shows the call: try another release"),
+    Event("no_network", checks.SETTING, CAUSE, why="the requested network is not there: its plugin is missing or did "
+        "not start", fix="read the NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
+        "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf"),
+    Event("setting", checks.SETTING, CAUSE, why="NCCL or a device does not accept what a variable sets",
+        fix="take the variable that the line is about out of the job and out of /etc/nccl.conf"),
+    Event("plugin_build", checks.NET_PLUGIN, CAUSE, why="the network plugin was built for another NCCL than the one "
         "that is loaded", fix="use the plugin of this release of NCCL; NCCL_NET_PLUGIN=none does without it"),
     Event("no_transport", checks.NO_WAY, CAUSE),
-    Event(
-        "no_pci_device", checks.DEVICE, WEAK,
-        causes="a device in software, or a container that does not show the device in /sys"),
-    Event(
-        "link_layer", checks.NO_WAY, CAUSE, why="HCAs of two link layers (InfiniBand and Ethernet), or other numbers "
-        "of HCAs on two nodes, do not go together",
-        fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node"),
-    Event(
-        "merge", checks.SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
+    Event("no_pci_device", checks.DEVICE, WEAK, causes="a device in software, or a container that does not show the "
+        "device in /sys"),
+    Event("link_layer", checks.NO_WAY, CAUSE, why="HCAs of two link layers, or other numbers of HCAs on two nodes, do "
+        "not go together", fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on "
+        "every node"),
+    Event("merge", checks.SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
         fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none"),
     Event("handshake", checks.BOOTSTRAP, CAUSE),
-    Event(
-        "topology_file", checks.TOPOLOGY, CAUSE, why="a file with a topology or a graph (NCCL_TOPO_FILE, "
-        "NCCL_GRAPH_FILE) cannot be read, is not in order, or does not fit this node and job",
-        fix="`ls -l` of the file in the job itself; take the variable out, or get the file again from its provider"),
-    Event(
-        "sharp", checks.NET_PLUGIN, WEAK, why="SHARP, reduction in InfiniBand's switches, could not be set up for "
-        "this job: usually NCCL continues without it (Cannot initialize CollNet), at most slower",
+    Event("topology_file", checks.TOPOLOGY, CAUSE, why="a file with a topology or a graph (NCCL_TOPO_FILE, "
+        "NCCL_GRAPH_FILE) is unreadable, or does not fit this node and job", fix="`ls -l` of the file in the job "
+        "itself; take the variable out, or get the file again from its provider"),
+    Event("sharp", checks.NET_PLUGIN, WEAK, why="SHARP could not be set up: usually NCCL continues without it",
         fix="`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, "
-        "limits, reservations; a job that does not request CollNet does not need SHARP"),
-    Event("fallback", checks.WARNING, NOTICE, severity="minor", state="unknown"),
-    Event(
-        "topology", checks.TOPOLOGY, WEAK,
-        causes="a virtual machine or container that hides a part of PCI or NVLink, or a GPU or HCA that is gone"),
-    Event(
-        "value", checks.SETTING, NOTICE,
-        why="NCCL does not accept the value of a variable or of the program, and uses another one",
-        fix="take the variable out, or give it a value that is allowed: `busbar lint` lists them", severity="minor"),
-    Event("gdrcopy", checks.WARNING, NOTICE, severity="minor", state="unknown"),
+        "limits, reservations"),
+    Event("topology", checks.TOPOLOGY, WEAK, causes="a virtual machine or container that hides a part of PCI or "
+        "NVLink, or a GPU or HCA that is gone"),
+    Event("value", checks.SETTING, NOTICE, severity="minor", why="NCCL does not accept a value of a variable or of the "
+        "program, and uses another one", fix="take the variable out, or give it a value that is allowed: `busbar lint` "
+        "lists them"),
     Event("usage", checks.USAGE, CAUSE),
-    Event("confidential", checks.WARNING, NOTICE, state="unknown"),
-    Event(
-        "internal", checks.WARNING, WEAK, why="NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten "
-        "memory, or an effect of another failure", fix="repair other failures of this log first; if there are none, "
-        "try another NCCL, and report it with the whole log", state="unknown"),
-    Event(
-        "port_in_use", checks.STORE, CAUSE, why="a process could not open its port, because another one has it: no "
-        "network is involved, and nothing was sent", fix="`ss -ltnp` on that node shows the process that has the "
-        "port: end what is left of an earlier job, or use another port (MASTER_PORT, --master_port, --rdzv_endpoint; "
-        "--standalone or port 0 let torchrun choose), and let only one process open it: two jobs, or two launchers "
-        "on one node, need two ports", by_code=True, plain=True),
+    Event("internal", checks.WARNING, WEAK, state="unknown", why="NCCL's state is inconsistent: a bug of NCCL or a "
+        "plugin, overwritten memory, or an effect of another failure", fix="repair other failures of this log first; "
+        "if there are none, try another NCCL, and report it with the whole log"),
+    Event("port_in_use", checks.STORE, CAUSE, why="a process could not open its port, because another one has it",
+        fix=FREE_PORT, by_code=True, plain=True),
     Event("system", checks.WARNING, WEAK, state="unknown"),
-    Event(
-        "plugin_waits", checks.NET_PLUGIN, EFFECT, why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from "
-        "a peer: this is not a crash and not a refused connection, and the waiting rank is not the cause",
-        fix="find out what the peers that it names did at that time: their own logs, whether their process runs, and "
-        "the receive daemon of the plugin (tcpgpudmarxd, rxdm) on both nodes", state="unknown"),
+    Event("plugin_waits", checks.NET_PLUGIN, EFFECT, state="unknown", why="GCP's plugin (GPUDirect-TCPX or FasTrak) "
+        "waits for data from a peer: the waiting rank is not the cause", fix="read the logs of the peers that it "
+        "names, and of the plugin's receive daemon (tcpgpudmarxd, rxdm) on both nodes"),
     Event("net_plugin", checks.NET_PLUGIN, NETWORK, by_code=True),
-    Event("ras", checks.WARNING, NOTICE, severity="minor", state="unknown"),
-    Event("libfabric", checks.NET_PLUGIN, NOTICE, severity="minor", state="unknown"),
-    Event(
-        "plugin_warning", checks.NET_PLUGIN, WEAK, severity="minor",
-        why="a warning of the network plugin that this command has no rule for: it need not be a failure",
-        fix="read it with the plugin's lines above it; see whether NCCL continues, and read the peers' logs of that "
-        "time", state="unknown"),
+    Event("plugin_warning", checks.NET_PLUGIN, WEAK, severity="minor", state="unknown",
+        why="the network plugin warns of something that this command has no rule for",
+        fix="read it with the plugin's lines above it, and the peers' logs of that time"),
     Event("warning", checks.WARNING, WEAK, state="unknown"),
 )
+# An event of an HCA, up to its name.
+_ASYNC = (
+    r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: ")
 PATTERNS: Tuple[Tuple[str, str], ...] = (
-    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|"
-        "GDR Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
+    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|GDR "
+        "Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
     ("plugin_build", "plugin returned invalid value for max|NCCL_DEVICE_UNPACK plugin has incompatible"),
-    ("hca_lost", r"Device \d+ marked as failed"),
     ("verbs", "Error in (?P<code>mlx5dv_get_data_direct_sysfs_path)"),
     ("usage", "host threads racing to launch|does not satisfy symmetric registration"),
     ("driver", "exceeds device/fn maxSharedMem"),
     ("system", "sched_[gs]etaffinity failed|ncclSocketMultiOp: invalid|Failed to (?:create|set) CUDA context"),
     ("fallback", "failed to (?:NET|NVLS|IPC) register userbuff|COLLNET failed to register|recovery operations"),
-    ("harmless", r"Could not find nccl\w{1,60} symbol|DMA_?BUF [Ss]upport is force enabled"),
-    ("port_active",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>port active)"),
-    ("port",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>port error)"),
-    ("event",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
-        "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
-        "communication established|send queue drained|last WQE reached|SRQ limit reached|"
-        r"path migrat\w{1,10}(?! error))"),
+    ("harmless", r"Could not find nccl\w{1,60} symbol"),
+    ("port_active", _ASYNC + "(?P<code>port active)"),
+    ("port", _ASYNC + "(?P<code>port error)"),
+    ("event", _ASYNC + "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
+        r"communication established|send queue drained|last WQE reached|SRQ limit reached|path migrat\w{1,10}(?! "
+        "error))"),
     ("limits", "(?P<code>Too many open files)"),
     ("limits", r"(?P<code>[Pp]oll(?:\(\))? failed: Invalid argument)"),
     ("limits", "(?:Thread creation|pthread_create).*?(?P<code>Resource temporarily unavailable)?$"),
-    ("completion", r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|"
-        r"status=?) ?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?"),
-    ("completion",
-        r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on QP \([^)]*\))?[^:]"
-        r"*: (?P<code>[\w -]{0,40}(?:work queue error|QP\b|access|request error))"),
-    ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |"
-        r"error )?event(?: on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
+    ("completion", r"Got completion (?:from peer (?P<peer>\S{1,100}?)(?:<\d+>)? )?with (?:error|status=?) "
+        r"?(?:\w{1,40}\()?(?P<code>\d{1,3})\)?(?:.*\bhca (?P<device>\S{1,64}))?"),
+    ("completion", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?async (?:fatal )?event(?: on QP "
+        r"\([^)]*\))?[^:]*: (?P<code>[\w -]{0,40}(?:work queue error|QP\b|access|request error))"),
+    ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |error )?event(?: "
+        r"on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
     ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ (?P<code>GID table changed)"),
-    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|"
-        "functional device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
-    ("queue_pair",
-        r"Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev (?P<device>[\w.-]{1,64})"),
+    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|functional "
+        "device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
+    ("queue_pair", "Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev "
+        r"(?P<device>[\w.-]{1,64})"),
     ("queue_pair", "Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
     ("memory_limit", r"Call to ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)\w* failed.*Cannot allocate memory"),
     ("registration", r"Call to (?P<code>ibv_reg_\w{1,40}) failed"),
@@ -234,47 +168,42 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("verbs", r"(?P<code>(?:ibv_post_\w{1,20}|mlx5dv_\w{1,60})(?:\(\))?) failed"),
     ("hca_skipped", r"NET/IB ?: Unable to (?:open|query) (?:device|port\w*) (?P<device>[\w.-]{1,64})"),
     ("verbs", r"NET/IB ?: (?P<code>\w{1,8} failed in ncclIbRoceGetVersionNum)"),
-    ("duplicate_gpu",
-        r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
+    ("duplicate_gpu", r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device "
+        r"(?P<code>\w{1,20})"),
     ("duplicate_gpu", "Multiple Ranks are using the same GPU|Multiple ranks detected using the same GPU"),
-    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|"
-        "not initialized via NCCL_|must be initialized via NCCL_"),
+    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|not initialized via "
+        "NCCL_|must be initialized via NCCL_"),
     ("version", "Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
     ("no_interface", r"No interface found in the same subnet as remote address (?P<peer>\S{1,100})"),
-    ("no_interface", "(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|"
-        r"NET/IB\w* ?: No IP interface found|No usable listening|no device found (?:after excluding|matching)|"
-        "verify NCCL_OOB_NET_IFNAME"),
+    ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|NET/IB\w* ?: No IP interface found|"
+        "No usable listening|no device found (?:after excluding|matching)|verify NCCL_OOB_NET_IFNAME"),
     ("address", r"connecting to address .{0,60}with family \d+ is neither"),
     ("name", "Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
     ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
-    ("bootstrap",
-        "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
-    ("consequence", "unlink shared memory|munmap of shared memory|proxy ops shm unlink|shm close failed|"
-        r"deregister \w+ buffer|Legacy IPC cleanup"),
+    ("bootstrap", "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
+    ("consequence", r"unlink shared memory|munmap of shared memory|deregister \w+ buffer|Legacy IPC cleanup"),
     ("shared_memory", "Error while (?P<code>attaching) to shared memory segment"),
-    ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|"
-        r"Error: failed to (?:create|extend) shared mem|Could not map \S+ size|Unexpected bus error|"
-        "insufficient shared memory"),
+    ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|Error: failed to "
+        r"(?:create|extend) shared mem|Could not map \S+ size"),
     ("uds", r"\bUDS: (?P<code>[A-Z][a-z]+ (?:data over socket|to socket|creation error)?).*"),
-    ("connect", "ollConnect.{0,100}(?:failed|error|returned|"
-        r"POLLOUT).{0,100} connect(?:ing)? to (?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
-    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|"
-        "returned|error|exceeded)"),
-    ("connect", r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|"
-        r"exceeded (?:error )?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)"),
+    ("connect", "ollConnect.{0,100}(?:failed|error|returned|POLLOUT).{0,100} connect(?:ing)? to "
+        r"(?P<peer>[\w.:%\[\]-]{1,100}?)(?::\d+|<\d+>)?\s*$"),
+    ("connect", r"(?:[Cc]onnect|PollConnect)(?:ing)?:? to (?P<peer>\S{1,100}?)(?:<\d+>)? .{0,200}?(?:failed|returned|"
+        "error|exceeded)"),
+    ("connect", r"Call to connect (?:to (?P<peer>\S{1,100}?)(?:<\d+>)? )?(?:failed|timeout)|exceeded (?:error "
+        r")?retr(?:ies|y)|socket\w*Connect: exceeded|[cC]onnect poll\(\)"),
     ("closed", r"Connection closed by remote peer ?(?P<peer>(?!\[rank\d)\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
-    ("closed", r"Call to (?:sendmsg|recvmsg|send|recv)\b.{0,200}?(?:to|"
-        r"from)? ?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:"),
+    ("closed", r"Call to (?:sendmsg|recvmsg|send|recv)\b.{0,200}?(?:to|from)? "
+        r"?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:"),
     ("accept", r"^(?!\[).*Accept failed"),
     ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
     ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
-    ("consequence", "Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|"
-        r"Failed to execute operation|\[Service thread\]|\[Proxy (?:[Ss]ervice|Progress)|socket progress error|"
-        "ncclSocketInit: connecting|Accept/connect failed|ncclAsyncJobComplete|commReclaim|commDestroySync|"
-        "async(?:Job)? failed|communicator encountered a fatal error|is in abort state|communicator was revoked|"
+    ("consequence", r"Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|\[Service thread\]|\[Proxy "
+        "(?:[Ss]ervice|Progress)|socket progress error|ncclSocketInit: connecting|ncclAsyncJobComplete|commReclaim|"
+        "commDestroySync|communicator encountered a fatal error|is in abort state|communicator was revoked|"
         r"ncclProxyStop|ncclProxy\w{1,40} call to|hostStreamPlanCallback|Unexpected connections are not empty|"
-        "ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|"
-        r"called when comm\S* ?== 0|comm->(?:base\.)?ready == 0|Accept failed"),
+        r"ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|called when comm\S* "
+        "?== 0"),
     ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
     ("fabric_manager", "(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
@@ -284,16 +213,15 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         r"\s)(?P<error>[^\n]{1,80})"),
     ("cuda", "(?P<code>CUDA out of memory)"),
     ("nvml", "Failed to open libnvidia-ml"),
-    ("driver",
-        "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported prior"),
-    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|"
-        r"old driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
-    ("driver", r"(?:Cuda|CUDA) driver|ROC[rm]\w* (?:Driver|failure|SMI init)|Failed to (?:find|load) ROC"),
-    ("mismatch", "[Mm]essage truncated|collective mismatch|may be hanging|Mismatched collective|"
-        r"posted incorrect receive info|receiving \d+ bytes instead|symmetric registration check failed|"
-        "Detected mismatch between collectives"),
-    ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|"
-        "must have a prefix|no symmetric kernel available"),
+    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported "
+        "prior"),
+    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|old "
+        r"driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
+    ("driver", "(?:Cuda|CUDA) driver"),
+    ("mismatch", "[Mm]essage truncated|collective mismatch|posted incorrect receive info|symmetric registration check "
+        "failed"),
+    ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a "
+        "prefix|no symmetric kernel available"),
     ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
     ("no_transport", "No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
@@ -302,383 +230,62 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         "different link_layer|different number of devices="),
     ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET|(?:NET/TOPO|"
         "TOPO/NET) : (?:Only matched|Can.t find|Couldn.t)"),
-    ("handshake", r"socketFinalizeAccept.*: wrong (?:type|magic)|wrong type \d+ != \d+|magic mismatch"),
-    ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|"
-        r"XML \w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
-    ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|"
-        r"fail|annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|"
-        r"[Ff]ailed to lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
+    ("handshake", "socketFinalizeAccept.*: wrong (?:type|magic)|magic mismatch"),
+    ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML "
+        r"\w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
+    ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|fail|"
+        r"annot)|SHArP .*(?:rror|fail)|\bsharp_\w+ (?:failed|error)|(?:SAT|LLT|Streaming) [Tt]ree.*fail|[Ff]ailed to "
+        r"lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
     ("fallback", "(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
     ("fallback", "(?P<code>Cannot initialize CollNet|falling back to simple order)"),
     ("topology", r"Attribute \w{1,40} of node \w{1,40} not found"),
-    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |"
-        "real path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|"
-        r"Error : ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|"
-        r"tree already has|requires NIC \d+ but|ran out of room to store"),
-    ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|Limiting value|"
-        r"^Invalid \S+ \d+ \(m(?:ax|in|ust)|User asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|"
-        r"is not a valid value|Ignoring SHM locality|is out of range \[|ignoring NCCL_|"
-        "set by environment is ignored|too big|disabling CollNet"),
-    ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)|GDRCopy|Failed to open libgdrapi"),
+    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |real "
+        "path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|Error : "
+        r"ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|tree already has|"
+        r"requires NIC \d+ but|ran out of room to store"),
+    ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|^Invalid \S+ \d+ \(m(?:ax|in|ust)|User "
+        r"asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|is not a valid value|Ignoring SHM locality|is out "
+        r"of range \[|ignoring NCCL_|disabling CollNet"),
+    ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)"),
     ("usage", "argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
-        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|"
-        r"rank requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|"
-        "already been destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|"
-        r"ncclRedOp|Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|"
-        "improper usage of|exceeds ndev|cannot be captured in a graph|[nN]etName .* (?:does not match|"
-        "different from)|not being captured by|ncclCommGetUniqueId|FP8 reduction support|"
-        "fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid pointer|"
-        "not within valid range|Both NCCL_CTA_POLICY"),
-    ("device_api", r"\bGIN\b|\bRMA\b|\bgin[ :]|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|"
-        r"registration|has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|"
-        "ncclWaitSignal|ncclSignal|DOCA (?:Error|failure)|[Oo]ne[- ]sided RMA|GDAKI|cuMem segments|shadow pool|"
-        r"extends beyond allocation|No allocation found at|lsaRank|GFD test|CPU-backed|\(must be 0\)|Dev comm not|"
-        "needs to be valid|shared contexts"),
+        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank "
+        r"requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|already been "
+        "destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|ncclRedOp|"
+        r"Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|"
+        "exceeds ndev|[nN]etName .* (?:does not match|different from)|not being captured by|ncclCommGetUniqueId|FP8 "
+        "reduction support|fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid "
+        "pointer|not within valid range|Both NCCL_CTA_POLICY"),
+    ("device_api", r"\bGIN\b|\bRMA\b|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|"
+        r"has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|ncclWaitSignal|"
+        "ncclSignal|DOCA (?:Error|failure)|GDAKI|shadow pool|extends beyond allocation|No allocation found at|lsaRank|"
+        r"GFD test|CPU-backed|\(must be 0\)|Dev comm not|needs to be valid|shared contexts"),
     ("confidential", "Multi-GPU CC Off"),
-    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|"
-        "Internal error|lib wrapper not initialized|unable to allocate (?:requests|subtasks)|test called with NULL|"
-        r"pass NULL socket|Could not find pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|"
-        "Invalid regBufType|Failed to determine (?:intra|local)|diviser of|ran out of channel space|"
-        "no inflight credit|Invalid request index|non-zero bits in|MLOPart|netMasks|Unknown netDevs|hostHash|"
-        "ncclCheckMultiRank|ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|"
-        "Net registration invalid|maxSharedMem|are NULL|must be provided|buffer is NULL|Group creation failed"),
-    ("value", r"alive message batch|with a single device|Resiliency requires pre-posted"),
+    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|lib wrapper not "
+        "initialized|unable to allocate (?:requests|subtasks)|test called with NULL|pass NULL socket|Could not find "
+        r"pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|Invalid regBufType|diviser of|ran "
+        "out of channel space|Invalid request index|MLOPart|netMasks|Unknown netDevs|hostHash|ncclCheckMultiRank|"
+        "ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|Net registration invalid|"
+        "are NULL|must be provided|buffer is NULL|Group creation failed"),
+    ("value", "alive message batch|with a single device|Resiliency requires pre-posted"),
     ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
     ("closed", r"ocketProgressOpt: Call to \S{1,20} (?P<peer>[^\s<]{1,100})(?:<\d+>)? failed"),
     ("registration", "register (?:userbuff|sendbuff)|^register fails"),
-    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|request type|"
-        r"Unrecognized request|completion \((?:req|comm)=|retreive a request|No format specified|sendReq\(|"
-        r"socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|Unknown device code|desc type|"
-        "descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|invalid IPC|peerIndex|"
-        "failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|"
-        "Invalid argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
+    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|Unrecognized request|completion "
+        r"\((?:req|comm)=|No format specified|sendReq\(|socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|"
+        "Unknown device code|desc type|descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|"
+        "invalid IPC|failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|Invalid "
+        "argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
     ("port_in_use", "Address already in use"),
-    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|"
-        "failed to join thread|random_device"),
-    ("plugin_waits",
-        r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, nanos (?P"
-        r"<code>\d{1,20})"),
+    ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|failed to "
+        "join thread|random_device"),
+    ("plugin_waits", r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, "
+        r"nanos (?P<code>\d{1,20})"),
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
-    ("harmless", "dlvsym failed|Failed to open libibverbs|NET/IB ?: No device found|NCCL_SOCKET_NTHREADS is greater|"
-        r"total number of sockets is greater|NCCL_WORK_FIFO_\w+=|Missing \S{0,60} ?symbol|not able to (?:find|load)|"
-        "Failed to open libnccl|NCCL_NET_MERGE_POLICY|"
-        "Continue without profiler|not dumping topology|Duplicate (?:option|registration)|RAS thread terminating|"
-        "^RAS received unknown|unknown event type|Profiler|Inspector|remote FLID|"
-        "Unable to create thread context due to old"),
+    ("harmless", "dlvsym failed|Failed to open libibverbs|NCCL_SOCKET_NTHREADS is greater|total number of sockets is "
+        r"greater|NCCL_WORK_FIFO_\w+=|NCCL_NET_MERGE_POLICY|not dumping topology|Duplicate (?:option|registration)|RAS "
+        "thread terminating|^RAS received unknown|unknown event type|Profiler|remote FLID"),
     ("fallback", r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|"
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
-)
-DETAILS: Tuple[Detail, ...] = (
-    Detail(
-        "port", code="port error", why="the link of this port went down: data on it is lost until it is back, and "
-        "operations fail after about their retry time", fix="on the node: `ibstat DEVICE`, `rdma link`, `dmesg -T | "
-        "grep -i mlx`; the switch's log at that time; cable and transceiver first; NCCL 2.29.7 and later survive it "
-        "with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 where the node has a second port"),
-    Detail("completion", code="5$", tier=REPORT),
-    Detail(
-        "driver", text="maxSharedMem", why="this NCCL has no kernels that fit this model of GPU, or its driver is "
-        "too old", fix="take a newer NCCL that was built for this GPU, or a newer driver"),
-    Detail("verbs", code="ibv_open_device", tier=WEAK),
-    Detail(
-        "cuda", code="out of memory", place=r"transport/shm|shmutils|shm\.h", causes="memory of the host that "
-        "was requested from CUDA (cuMem): the driver, WSL or the container does not provide it, and the GPU's own "
-        "memory may be free; NCCL_CUMEM_HOST_ENABLE=0 avoids it; less often the GPU's memory is full"),
-    Detail(
-        "cuda", code="operation not supported", place="transport/p2p", causes="memory that GPUs share over "
-        "NVLink by fabric handles (MNNVL, IMEX): no IMEX channel in the container, or nvidia-imex does not run on "
-        "all nodes; or a driver or virtual machine (vGPU, MIG, WSL) that cannot share it"),
-    Detail(
-        "cuda", code="invalid device pointer", place="transport/p2p", causes="memory of another GPU of the node "
-        "that could not be opened: a driver, virtual machine or IOMMU that does not let these GPUs share memory, or "
-        "separate containers; NCCL_P2P_DISABLE=1 avoids it by shared memory and shows whether that is the cause; "
-        "the network is not involved"),
-    Detail(
-        "fabric_manager", code="NVLS", place="nvls", causes="Fabric Manager (on GB200: IMEX, too) was not "
-        "running, failed, or was started again without a reset of the GPUs; a container without its rights; "
-        "NCCL_NVLS_ENABLE=0 continues without NVLink SHARP"),
-    Detail(
-        "shared_memory", text="No space left on device", causes="/dev/shm is full, or too small for the job",
-        proven=True),
-    Detail("cuda", text="Tried to allocate", causes="the GPU has no memory left", proven=True),
-    Detail(
-        "topology", text=r"Error : ring \d", why="NCCL checks the rings that it built from the data of all ranks: "
-        "this one does not go through every rank, so the rings do not fit together; the line does not show why",
-        fix="compare the ranks: NCCL_* in their environments and /etc/nccl.conf, which libnccl.so.2 each loads "
-        "(`grep libnccl /proc/PID/maps`), `nvidia-smi topo -m` on each node; then run it with NCCL_DEBUG=INFO on "
-        "all ranks, which shows the rings of each; where all are alike try another release of NCCL"),
-    Detail(
-        "shared_memory", text=r"\(size 0\)", why="ranks of a node communicate through /dev/shm, and the data of "
-        "another process names no segment there: the connection data between ranks arrived empty or damaged, and "
-        "space is not the problem", fix="set NCCL_CUMEM_HOST_ENABLE=0 on all ranks and see that they load one "
-        "libnccl.so.2; then whether the process that should have made the segment ended before"),
-    Detail(
-        "net_plugin", text="nresponsive receiver|UNDELIVERABLE|Undeliverable",
-        why="a peer did not respond to data or a handshake: usually the peer's log has the cause",
-        fix="look at the peer: whether its process was alive at that time, and the last lines of its log; if it was "
-        "alive and logged nothing, check the network between the nodes (AWS: the security group has to allow all "
-        "traffic within itself)"),
-    Detail(
-        "net_plugin", text=r"\(type = 2\)", why="the plugin runs and has its device; memory of a GPU was not "
-        "registered with it, without which there is no GPUDirect RDMA", fix="see whether libfabric's provider, the "
-        "NIC's driver and CUDA of this job fit each other (`fi_info -v` has to name FI_HMEM); as a test run without "
-        "GPUDirect RDMA: NCCL_NET_GDR_LEVEL=LOC"),
-    Detail(
-        "topology_file", text="XML Import Channel", why="the graph file (NCCL_GRAPH_FILE) was read, and names a "
-        "device that this communicator does not have: usually it was made for other or more GPUs than this job has",
-        fix="take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too): NCCL then searches for itself"),
-    Detail(
-        "completion", text=r"\(Flush\)", causes="a flush is a read of this node's own GPU memory by its own HCA "
-        "(GPUDirect RDMA): this node's GPU, HCA, the PCIe path between them (ACS, IOMMU) or nvidia_peermem, rather "
-        "than the network or the peer"),
-    Detail(
-        "nvml", text="Failed to open", causes="libnvidia-ml.so.1 of the node's driver is not in this process's "
-        "library path or container: install or mount it"),
-    Detail(
-        "shared_memory", text="No such file or directory", causes="the process that made the segment has ended, "
-        "or the two do not share /dev/shm (containers); /dev/shm is not full"),
-    Detail(
-        "shared_memory", text="ermission denied",
-        causes="another user's segment, or a container that may not write /dev/shm"),
-    Detail(
-        "sharp", text="reaming Tree lock|SAT tree", causes="SHARP's job is made; the streaming tree (SAT), which "
-        "one job at a time has, is taken by another job, or not allowed to this one"),
-    Detail(
-        "sharp", text="No resource",
-        causes="sharp_am has no resources left for this job: other jobs have them, or a limit or reservation"),
-    Detail(
-        "sharp", text="annot create SHARP job", causes="sharp_am does not run or is not reached, has no "
-        "resources left, or does not allow it to this job or tenant"),
-    Detail(
-        "topology", text="Attribute ", causes="a topology file (NCCL_TOPO_FILE, or one that the provider puts "
-        "into the container) that lacks it, or a CPU or virtual machine that this NCCL does not know; that a file "
-        "is used is not proven"),
-    Detail(
-        "net_plugin", text="UNREACHABLE",
-        causes="no way to a peer: security group, subnet or route, or the peer is gone"),
-    Detail(
-        "net_plugin", text="rovider is supported", causes="no EFA device in this container or instance, or "
-        "libfabric without the provider: EFA is not usable here"),
-    Detail(
-        "usage", text="before the previous operation returned", causes="an earlier call on this communicator, "
-        "usually its initialisation, failed or was not waited for: its error is before this one, or in the logs of "
-        "the other ranks"),
-    Detail(
-        "usage", text="Invalid rank requested",
-        causes="ranks are numbered from 0: RANK or WORLD_SIZE is off by one, or a process too many was started"),
-    Detail(
-        "net_plugin", text="open AV", causes="EFA's driver, libfabric and the plugin of releases that do not "
-        "fit, or a limit of the device's resources"),
-    Detail(
-        "net_plugin", text="ALLOC_PD", causes="EFA's driver, libfabric and the plugin of releases that do not "
-        "fit, or a limit of the device or of memory"),
-    Detail(
-        "queue_pair", text="Network is unreachable", causes="this node has no route from the HCA's address "
-        "(RoCE) to the peer's: an interface without its address, a GID index (NCCL_IB_GID_INDEX) of another subnet, "
-        "no gateway, or rails that are not connected with each other (NCCL_CROSS_NIC=0); nothing was sent yet, so "
-        "no cable or switch is at fault"),
-    Detail(
-        "connect", text="Network is unreachable", causes="the node that reports it has no route to that address: "
-        "its interface is down or lost its address, or the interface that NCCL_SOCKET_IFNAME names there is in "
-        "another network than the peer's; no firewall, and nothing was sent"),
-    Detail(
-        "limits", text="Invalid argument", causes="poll() refuses a list that is longer than the limit of open "
-        "files allows (`ulimit -n`): each connection and file of the process counts"),
-    Detail(
-        "connect", text="No route to host", causes="the peer's interface does not reach this node "
-        "(NCCL_SOCKET_IFNAME on the peer); its host is down or in another network (no ARP response); there is no "
-        "route; or a firewall rejects; a process that had ended gives another error (Connection refused)"),
-    Detail(
-        "mismatch", text="message truncated", causes="the two ranks of a message disagree on its size: another "
-        "element type or count, a call more or less on one side, or other values of NCCL_PROTO, NCCL_ALGO or NCCL's "
-        "release; the message did arrive, so the link is not at fault"),
-    Detail(
-        "net_plugin", code="FasTrak", why="GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure: it "
-        "usually causes later broken pipes and timeouts", fix="take plugin, its receive daemon (rxdm) and NCCL of "
-        "one release of GCP's installer; see whether the daemon runs on both nodes, has its GPUs and NICs, and "
-        "shares its socket and /dev with the job's container"),
-    Detail(
-        "port", code="local catastrophic error", why="the HCA itself has failed, as it reports: it may be its "
-        "firmware, its PCIe slot, or the driver that reset it; no cable and no peer does that",
-        fix="`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node, "
-        "and see its firmware"),
-    Detail(
-        "bootstrap", code="already", why="two processes have the same rank number: usually the launcher assigned "
-        "it twice, or a process of an earlier start is left over; the network is not at fault",
-        fix="see what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK) in each process, and that no "
-        "process of an earlier start is left over"),
-    Detail(
-        "bootstrap", code="mismatch", why="a process sent rank 0 of the job other data than the rest: usually it "
-        "has another release or build of NCCL, or is of an earlier start; TCP itself works",
-        fix="compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and check that no "
-        "process of an earlier start is left over; numbers in the line that make no sense point to two releases"),
-    Detail(
-        "shared_memory", code="attaching", why="ranks of a node communicate through /dev/shm, and a segment that "
-        "another process makes could not be attached to: usually that process has ended, or the two do not share "
-        "/dev/shm", fix="see first whether and how the process that made it ended; ranks of a node in several "
-        "containers need a common /dev/shm (docker --ipc=host, Kubernetes: one pod), and nothing may clean /dev/shm "
-        "while the job runs"),
-    Detail(
-        "fabric_manager", code="NVLS", why="NVLink SHARP (NVLS) could not be set up: usually Fabric Manager is "
-        "not running or not of the driver's version; other causes are the driver, the container's rights, or the "
-        "request of NCCL", fix="`systemctl status nvidia-fabricmanager` on the node, its version has to be the "
-        "driver's; `nvidia-smi -q | grep -A 3 Fabric` has to print Completed and Success; NCCL_NVLS_ENABLE=0 does "
-        "without NVLink SHARP"),
-    Detail(
-        "fabric_manager", code="MNNVL", why="memory that GPUs share over NVLink between nodes (MNNVL) was not "
-        "available: usually IMEX is not ready, or this process has no access to it", fix="`systemctl status "
-        "nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an IMEX channel (`ls "
-        "/dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues without NVLink between "
-        "nodes", causes="no IMEX channel in the container, or nvidia-imex does not run on all nodes of the domain"),
-    Detail(
-        "net_plugin", code="OFI", why="the plugin for libfabric (AWS EFA or another provider) reports a failure: "
-        "NCCL may end, wait, or continue over TCP", fix="in the job itself: `fi_info` shows the providers (AWS: `-p "
-        "efa`); plugin, libfabric and the NIC's driver have to be of one installation; the security group has to "
-        "allow all traffic within itself"),
-    Detail(
-        "device_api", code="space", why="NCCL found no room for a window in the address range that it reserves "
-        "for symmetric memory: the memory of host or GPU need not have run out", fix="see how much the program "
-        "registers as windows in all (ncclCommWindowRegister, symmetric memory of PyTorch) and gives back; where "
-        "that is little, try another release of NCCL"),
-    Detail(
-        "queue_pair", text="timed out|nreachable|No route|Host is down", why="an RDMA connection was not "
-        "established: usually the peer's address did not respond, on RoCE an address of the rail, which needs ARP "
-        "and a route", fix="from the node that reports it, from the address of its HCA to the peer's (the GIDs of "
-        "the line, where it has some; else `rdma link`, `show_gids` or `ip -br address` on both nodes): `ping -I "
-        "OWN_ADDRESS PEER_ADDRESS`, `ip route get PEER_ADDRESS`, `ip neigh`; rails that are not connected with each "
-        "other: NCCL_CROSS_NIC=0; and take NCCL_IB_GID_INDEX out of the job; playbooks/verify.yml pings every rail"),
-    Detail(
-        "cuda", code="an illegal (?:memory access|instruction)|unspecified launch failure|misaligned address",
-        why="usually a kernel of the program or of NCCL made an invalid access: CUDA reports it at a later call, so "
-        "NCCL may be the first to meet it", fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, "
-        "to see which kernel it is; if it occurs on one GPU only, whatever program runs there: `dmesg -T | grep -i "
-        "xid` on its node"),
-    Detail(
-        "cuda", code=r"device\-side assert",
-        why="a check in a kernel failed, usually one of the program: an index or label that is out of range",
-        fix="read the line with `Assertion` and `block: [..], thread: [..]` above it: it names the kernel and the "
-        "check; look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call"),
-    Detail(
-        "cuda", code="invalid device ordinal",
-        why="the program requests a GPU number that this process does not see", fix="compare the number of "
-        "processes of a node (nproc_per_node, mpirun -N, nccl-tests: processes times -g) with `nvidia-smi -L` and "
-        "CUDA_VISIBLE_DEVICES in the job"),
-    Detail(
-        "cuda", code=r"no CUDA\-capable device", why="this process sees no GPU", fix="`nvidia-smi -L` and "
-        "CUDA_VISIBLE_DEVICES in the job itself; containers: --gpus all, or the device plugin's request"),
-    Detail(
-        "cuda",
-        code="named symbol not found|invalid device function|no kernel image|device kernel image is invalid",
-        why="usually this NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
-        fix="`nvidia-smi --query-gpu=name,compute_cap --format=csv` shows the GPU model: take a release of NCCL and "
-        "of the framework that was built for it (own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST), and see by `ldd` "
-        "or `grep libnccl /proc/PID/maps` which libnccl.so.2 is loaded"),
-    Detail(
-        "cuda", code="invalid resource handle",
-        why="usually a stream, event or handle of another GPU or of an earlier, failed context was used",
-        fix="check whether something failed before it; if not, check that each process sets its GPU "
-        "(torch.cuda.set_device) before it makes streams and process groups"),
-    Detail(
-        "cuda", code="CUDA driver version is insufficient|the provided PTX was|forward compatibility was",
-        why="the GPU's driver is older than the CUDA that NCCL or the program was built for",
-        fix="`nvidia-smi` on the node shows the driver and the newest CUDA that it runs: a newer driver there (a "
-        "container has the node's), or an image or wheel for that CUDA"),
-    Detail(
-        "cuda", code=r"(?:all )?CUDA-capable device\S{1,4} (?:is/)?are busy|unspecified driver error",
-        why="CUDA gives this process no GPU: usually another process has it exclusively, or the driver wants it reset",
-        fix="on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), `nvidia-smi` for processes that are "
-        "left over, `dmesg -T | grep -i -E 'xid|reset'`; then reset the GPU with nothing running on it"),
-    Detail(
-        "cuda", code="uncorrectable ECC",
-        why="the GPU's memory lost data: inspect the GPU or the node, not the network",
-        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dmesg -T | grep -i xid` there; reset the GPU"),
-    Detail(
-        "cuda", code="driver shutting down", why="the process was already ending while NCCL was still in use",
-        fix="look at what ended it: its own lines before, another thread's exception, the launcher's signal"),
-    Detail(
-        "cuda", code="initialization error", why="CUDA could not start in this process: usually it was used "
-        "before a fork, or driver and devices are not ready",
-        fix="start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself"),
-    Detail(
-        "cuda", code="operation not permitted",
-        why="the process may not do this: usually memory that GPUs share, for which a container needs rights",
-        fix="on NVL72: an IMEX channel in the container (`ls /dev/nvidia-caps-imex-channels`), nvidia-imex on all "
-        "nodes; else NCCL_CUMEM_ENABLE=0 or NCCL_MNNVL_ENABLE=0 as a test"),
-    Detail(
-        "cuda", code="peer access is not supported",
-        why="these GPUs, this driver or this virtual machine have no direct way between the GPUs",
-        fix="`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 uses the host's memory"),
-    Detail(
-        "cuda", code="peer mapping resources",
-        why="a GPU has more peers than CUDA can map, such as more than 8 in one process",
-        fix="one process for each GPU, or fewer GPUs in one process"),
-    Detail(
-        "cuda", code="system not yet initialized", why="CUDA is not ready on this machine: usually it has "
-        "NVSwitches, and the Fabric Manager is not running, not ready yet, or not of the driver's version",
-        fix="`systemctl status nvidia-fabricmanager` on that node, its version against `cat "
-        "/proc/driver/nvidia/version`, and `nvidia-smi -q | grep -A 3 Fabric` (State: Completed, Status: Success)"),
-    Detail(
-        "cuda", code="the launch timed out",
-        why="a kernel ran longer than the driver allows: usually a GPU that drives a display, or a kernel that hangs",
-        fix="`nvidia-smi -q | grep -i display` on the node; else see which kernel hangs by py-spy and "
-        "CUDA_LAUNCH_BLOCKING=1"),
-    Detail(
-        "completion", code="12$", causes="right after the start: the HCAs cannot reach each other (cabling, "
-        "VLAN, route, GID, MTU, PFC); later: loss, a link that went down, or the peer's process died"),
-    Detail(
-        "completion", code="13$",
-        causes="the peer did not post a receive in time: it hung, was overloaded, or died"),
-    Detail(
-        "completion", code="4$",
-        causes="memory that the HCA may not reach: ACS or IOMMU in the way of GPUDirect RDMA, peermem unloaded"),
-    Detail(
-        "completion", code="10$",
-        causes="the peer's memory is not registered any more: it failed before, or GPUDirect RDMA broke there"),
-    Detail(
-        "completion", code="9$",
-        causes="the peer refused the operation: it failed before, or runs another NCCL or other settings"),
-    Detail(
-        "completion", code="11$",
-        causes="the HCA at the other end failed the operation: see its own log and dmesg"),
-    Detail(
-        "completion", code="1$",
-        causes="sender and receiver do not agree on a length: another NCCL or other settings on a rank"),
-    Detail(
-        "completion", code="local access violation work queue error", causes="memory of this node that the HCA "
-        "may not reach: a registration that is gone, GPUDirect RDMA (peermem, ACS, IOMMU), or the HCA's firmware; "
-        "no cable"),
-    Detail(
-        "completion", code="invalid request local work queue error", causes="the HCA refuses a request of NCCL "
-        "(a size, a key or an operation): memory that is registered otherwise (GPUDirect RDMA, DMA-BUF), or driver, "
-        "firmware and library of releases that do not fit; no cable"),
-    Detail(
-        "cuda", code="operation not supported",
-        causes="driver or virtual machine (vGPU, MIG, WSL) that cannot do what this NCCL requires"),
-    Detail(
-        "cuda", code="invalid argument",
-        causes="a driver that does not fit this NCCL, or an earlier fault of the program's own"),
-    Detail("cuda", code="unknown error", causes="the GPU or its driver: see Xid in dmesg"),
-    Detail(
-        "cuda", code="out of memory", causes="the GPU's memory is full: the program's own tensors, another "
-        "process on it, or too many communicators"),
-    Detail(
-        "connect", text="refused", causes="the peer had ended, or the address is not its own on the network "
-        "between the nodes (NCCL_SOCKET_IFNAME)"),
-    Detail(
-        "port", code="GID table changed",
-        causes="an address of the HCA's interface was added or removed: DHCP, NetworkManager, a bond"),
-    Detail(
-        "cuda", code="mapping of buffer object failed", causes="memory of another GPU or of the host that could "
-        "not be mapped: driver, P2P, IOMMU or ACS, or a virtual machine"),
-    Detail(
-        "cuda", code="the operation cannot be performed in the present state", causes="the GPU, or the NVLink "
-        "fabric between GPUs (Fabric Manager, IMEX), is not in order: Xid in dmesg; or an earlier failure of CUDA"),
-    Detail(
-        "verbs", code="ibv_(?:create_[cq][qp]|alloc_pd)", causes="the limit of locked memory (`ulimit -l`) in "
-        "the job or container, or the HCA has no more queues; the line shows no error"),
-    Detail(
-        "registration", code="ibv_reg_mr", causes="the limit of locked memory (`ulimit -l`) in the job, memory "
-        "that the HCA may not reach (ACS, IOMMU, no nvidia_peermem), or too many registrations; the line shows no "
-        "error"),
 )
 # fmt: on
 BY_ID: Dict[str, Event] = {event.id: event for event in EVENTS}
@@ -708,9 +315,3 @@ def classify(text: str, place: str = "") -> Tuple[Event, Dict[str, Any]]:
     if plugin:
         return BY_ID["plugin_warning"], {"code": plugin}
     return BY_ID["warning"], {}
-
-
-def known(text: str) -> Optional[Event]:
-    """Return the event of a text that an exception quotes as NCCL's last error; None where no pattern fits."""
-    event, _fields = classify(text)
-    return None if event.id == "warning" else event

@@ -10,8 +10,9 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from .checks import AGAIN, GDR, HCA_SPEED, HCAS, INTERFACE, NET_PLUGIN, NETWORK
+from .jobs import Job, nodes_of
 from .names import UNNAMED, hosts_of, names
-from .state import SOCKETS, Job, Process, nodes_of
+from .state import SOCKETS, Process
 
 # Begins of names of interfaces that end on the node, and of tunnels, which may not reach all nodes.
 _LOCAL_NAMES = ("lo", "docker", "virbr", "veth", "br-", "lxcbr", "lxdbr", "podman", "dummy", "vmnet", "nodelocaldns")
@@ -37,6 +38,7 @@ _PATHS = (
     ((2, 26, 0), ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "PHB", "SYS")),
     ((2, 18, 0), ("LOC", "NVL", "NVB", "PIX", "PXB", "PXN", "PHB", "SYS")),
 )
+_TAKE_OUT = "take %s out of the job and out of /etc/nccl.conf"
 _REACHES, _VIA = "reaches other nodes", "Channel ... via NET"
 # GPUs that a node usually has, at most.
 _OF_A_NODE = 8
@@ -44,8 +46,7 @@ _OF_A_NODE = 8
 
 def judge(job: Job, events: AbstractSet[str] = frozenset(), gpus: AbstractSet[str] = frozenset()) -> List[Finding]:
     """events: ids of what failed.   gpus: models that the list of nccl-tests names."""
-    of_network = [*_network(job), *_plugins(job), *_interfaces(job, events)]
-    return [*of_network, *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
+    return [*_network(job), *_plugins(job), *_interfaces(job, events), *_hcas(job), *_speeds(job), *_gdr(job, gpus)]
 
 
 def one_host(job: Job) -> str:
@@ -60,7 +61,7 @@ def one_host(job: Job) -> str:
 
 def _shape(job: Job) -> Tuple[int, int]:
     """Return the most nodes and ranks that a process reports."""
-    shapes = [(0, 0, 0), *(one.shapes for one in job.processes)]
+    shapes = [(0, 0), *(one.shapes for one in job.processes)]
     return max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
 
 
@@ -74,7 +75,7 @@ def _network(job: Job) -> List[Finding]:
         on = [one for one in job.processes if (one.absent and not one.hcas) or _disabled(one.variables)]
         if not on or nodes == 1:
             return []
-        because, fix = causes(on, job)
+        because, fix = causes(on)
         who = hosts_of(one.host for one in on)
         have = "no RDMA device is used by %s, and the log does not show which network is%s" % (who, because)
         return [NETWORK.judge(job.name, "unknown", want, have, "NET/IB", fix, severity="minor")]
@@ -89,7 +90,7 @@ def _network(job: Job) -> List[Finding]:
     if _kept_apart(job):
         return []
     on = [process for process in job.processes if SOCKETS in (*process.networks, *(way.via for way in process.ways))]
-    because, fix = causes(on or job.processes, job)
+    because, fix = causes(on or job.processes)
     have = "Socket (TCP), over %s" % over
     if job.values("NCCL_HOSTID") and len(job.hosts) < (nodes or 0):
         have += ", which NCCL_HOSTID makes of fewer hosts"
@@ -99,16 +100,15 @@ def _network(job: Job) -> List[Finding]:
         where = "elsewhere" if alone else "is named, too"
         have += ", on %s; %s %s" % (hosts_of(one.host for one in on), names(others), where)
     have += because
-    several = nodes is not None and nodes > 1
     hcas = any(one.hcas for one in job.processes) or others or job.values("NCCL_IB_HCA")
     none = not proven_setting(on or job.processes) and all("device" in one.absent for one in on)
-    severity = "major" if not hcas or not several or none else None
+    severity = "major" if not hcas or (nodes or 0) < 2 or none else None
     host = one_host(job)
     if host:
         severity, text = "minor", "; all lines are of one host (%s): it matters only with other nodes" % host
         have = have.replace(", over %s" % over, text, 1)
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
-    state = "drift" if several else "unknown"
+    state = "drift" if (nodes or 0) > 1 else "unknown"
     return [NETWORK.judge(job.name, state, want, have, "Using network", fix, severity=severity)]
 
 
@@ -132,35 +132,29 @@ def _because(proven: Sequence[str], possible: Sequence[str]) -> str:
     return text + ("; possible causes: %s" % "; ".join(possible) if possible else "")
 
 
-def causes(processes: Sequence[Process], job: Job) -> Tuple[str, Optional[str]]:
+def causes(processes: Sequence[Process]) -> Tuple[str, Optional[str]]:
     """Return why TCP is used, as lines prove or allow it, and what to do."""
-    proven: List[str] = []
-    possible: List[str] = []
-    fixes: List[str] = []
-    variables: Dict[str, str] = {}
-    for process in processes:
-        variables.update(process.variables)
+    variables = {name: value for process in processes for name, value in process.variables.items()}
     absent = {why for process in processes for why in process.absent}
     plugins = {(state, name) for process in processes for kind, state, name in process.plugins if kind == "NET"}
-    states = {state for state, _name in plugins}
+    states, idle = {state for state, _name in plugins}, {name for state, name in plugins if state == "idle"}
     none = "device" in absent and not any(process.hcas for process in processes)
-    if variables.get("NCCL_NET", "").lower() == "socket":
-        proven.append("NCCL_NET=%s" % variables["NCCL_NET"])
-        fixes.append("take NCCL_NET out of the job and out of /etc/nccl.conf")
-    idle = {name for state, name in plugins if state == "idle"}
-    if idle:
-        proven.append("the network plugin %s is not used: it found no device that it takes" % names(idle))
-        fixes.append("`fi_info` in the job's own container shows what libfabric sees")
-    if _disabled(variables):
-        proven.append("NCCL_IB_DISABLE=%s" % variables["NCCL_IB_DISABLE"])
-        proven[-1] += "; without it there would be no RDMA either: NET/IB found no device" if none else ""
-        fixes.append("take NCCL_IB_DISABLE out of the job and out of /etc/nccl.conf")
+    off = "NCCL_IB_DISABLE=%s" % variables.get("NCCL_IB_DISABLE", "")
+    off += "; without it there would be no RDMA either: NET/IB found no device" if none else ""
+    unused = "the network plugin %s is not used: it found no device that it takes" % names(idle)
+    socket = variables.get("NCCL_NET", "").lower() == "socket"
+    rows = (
+        (socket, "NCCL_NET=%s" % variables.get("NCCL_NET"), _TAKE_OUT % "NCCL_NET"),
+        (bool(idle), unused, "`fi_info` in the job's own container shows what libfabric sees"),
+        (_disabled(variables), off, _TAKE_OUT % "NCCL_IB_DISABLE"),
+        ("interface" in absent, "NET/IB found no IP interface for its control messages", INTERFACE.fix),
+    )
+    proven = [text for holds, text, _fix in rows if holds]
+    fixes = [fix for holds, _text, fix in rows if holds]
+    possible: List[str] = []
     if "libibverbs" in absent and not proven:
         possible.append("libibverbs.so.1 cannot be opened, so NET/IB looked for no HCA")
         fixes.append("`ls /sys/class/infiniband` on the nodes: with HCAs there, install libibverbs1 where the job runs")
-    if "interface" in absent:
-        proven.append("NET/IB found no IP interface for its control messages")
-        fixes.append(INTERFACE.fix)
     if none and not proven:
         proven.append("NET/IB found no RDMA device with an active port")
     elif ("failed", "IB") in plugins and not absent and not proven:
@@ -221,8 +215,7 @@ def _plugins(job: Job) -> List[Finding]:
 def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
     if job.nodes == 1 or not job.processes:
         return []
-    bad: Dict[Tuple[str, str], List[Process]] = {}
-    tunnels: Dict[str, List[Process]] = {}
+    bad: Dict[Tuple[bool, str, str], List[Process]] = {}
     good: Set[str] = set()
     leading: Set[str] = set()
     for process in job.processes:
@@ -234,43 +227,28 @@ def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
             used.setdefault(process.oob[0], "")
         for name, address in used.items():
             why = _ends_here(name, address)
-            if why:
-                bad.setdefault((name, why), []).append(process)
-            elif name.startswith(_TUNNELS):
-                tunnels.setdefault(name, []).append(process)
+            if why or name.startswith(_TUNNELS):
+                bad.setdefault((not why, name, why), []).append(process)
             else:
                 good.add(name)
-    if good and not bad and not tunnels and not events & _UNREACHED:
+    if good and not bad and not events & _UNREACHED:
         return [INTERFACE.judge(job.name, "ok", _REACHES, names(good), "Bootstrap: Using")]
-    found = [_tunnel(job, name, processes, leading) for name, processes in sorted(tunnels.items())]
-    return [*_local_interfaces(job, bad, leading), *found]
+    return [_interface(job, name, why, on, name in leading) for (_tunnel, name, why), on in sorted(bad.items())]
 
 
-def _local_interfaces(job: Job, bad: Dict[Tuple[str, str], List[Process]], leading: Set[str]) -> List[Finding]:
-    found = []
-    if len(bad) > 3:
-        everyone = [process for processes in bad.values() for process in processes]
-        bad = {("%d interfaces (%s)" % (len(bad), names(name for name, _why in bad)), next(iter(bad))[1]): everyone}
-    for (name, why), processes in sorted(bad.items()):
-        have = "%s, %s, on %s" % (name, why, hosts_of(process.host for process in processes))
+def _interface(job: Job, name: str, why: str, processes: Sequence[Process], leads: bool) -> Finding:
+    """Judge an interface that ends on the node, for that reason, or is a tunnel."""
+    hosts, several = hosts_of(process.host for process in processes), job.nodes is not None and job.nodes > 1
+    state, severity = "unknown", "major" if leads else "minor"
+    if why:
+        have = "%s, %s, on %s" % (name, why, hosts)
         chosen = {one.variables["NCCL_SOCKET_IFNAME"] for one in processes if "NCCL_SOCKET_IFNAME" in one.variables}
         have += "; NCCL_SOCKET_IFNAME=%s" % names(chosen) if chosen else ""
-        several = job.nodes is not None and job.nodes > 1
-        severity = None if several else "minor" if one_host(job) or name not in leading else "major"
         have += "" if several else "; harmless on one node, and the log does not show how many there are"
-        state = "drift" if several else "unknown"
-        subject = "%s %s" % (job.name, name)
-        found.append(INTERFACE.judge(subject, state, _REACHES, have, "Bootstrap: Using", severity=severity))
-    return found
-
-
-def _tunnel(job: Job, name: str, processes: Sequence[Process], leading: Set[str]) -> Finding:
-    have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (
-        name,
-        hosts_of(p.host for p in processes),
-    )
-    severity = "minor" if name not in leading else "major"
-    return INTERFACE.judge("%s %s" % (job.name, name), "unknown", _REACHES, have, "Bootstrap: Using", severity=severity)
+        state, severity = ("drift", "critical") if several else (state, "minor" if one_host(job) else severity)
+    else:
+        have = "%s on %s, by its name a tunnel or VPN: it may not reach all nodes" % (name, hosts)
+    return INTERFACE.judge("%s %s" % (job.name, name), state, _REACHES, have, "Bootstrap: Using", severity=severity)
 
 
 def _ends_here(name: str, address: str) -> str:
@@ -289,16 +267,15 @@ def _ends_here(name: str, address: str) -> str:
 def _rdma(process: Process) -> Dict[str, Set[int]]:
     """Return the HCAs that connections of a process go over, and the ranks that wrote them."""
     found: Dict[str, Set[int]] = {}
-    for way in process.ways:
-        if way.kind in ("net", "collnet") and way.via != SOCKETS:
-            for part in process.device_name(way.via, way.index).split("+"):
-                found.setdefault(part, set()).add(way.rank)
+    for way, _count, device in process.rdma_connections():
+        for part in device.split("+"):
+            found.setdefault(part, set()).add(way.rank)
     return found
 
 
 def used_hcas(processes: Sequence[Process]) -> Tuple[Set[str], Set[str]]:
     """Return the HCAs that processes of a node use, and those that NCCL sees there."""
-    seen = {part for process in processes for hca in process.hcas for part in hca.parts}
+    seen = {part for process in processes for part in process.hcas}
     return {name for process in processes for name in _rdma(process)}, seen
 
 
@@ -308,6 +285,7 @@ def _hcas(job: Job) -> List[Finding]:
     found: List[Finding] = []
     seen_on: Dict[str, int] = {}
     local = max((one.local_ranks for one in job.communicators), default=0)
+    began = job.world.began if job.world is not None and len(job.world.began) == job.world.ranks else {}
     for node, processes in sorted(nodes_of(job.processes).items()):
         used, seen = used_hcas(processes)
         if not seen or any(process.list_cut for process in processes):
@@ -323,7 +301,7 @@ def _hcas(job: Job) -> List[Finding]:
             continue
         ranks = {rank for process in processes for own in _rdma(process).values() for rank in own}
         have = "%d of %d HCAs idle on %s: %s" % (len(idle), len(seen), node or UNNAMED, names(idle, 8))
-        own = local or (_began(job, node) if job.world and len(job.world.began) == job.world.ranks else 0)
+        own = local or sum(process.node == node for process in began.values())
         if not own or len(ranks) < own:
             have += "; only %d of the node's %s ranks show their connections" % (len(ranks), own or "unknown number of")
             found.append(HCAS.judge(subject, "unknown", want, have, _VIA, AGAIN, severity="minor"))
@@ -342,22 +320,14 @@ def _hcas(job: Job) -> List[Finding]:
     return found
 
 
-def _began(job: Job, node: str) -> int:
-    return sum(process.node == node for process in job.world.began.values()) if job.world is not None else 0
-
-
 def _speeds(job: Job) -> List[Finding]:
     """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran."""
     speeds: Dict[Tuple[str, str], int] = {}
     changes: Dict[str, List[str]] = {}
-    adaptive: Dict[str, Set[str]] = {}
     for node, processes in nodes_of(job.processes).items():
         used = {name for process in processes for name in _rdma(process)}
         for process in processes:
             speeds.update({(node, name): mbit for name, mbit in process.speeds.items() if name in used and mbit > 0})
-            for name, value in process.adaptive.items():
-                if name in used:
-                    adaptive.setdefault(value, set()).add("%s of %s" % (name, node or UNNAMED))
             for name, old, new in process.speed_changes:
                 if new < old:
                     changes.setdefault(node, []).append("%s %g to %g Gbit/s" % (name, old / 1000, new / 1000))
@@ -375,12 +345,6 @@ def _speeds(job: Job) -> List[Finding]:
         have = "the speed of a port fell while the job ran: %s on %s" % (names(own, 8), node or UNNAMED)
         subject = "%s %s change" % (job.name, node)
         found.append(HCA_SPEED.judge(subject, "drift", "no change", have, "speed change detected"))
-    if len(adaptive) > 1:
-        have = "adaptive routing is off (ar=0) on %s, and on elsewhere" % names(adaptive["0"], 6)
-        why = "HCAs with and without adaptive routing in one job: flows of those without may collide"
-        subject = "%s adaptive routing" % job.name
-        fix = "compare ROCE_ADAPTIVE_ROUTING and NCCL_IB_ADAPTIVE_ROUTING of these HCAs"
-        found.append(HCA_SPEED.judge(subject, "drift", "alike", have, "NET/IB ar=", fix, why=why, severity="minor"))
     return found
 
 
@@ -393,20 +357,16 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
         return []
     want = "GPUDirect RDMA on every connection"
     off: Dict[Tuple[str, str, str, bool], Set[str]] = {}
-    on = total = 0
+    on = 0
     for process in job.processes:
-        for way, count in process.ways.items():
-            if way.kind not in ("net", "collnet") or way.via == SOCKETS or way.gdr is None:
-                continue
-            total += count
-            if way.gdr:
-                on += count
-                continue
-            device = process.device_name(way.via, way.index)
-            off.setdefault((device, *gdr_cause(job, process, device, way.rank, way.sends)), set()).add(process.node)
+        for way, count, device in process.rdma_connections():
+            on += count if way.gdr else 0
+            if way.gdr is False:
+                reason = (device, *gdr_cause(job, process, device, way.rank, way.sends))
+                off.setdefault(reason, set()).add(process.node)
     if off:
         return [_off(job, nodes, *reason, gpus) for reason, nodes in sorted(off.items())]
-    if total:
+    if on:
         return [GDR.judge(job.name, "ok", want, "on all %d connections that the log shows" % on, "via NET/.../GDRDMA")]
     unable_on: Dict[Tuple[str, str], Set[str]] = {}
     for process in job.processes:
@@ -415,11 +375,6 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
                 unable_on.setdefault((device, process.gdr_why or _NOT_ABLE), set()).add(process.node)
     if unable_on:
         return [_off(job, nodes, device, cause, "", True, gpus) for (device, cause), nodes in sorted(unable_on.items())]
-    rings = {process.rings[1] for process in job.processes if process.rings is not None} - {None}
-    if rings:
-        have = "on, by the line on the rings" if rings == {True} else "off in the rings of some ranks; cause unknown"
-        state, fix = ("ok", None) if rings == {True} else ("drift", AGAIN)
-        return [GDR.judge(job.name, state, want, have, "Connected all rings, use ring ... GDR", fix)]
     have = "the log shows no connection between nodes%s" % _decided(job)
     return [GDR.judge(job.name, "unknown", want, have, _VIA, AGAIN, severity="minor")]
 
@@ -459,9 +414,9 @@ def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optiona
             fix = "`nvidia-smi topo -m`: the HCA has to be on the GPU's own PCIe switch, and in NCCL_IB_HCA; or set"
             return cause, fix + " NCCL_NET_GDR_LEVEL=%s if the longer path is intended" % far, True
     if level in ("LOC", "0"):
-        return "NCCL_NET_GDR_LEVEL=%s" % level, "take NCCL_NET_GDR_LEVEL out of the job and out of /etc/nccl.conf", True
+        return "NCCL_NET_GDR_LEVEL=%s" % level, _TAKE_OUT % "NCCL_NET_GDR_LEVEL", True
     if sends is not False and process.variables.get("NCCL_NET_GDR_READ") == "0":
-        return "NCCL_NET_GDR_READ=0", "take NCCL_NET_GDR_READ out of the job and out of /etc/nccl.conf", True
+        return "NCCL_NET_GDR_READ=0", _TAKE_OUT % "NCCL_NET_GDR_READ", True
     if process.gdr_devices.get(device):
         return "the HCA could; the path to the GPU is longer than NCCL_NET_GDR_LEVEL allows", "", False
     if process.dmabuf:

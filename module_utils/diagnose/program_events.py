@@ -13,243 +13,130 @@ from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
 from . import nccl_events
-from .checks import BOOTSTRAP, CUDA, EXIT, FABRIC_MANAGER, LIMITS, PORT, PROGRAM, STORE, WARNING, WATCHDOG
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Detail, Event
+from .checks import BOOTSTRAP, CUDA, EXIT, FABRIC_MANAGER, PORT, PROGRAM, STORE, WARNING, WATCHDOG
+from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Event
+from .exit_codes import exit_code
+from .nccl_events import CUDA_NOT_READY, FREE_PORT
 
 # Characters of a line that are matched.
 _LONGEST = 2048
+_FIRST_WARNING = ": the first warning of NCCL, of any rank, has the cause"
 # fmt: off
 EVENTS: Tuple[Event, ...] = (
-    Event(
-        "oom", EXIT, OUTSIDE,
-        why="the kernel or the scheduler killed a process because memory of the host, or of its cgroup, ran out",
-        fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less: data loaders, pinned "
-        "memory, checkpoints", plain=True),
-    Event(
-        "time_limit", EXIT, OUTSIDE, why="the scheduler ended the job at its time limit",
-        fix="read in the last lines whether it was still working: then raise the limit (`scontrol show job`); if it "
-        "hung, run `busbar hang HOST` next time", plain=True),
-    Event(
-        "node_failure", EXIT, OUTSIDE, why="the scheduler or launcher lost a node",
-        fix="see whether the node named here is up: `sinfo -R`, its console, and BMC", plain=True),
-    Event(
-        "xid", CUDA, OUTSIDE, why="the driver reports an error on a GPU (Xid): its number shows whether the GPU, a "
-        "link or a program is the cause", fix="look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, "
-        "79, 94, 95, 119 or 140: drain the node, and reset the GPU or replace it", by_code=True),
-    Event(
-        "sxid", FABRIC_MANAGER, OUTSIDE,
-        why="an NVSwitch reports a fatal fault of itself or of a link: GPUs of the node that use it fail after it",
+    Event("oom", EXIT, OUTSIDE, plain=True, why="the kernel or the scheduler killed a process because memory of the "
+        "host, or of its cgroup, ran out", fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it "
+        "need less"),
+    Event("time_limit", EXIT, OUTSIDE, why="the scheduler ended the job at its time limit", plain=True,
+        fix="if it was still working, raise the limit (`scontrol show job`); if it hung, run `busbar hang HOST` next "
+        "time"),
+    Event("node_failure", EXIT, OUTSIDE, why="the scheduler or launcher lost a node", plain=True,
+        fix="see whether the node named here is up: `sinfo -R`, its console, and BMC"),
+    Event("xid", CUDA, OUTSIDE, by_code=True, why="the driver reports an error on a GPU (Xid)",
+        fix="look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, 79, 94, 95, 119 or 140: drain the "
+        "node, and reset the GPU or replace it"),
+    Event("sxid", FABRIC_MANAGER, OUTSIDE, by_code=True, why="an NVSwitch reports a fatal fault of itself or of a link",
         fix="drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the "
-        "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped", by_code=True),
-    Event(
-        "nvswitch", PROGRAM, WEAK, why="Fabric Manager reports an error of an NVSwitch or of a link of it",
-        fix="`nvidia-smi nvlink -e` on the node, and the lines around this one; a non-fatal error that recurs on one "
-        "link: plan a reset", severity="major", state="unknown"),
-    Event(
-        "gpu_lost", PROGRAM, OUTSIDE, why="the driver does not reach this GPU: its slot, power, heat or the GPU",
+        "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped"),
+    Event("nvswitch", PROGRAM, WEAK, severity="major", state="unknown", why="Fabric Manager reports an error of an "
+        "NVSwitch or of a link of it", fix="`nvidia-smi nvlink -e` on the node; a non-fatal error that recurs on one "
+        "link: plan a reset"),
+    Event("gpu_lost", PROGRAM, OUTSIDE, why="the driver does not reach this GPU: its slot, power, heat or the GPU",
         fix="drain and restart the node; `dmesg -T | grep -i -E 'xid|nvrm'` shows what came before", state="unknown"),
-    Event(
-        "gpu_reset", PROGRAM, OUTSIDE, why="the driver requires the GPU to be reset before its next use: until "
-        "then CUDA reports that it is busy or unavailable",
+    Event("gpu_reset", PROGRAM, OUTSIDE, why="the driver requires the GPU to be reset before its next use",
         fix="drain the node and reset the GPU (`nvidia-smi --gpu-reset`), or restart the node", state="unknown"),
-    Event(
-        "link_down", PORT, OUTSIDE,
-        why="the driver of the NIC reports that its link went down, or that its firmware failed",
-        fix="on that node: `dmesg -T | grep -i mlx`, `rdma link`, cable and transceiver; the switch's log at that "
-        "time", state="unknown"),
-    Event(
-        "pcie", PROGRAM, OUTSIDE, why="PCIe lost data on the way to the device that is named",
-        fix="drain the node; slot, riser or the device: `lspci -vv -s ADDRESS`, `dmesg -T | grep -i AER`",
+    Event("link_down", PORT, OUTSIDE, state="unknown", why="the driver of the NIC reports that its link went down, or "
+        "that its firmware failed"),
+    Event("kernel", PROGRAM, OUTSIDE, why="the kernel reports that hardware failed, or that a CPU or a task hangs",
+        fix="`dmesg -T` of that node around this time, `lspci -vv -s ADDRESS` of a device; drain it if it recurs",
         state="unknown"),
-    Event(
-        "kernel", PROGRAM, OUTSIDE, why="the kernel reports that a CPU or a task hangs, or that hardware failed",
-        fix="`dmesg -T` of that node around this time; drain it if it recurs", state="unknown"),
-    Event(
-        "order", EXIT, ORDER,
-        why="the job was told to end: by a user, the scheduler, or a launcher after another process failed",
-        fix="see what failed before this line; nothing there: who or what ended it (`sacct -j JOB`, the shell, a "
-        "script's limit)", state="unknown"),
-    Event("launcher", EXIT, NOTICE, severity="minor", state="unknown"),
-    Event(
-        "cancelled", EXIT, ORDER, why="the job was cancelled: by a user, the scheduler, or another task's end",
+    Event("order", EXIT, ORDER, state="unknown", why="the job was told to end: by a user, the scheduler, or a launcher "
+        "after another process failed", fix="see what failed before this line, else who or what ended it (`sacct -j "
+        "JOB`, the shell, a script's limit)"),
+    Event("launcher", EXIT, NOTICE),
+    Event("cancelled", EXIT, ORDER, why="the job was cancelled: by a user, the scheduler, or another task's end",
         fix="see `sacct -j JOB`", state="unknown"),
-    Event(
-        "exit", EXIT, REPORT, by_code=True,
-        why="a process ended: later waits and lost connections of others are usually caused by that"),
+    Event("exit", EXIT, REPORT, by_code=True),
     Event("watchdog", WATCHDOG, EFFECT),
-    Event(
-        "signalled", WATCHDOG, EFFECT,
-        why="a rank gave up the wait for a collective and had all others write their flight recorders",
-        fix="read the log of the rank that signalled, at and before that time; then compare the flight recorders' "
-        "dumps: `busbar diagnose --recorder DIR`"),
-    Event(
-        "stuck", WATCHDOG, EFFECT, why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread: "
-        "usually a call of CUDA or NCCL hangs, or a lock, or an abort; the reporting rank is not the cause",
+    Event("signalled", WATCHDOG, EFFECT, why="a rank gave up the wait for a collective and had all others write their "
+        "flight recorders", fix="read the log of the rank that signalled; then compare the dumps: `busbar diagnose "
+        "--recorder DIR`"),
+    Event("stuck", WATCHDOG, EFFECT, why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread",
         fix="py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks "
-        "(TORCH_NCCL_DUMP_ON_TIMEOUT=1); `nvidia-smi` and `dmesg -T | grep -i xid` on its node",
-        causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the program"),
-    Event("progress", WATCHDOG, NOTICE, severity="minor", state="unknown"),
-    Event(
-        "store", STORE, EFFECT, causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
+        "(TORCH_NCCL_DUMP_ON_TIMEOUT=1)", causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the "
+        "program"),
+    Event("progress", WATCHDOG, NOTICE),
+    Event("store", STORE, EFFECT, causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
         "another one on some nodes; a firewall; ranks that came too late"),
-    Event(
-        "store_port", STORE, CAUSE, why="the process that is to open the port of PyTorch's store could not: "
-        "nothing was sent, and no network is involved", fix="`ss -ltnp` on that host shows the process that has the "
-        "port: end what is left of an earlier job, or use another port (MASTER_PORT, --master_port, "
-        "--rdzv_endpoint), and let only one process open it",
-        causes="another process on that host has the port, or MASTER_ADDR is not an address of that host"),
-    Event(
-        "store_wait", STORE, WEAK,
-        why="PyTorch waits until all processes have come to make a process group: NCCL has not started",
-        fix="see which processes have not come: their logs, and whether as many were started as in WORLD_SIZE",
-        severity="critical"),
-    Event(
-        "unresolved", BOOTSTRAP, CAUSE,
-        why="a host's name does not resolve where the line was written: nothing could be started or reached there",
-        fix="`getent hosts NAME` on that node, or in that pod; Kubernetes: the pod and its headless service have to "
-        "be there before the launcher starts; else give addresses, or add the name to DNS or /etc/hosts", by_code=True,
-        plain=True),
-    Event(
-        "exception_nccl", WARNING, REPORT,
-        why="the program reports that a call of NCCL failed: the first warning of NCCL, of any rank, has the cause",
-        fix="run it with NCCL_DEBUG=WARN or INFO on all ranks, and give this command all of their logs",
-        state="unknown", severity="critical"),
-    Event(
-        "test", WARNING, REPORT,
-        why="nccl-tests ends where a call fails: the first warning of NCCL, of any rank, has the cause",
-        fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs", state="unknown",
-        severity="critical"),
-    Event(
-        "exception_remote", PROGRAM, REPORT, why="an exception that reports another process's end, or a wait for "
+    Event("store_port", STORE, CAUSE, why="the process that is to open the port of PyTorch's store could not",
+        fix=FREE_PORT, causes="another process on that host has the port, or MASTER_ADDR is not an address of that "
+        "host"),
+    Event("store_wait", STORE, WEAK, severity="critical", why="PyTorch waits until all processes have come to make a "
+        "process group: NCCL has not started", fix="see which processes have not come: their logs, and whether as many "
+        "were started as in WORLD_SIZE"),
+    Event("unresolved", BOOTSTRAP, CAUSE, by_code=True, plain=True, why="a host's name does not resolve where the line "
+        "was written", fix="`getent hosts NAME` on that node, or in that pod (Kubernetes: its headless service has to "
+        "be there before the launcher starts); give addresses, or add the name to DNS or /etc/hosts"),
+    *(Event(name, WARNING, REPORT, severity="critical", state="unknown", why=why + _FIRST_WARNING,
+            fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs")
+      for name, why in (("exception_nccl", "the program reports that a call of NCCL failed"),
+                        ("test", "nccl-tests ends where a call fails"))),
+    Event("exception_remote", PROGRAM, REPORT, why="an exception that reports another process's end, or a wait for "
         "one: the process that raised it is not the cause", state="unknown"),
-    Event(
-        "exception", PROGRAM, CAUSE, why="a program failed by its own exception: no network and no setting of a "
-        "node is at fault as far as these lines show",
+    Event("exception", PROGRAM, CAUSE, why="a program failed by its own exception, not by the network or a node",
         fix="read the traceback of the rank that is named: its last call of the program's own code", plain=True),
-    Event(
-        "arguments", PROGRAM, CAUSE, why="a program did not accept its command line",
+    Event("arguments", PROGRAM, CAUSE, why="a program did not accept its command line",
         fix="compare the command line with the program's --help", plain=True),
-    Event(
-        "import", PROGRAM, CAUSE, why="a library or module is missing, or does not fit",
+    Event("import", PROGRAM, CAUSE, why="a library or module is missing, or does not fit",
         fix="run the import that failed in the job's own environment; `ldd` shows what a library lacks", plain=True),
-    Event(
-        "assertion", PROGRAM, CAUSE, why="a check in the program failed, and its process usually ends there",
-        fix="read what the line checks; it is no report of the network"),
-    Event(
-        "kernel_assert", CUDA, CAUSE,
-        why="a check in a kernel of the program failed: an index or label that is out of range",
-        fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call", plain=True),
-    Event(
-        "cublas", PROGRAM, CAUSE, why="a CUDA library failed: memory that is full, or an earlier failure of CUDA",
-        fix="see what CUDA reported before it, and `nvidia-smi` for the GPU's free memory", state="unknown"),
-    Event(
-        "triton", PROGRAM, CAUSE, why="CUDA failed at the launch of a Triton kernel of the program: the kernel "
-        "that made the error may be an earlier one", fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first"),
-    Event(
-        "cuda_not_ready", PROGRAM, CAUSE, why="CUDA is not ready, before NCCL begins: on machines with NVSwitch "
-        "usually because the Fabric Manager does not run, has not completed, or is of another version than the driver",
-        fix="`systemctl status nvidia-fabricmanager`, and `nvidia-smi -q | grep -A 3 Fabric` on the node",
-        state="unknown"),
-    Event(
-        "imex", PROGRAM, CAUSE, why="memory that is shared over NVLink between nodes (IMEX, MNNVL) was not "
-        "available: usually nvidia-imex does not run on all nodes of the domain, or the container has no IMEX channel",
-        fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
-        "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without", state="unknown"),
-    Event(
-        "efa", PROGRAM, CAUSE, why="the set-up of EFA fails, in its driver or in the plugin over libfabric",
-        fix="`fi_info -p efa`, `modinfo efa`: driver, libfabric and plugin have to be of one installation; err -12: "
-        "`ulimit -l`", state="unknown"),
-    Event(
-        "ucx", PROGRAM, CAUSE, why="an error of UCX, which MPI or a plugin uses: it need not be NCCL's network",
-        fix="read UCX's line: device and call; UCX_LOG_LEVEL=info shows the devices it selects", state="unknown"),
-    Event(
-        "rdma_library", PROGRAM, CAUSE,
-        why="an error of an RDMA library or driver, reported by another program than NCCL",
-        fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node", state="unknown"),
-    Event(
-        "nvshmem", PROGRAM, CAUSE,
-        why="an error of NVSHMEM, which a program such as DeepEP uses beside NCCL with its own connections",
-        fix="NVSHMEM_DEBUG=INFO; IBGDA needs the driver's PeerMappingOverride and nvidia_peermem", state="unknown"),
-    Event(
-        "expert_wait", PROGRAM, EFFECT,
-        why="expert parallelism waited for a peer in vain: the waiting rank is not the cause",
-        fix="read the log of the peer that is named: what it did at that time, and whether its process runs",
-        state="unknown"),
-    Event(
-        "gloo", PROGRAM, EFFECT,
-        why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it: that rank's log shows why",
+    Event("assertion", PROGRAM, CAUSE, why="a check in the program or in PyTorch failed"),
+    Event("kernel_assert", CUDA, CAUSE, why="a check in a kernel of the program failed: an index or label that is out "
+        "of range", fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
+        plain=True),
+    Event("triton", PROGRAM, CAUSE, why="CUDA failed at the launch of a Triton kernel of the program",
+        fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first"),
+    Event("cuda_not_ready", PROGRAM, CAUSE, why=CUDA_NOT_READY, fix=FABRIC_MANAGER.fix, state="unknown"),
+    Event("imex", PROGRAM, CAUSE, state="unknown", why="memory that is shared over NVLink between nodes (IMEX, MNNVL) "
+        "was not available", fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
+        "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without"),
+    Event("library", PROGRAM, CAUSE, state="unknown", why="an error of another library than NCCL: of UCX, EFA, verbs, "
+        "NVSHMEM or CUDA", fix="read its line: device and call; `ibv_devinfo -v`, `fi_info`, `nvidia-smi` and `dmesg "
+        "-T` on the node"),
+    Event("expert_wait", PROGRAM, EFFECT, state="unknown", why="expert parallelism waited for a peer in vain: the "
+        "waiting rank is not the cause", fix="read the log of the peer that is named: what it did at that time, and "
+        "whether its process runs"),
+    Event("gloo", PROGRAM, EFFECT, why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it",
         fix="read the log of the rank that is named or that ended first", state="unknown"),
-    Event(
-        "coordination", PROGRAM, EFFECT, why="JAX's or TensorFlow's coordination service (gRPC, not NCCL): a "
-        "process did not come, or its heartbeat stopped",
-        fix="read the log of the process that it names, or that ended first", state="unknown"),
-    Event(
-        "rendezvous", PROGRAM, EFFECT, why="threads of one process wait for each other before a collective: one is "
-        "late, stuck or gone; no network is in use yet",
-        fix="py-spy dump of that process, and `nvidia-smi` on its node", state="unknown"),
-    Event(
-        "stall", PROGRAM, EFFECT, why="Horovod's stall inspector: some ranks submitted tensors that others have not",
+    Event("coordination", PROGRAM, EFFECT, state="unknown", why="JAX's or TensorFlow's coordination service (gRPC, not "
+        "NCCL): a process did not come, or its heartbeat stopped", fix="read the log of the process that it names, or "
+        "that ended first"),
+    Event("stall", PROGRAM, EFFECT, why="some ranks or threads wait for others that have not come",
         fix="look at the ranks that are missing: their stack, another branch of the program", state="unknown"),
-    Event(
-        "serving_watchdog", PROGRAM, EFFECT, why="the serving engine's watchdog ends it: a forward pass hangs in "
-        "this process, or in a rank that it waits for", fix="read the stacks of all ranks at that time",
-        state="unknown"),
-    Event(
-        "worker_lost", PROGRAM, REPORT,
-        why="a launcher or serving engine lost a worker: that worker's own log shows how it ended",
-        fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)",
-        state="unknown"),
-    Event(
-        "evicted", EXIT, OUTSIDE, why="Kubernetes or the container's runtime ended a container or pod",
+    Event("worker_lost", PROGRAM, REPORT, why="a launcher or serving engine lost a worker", state="unknown",
+        fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)"),
+    Event("evicted", EXIT, OUTSIDE, why="Kubernetes or the container's runtime ended a container or pod",
         fix="kubectl describe pod, and its log with --previous"),
-    Event(
-        "mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job: its own lines before show why",
-        state="unknown"),
-    Event(
-        "amd", PROGRAM, CAUSE, why="AMD's runtime: a kernel touched memory that is not mapped, or the GPU failed",
-        fix="`dmesg -T | grep -i amdgpu` on the node", state="unknown"),
-    Event(
-        "c10d_assert", PROGRAM, CAUSE, why="a check of PyTorch itself failed, before it called NCCL: usually how "
-        "the program makes and uses process groups",
-        fix="see device_id of init_process_group and eager initialisation; try another release of PyTorch"),
-    Event(
-        "permission", PROGRAM, WEAK,
-        why="the process may not do this: a device, file or right that it, or its container, does not have",
-        fix="see the device, file or capability that the line names, in the job itself", state="unknown"),
-    Event(
-        "file_system", PROGRAM, WEAK, why="a file system is full; /dev/shm counts as one",
+    Event("mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job", state="unknown"),
+    Event("permission", PROGRAM, WEAK, state="unknown", why="the process may not do this: a device, file or right that "
+        "it, or its container, does not have"),
+    Event("file_system", PROGRAM, WEAK, why="a file system is full; /dev/shm counts as one",
         fix="`df -h` of the path in the job itself", state="unknown"),
-    Event("process_limit", LIMITS, CAUSE, state="drift"),
-    Event(
-        "host_memory_program", PROGRAM, CAUSE, why="the program was refused memory of the host",
+    Event("host_memory_program", PROGRAM, CAUSE, why="the program was refused memory of the host",
         fix="`free -h`, the memory limit of the job's cgroup or pod, `ulimit -v`", state="unknown"),
-    Event(
-        "tcp", PROGRAM, NETWORK,
-        why="a TCP connection failed or was lost: the process that reports it need not be the cause",
+    Event("tcp", PROGRAM, NETWORK, why="a TCP connection failed or was lost: its reporter need not be the cause",
         fix="read the log of the other end", state="unknown"),
-    Event(
-        "timeout", PROGRAM, EFFECT,
-        why="something did not come in time: the line names the process that waited, not the cause",
-        fix="read the log of what it waited for", state="unknown"),
-    Event("waits", PROGRAM, NOTICE, severity="minor", state="unknown"),
-    Event("success", PROGRAM, NOTICE, severity="minor", state="unknown"),
-    Event("step", PROGRAM, NOTICE, severity="minor", state="unknown"),
-    Event("noise", PROGRAM, NOTICE, severity="minor", state="unknown"),
+    Event("timeout", PROGRAM, EFFECT, why="something did not come in time: the line names the process that waited, not "
+        "the cause", fix="read the log of what it waited for", state="unknown"),
+    *(Event(name, PROGRAM, NOTICE) for name in ("waits", "success", "step", "noise")),
     Event("error_line", PROGRAM, REPORT, state="unknown"),
 )
-# Marks, one of which a line has to contain, the event and the pattern.
+# Marks, one of which a line has to contain, the event and the pattern; "": a mark is enough.
 SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
-    ("Exception ignored in|cannot be retrieved. err|unused environment variable|Agent|NOT been destroyed|not called|"
-        "corrupted/incomplete|entire process down|abort timed out|unbatched P2P|OMP_NUM_THREADS|deprecated|"
-        "Stack trace of the failed|light recorder|FlightRecorder|light Recorder|to dump debug info|sent help message|"
-        "Lmod|spider|module(s)|locale|ttyname|Inappropriate ioctl|component_repository", "noise",
-        r"Exception ignored in|cannot be retrieved\. err=|unused environment variable|"
-        r"No transition in \w{1,80}Agent|has NOT been destroyed before|destroy_process_group\(\) was not called|"
-        "corrupted/incomplete data|entire process down|abort timed out after|unbatched P2P op|OMP_NUM_THREADS|"
-        "is deprecated|Stack trace of the failed|[Ff]light ?[Rr]ecorder|preparing to dump debug info|"
-        r"sent help message|Lmod has detected|module spider|module\(s\) are unknown|setlocale: |ttyname failed|"
-        "Inappropriate ioctl|mca_base_component_repository"),
-    ("Observed flight", "noise", "Observed flight"),
+    ("Exception ignored in|cannot be retrieved. err=|unused environment variable|No transition in |"
+        "has NOT been destroyed before|destroy_process_group() was not called|corrupted/incomplete data|"
+        "entire process down|abort timed out after|unbatched P2P op|OMP_NUM_THREADS|is deprecated|"
+        "Stack trace of the failed|light recorder|light Recorder|lightRecorder|preparing to dump debug info|"
+        "sent help message|Lmod has detected|module spider|module(s) are unknown|setlocale: |ttyname failed|"
+        "Inappropriate ioctl|mca_base_component_repository|Observed flight", "noise", ""),
     ("oom|OOMKilled|emory: Killed process|Out Of Memory|NODE_OUT_OF_MEMORY|low on memory|memory pressure|memory limit",
         "oom", "oom[-_]kill|OOMKilled|[Oo]ut [Oo]f [Mm]emory: Killed process|Memory cgroup out of memory|"
         r"error: (?P<host>[\w.-]{1,120}): tasks? [\d,-]{1,200}: Out Of Memory|exit type: NODE_OUT_OF_MEMORY|"
@@ -268,18 +155,15 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("fallen off the bus|GPU lost|GPU is lost|GPU_IS_LOST|device handle for GPU|NVRM: The NVIDIA GPU", "gpu_lost",
         r"fallen off the bus|\bGPU (?:is )?lost\b|GPU_IS_LOST|Unable to determine the device handle for GPU|"
         "NVRM: The NVIDIA GPU (?P<device>[0-9a-f:.]{7,20})"),
-    ("RESET_REQUIRED|requires reset|Reset Required|FULLCHIP_RESET", "gpu_reset",
-        "NV_ERR_RESET_REQUIRED|GPU requires reset|GPU Reset Required|NV_ERR_GPU_IN_FULLCHIP_RESET"),
-    ("nvidia-peermem|NVRM:", "noise",
-        r"nvidia-peermem nv_get_p2p_free_callback|NVRM: loading|NVRM: \(PCI ID|NVRM: installed"),
+    ("NV_ERR_RESET_REQUIRED|GPU requires reset|GPU Reset Required|NV_ERR_GPU_IN_FULLCHIP_RESET", "gpu_reset", ""),
+    ("nvidia-peermem nv_get_p2p_free_callback|NVRM: loading|NVRM: (PCI ID|NVRM: installed", "noise", ""),
+    ("AER:|severity=|PCIe Bus Error", "noise", "AER: .{0,20}[Cc]orrected error|severity=Corrected"),
+    ("AER:|severity=|PCIe Bus Error", "kernel",
+        "AER: .{0,40}(?:[Uu]ncorrect|[Ff]atal)|severity=(?:Uncorrected|Fatal)|PCIe Bus Error"),
     ("Link |mlx5_core", "link_down", r"Link is Down|\bmlx\w{1,12}\b.{0,60}Link (?i:down)|"
         r"mlx5_core (?P<device>\S{4,20}) ?.{0,120}(?:[Ff]atal|[Ee]rror|[Ff]ail|timed? ?out|assert|"
         "health compromised)"),
-    ("AER:|severity=|PCIe Bus Error", "noise", "AER: .{0,20}[Cc]orrected error|severity=Corrected"),
-    ("AER:|severity=|PCIe Bus Error", "pcie",
-        "AER: .{0,40}(?:[Uu]ncorrect|[Ff]atal)|severity=(?:Uncorrected|Fatal)|PCIe Bus Error"),
-    ("lockup|blocked for more than|hung_task|rcu_sched|[Hardware Error]", "kernel",
-        r"soft lockup|blocked for more than \d{1,9} seconds|hung_task|rcu_sched detected stalls|\[Hardware Error\]"),
+    ("soft lockup|blocked for more than|hung_task|rcu_sched detected stalls|[Hardware Error]", "kernel", ""),
     ("CrashLoopBackOff|Evicted|Pod |ontainer ", "evicted", r"CrashLoopBackOff|\bEvicted\b|\bPod .{0,80}(?:[Ff]ailed|"
         "deleted|evicted)|[Cc]ontainer .{0,60}(?:died|killed)"),
     ("STEP|JOB", "cancelled", r"(?:STEP|JOB) \S{1,40} ON \S{1,200} CANCELLED AT"),
@@ -305,8 +189,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("ast enqueued", "progress",
         r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), last completed (?:NCCL )?work: (?P<completed"
         r">-?\d{1,18})"),
-    ("watchdog got stuck|Heartbeat monitor|watchdog hang", "stuck",
-        r"watchdog got stuck for \d{1,9} ?seconds|Heartbeat monitor timed out|due to ProcessGroupNCCL watchdog hang"),
+    ("watchdog got stuck for|Heartbeat monitor timed out|due to ProcessGroupNCCL watchdog hang", "stuck", ""),
     ("mismatch between collectives", "mismatch", r"Detected mismatch between collectives on ranks?\. .{0,600}"),
     ("socket has failed to|socket has timed out|connection to the C10d|DistStoreError|store->get|waiting for clients|"
         "on SocketImpl|RendezvousConnection|RendezvousTimeout|DistNetworkError", "store_port",
@@ -324,7 +207,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("waitForInput|store based barrier", "store_wait",
         r"store based barrier.{0,200}?rank: (?P<rank>\d{1,8}).{0,80}?world_size=(?P<world>\d{1,8}), (?:worker_count|"
         r"num_workers_joined)=(?P<count>\d{1,8})"),
-    ("waitForInput", "noise", "waitForInput"),
+    ("waitForInput", "noise", ""),
     ("resolve hostname|getaddrinfo|ame resolution|not known", "unresolved",
         r"[Cc]ould not resolve hostname (?P<code>[\w.-]{1,200})|getaddrinfo.{0,20}\(?(?:host|name|"
         'for)?[:= ]{1,3}[\'\\"]?(?P<code2>[A-Za-z][\\w.-]{2,200}\\.[\\w.-]{1,80})|'
@@ -333,13 +216,13 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         "ibv_modify_qp|ibv_create_ah).{0,200}(?:[Ff]ail|[Ee]rror)|[Ee]rror.{0,80}(?:modify|"
         r"transition\w{0,5}) (?:the )?QP\b|non-zero status: \d{1,4} ibv_modify_qp"),
     ("UCX", "noise", "UCX +WARN +|UCX +(?:INFO|DEBUG|TRACE)"),
-    ("UCX|ucp_|ucx_", "ucx", r"UCX +(?:ERROR|FATAL|DIAG)|\buc[px]_\w{1,60}.{0,60}failed"),
+    ("UCX|ucp_|ucx_", "library", r"UCX +(?:ERROR|FATAL|DIAG)|\buc[px]_\w{1,60}.{0,60}failed"),
     ("libfabric:", "libfabric", r"libfabric:\d+:.{1,200}<(?:warn|critical|alert)> ?(?P<text>.{0,200})"),
     ("SHArP|SAT tree|Begin job id|sharp_", "sharp", "SHArP .{0,200}(?:rror|fail)|SAT tree.{0,100}fail|"
         r"Begin job id: ?\d{1,9} failed|\bsharp_\w{1,60} (?:failed|error)"),
     ("OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED", "cuda",
         "OutOfMemoryError|CUDA (?P<code>out of memory)|RESOURCE_EXHAUSTED"),
-    ("bus error encountered", "shared_memory", "Unexpected bus error encountered"),
+    ("Unexpected bus error encountered", "shared_memory", ""),
     ("CUDA error|uda failure|CUDA_ERROR_", "cuda", "(?:CUDA error|[Cc]uda failure)(?:: |"
         r" (?:\S{1,200} )?')(?P<code>CUDA driver version is insufficient for CUDA runtime version|"
         "(?!unhandled cuda)[a-z][a-z ,-]{5,100}(?:ECC|CUDA)?[a-z -]{0,60})|"
@@ -347,13 +230,12 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("Test CUDA failure", "cuda",
         r"(?:(?P<host>[\w.-]{1,120}): )?Test CUDA failure \S{1,120}(?: '(?P<code>[^']{1,200})')?"),
     ("Test NCCL failure", "test", r"(?:(?P<host>[\w.-]{1,120}): )?Test NCCL failure"),
-    ("Test failure", "noise", r"pid \d{1,10}: Test failure"),
+    ("Test failure", "noise", ""),
     ("Assertion `", "kernel_assert",
         r"block: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,4},\d{1,4},\d{1,4}\] Assertion"),
     ("algorithm/protocol", "algorithm", r"[nN]o algorithm/protocol (?:nor \w{1,20} )?available"),
     ("Duplicate GPU", "duplicate_gpu",
         r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device (?P<code>\w{1,20})"),
-    ("NCCL warning(error)", "quoted", r"[Ll]ast NCCL warning\(error\)[^:']{0,60}(?:: |')(?P<text>[^'\n]{3,300})"),
     ("NCCL error|NCCL Error|NCCL operation|NCCL_ERROR_|ncclResult=|ncclUnhandledCuda|ncclSystem|ncclInternal|"
         "ncclRemote|ncclInvalid|communicator was aborted", "exception_nccl", r"NCCL [eE]rror\b|ncclResult=\d|"
         r"nccl(?:UnhandledCuda|System|Internal|Remote)Error\b|ncclInvalid(?:Usage|Argument)\b|"
@@ -363,8 +245,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("IMEX|xport ref|mport re|memory reference", "imex", r"\bIMEX\b.{0,80}(?:fail|error|not)|(?:[Ee]xport ref|"
         "[Ii]mport re(?:sponse|quest)).{0,80}(?:fail|error|timed)|[Ff]ailed.{0,40}(?:export ref|(?:new|"
         "allocate) memory reference|import re(?:sponse|quest))"),
-    ("efa", "efa", r"\befa_\d{1,3}\b.{0,120}(?:[Ff]ail|err)|\befa\b.{0,60}(?:error|fail)"),
-    ("nvshmem|NVSHMEM|non-zero status|transport/ib", "nvshmem", "(?:NVSHMEM|nvshmem).{0,120}(?:[Ee]rror|ERROR|"
+    ("efa", "library", r"\befa_\d{1,3}\b.{0,120}(?:[Ff]ail|err)|\befa\b.{0,60}(?:error|fail)"),
+    ("nvshmem|NVSHMEM|non-zero status|transport/ib", "library", "(?:NVSHMEM|nvshmem).{0,120}(?:[Ee]rror|ERROR|"
         r"[Ff]ail|abort|[Uu]nable|non-zero)|\bnon-zero status: \d{1,4}|transport/(?:ibrc|ibgda|ibdevx|libfabric|"
         "ucx)/"),
     ("EP timeout|DeepEP|deep_ep", "expert_wait",
@@ -373,16 +255,15 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("arrier|oordination|heartbeat|unexpectedly disconnected", "coordination", "[Bb]arrier timed out|"
         "Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
         r"coordination_service\w{0,20}\.cc|task heartbeat|unexpectedly disconnected"),
-    ("endezvous|This thread has been waiting|Termination timeout", "rendezvous", "rendezvous.{0,120}(?:may be stuck|"
+    ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
         "waiting for all participants)|This thread has been waiting for|threads to join the rendezvous|"
         "Termination timeout for"),
     ("tall|issing ranks", "stall", "stall_inspector|[Ss]talled (?:ops|ranks)|[Mm]issing ranks"),
-    ("atchdog timeout|Scheduler", "serving_watchdog",
+    ("atchdog timeout|Scheduler", "stall",
         r"Watchdog timeout \(self\.watchdog|Scheduler (?:hit|or detokenizer).{0,40}watchdog"),
     ("Triton Error", "triton", r"Triton Error \[CUDA\]: .{1,120}"),
-    ("CUBLAS|CUDNN|cuBLAS|cuDNN", "cublas", r"CUBLAS_STATUS_(?!SUCCESS)\w+|CUDNN_STATUS_(?!SUCCESS)\w+|cuDNN error"),
-    ("Memory access fault|HSA_STATUS", "amd", r"Memory access fault by GPU|HSA_STATUS_ERROR\w*"),
-    ("INTERNAL ASSERT", "c10d_assert", "INTERNAL ASSERT FAILED at .{0,160}(?:c10d|distributed)/"),
+    ("CUBLAS|CUDNN|cuBLAS|cuDNN", "library", r"CUBLAS_STATUS_(?!SUCCESS)\w+|CUDNN_STATUS_(?!SUCCESS)\w+|cuDNN error"),
+    ("INTERNAL ASSERT", "assertion", "INTERNAL ASSERT FAILED at .{0,160}(?:c10d|distributed)/"),
     ("error: ", "exit", r"error: (?P<host>[\w.-]{1,120}): (?P<tasks>tasks? [\d,\-]{1,200}): (?P<code>.{1,80})$"),
     ("exited on|process rank", "exit",
         r"process rank (?P<rank>\d{1,8}) with PID \d{1,10} on node (?P<host>[\w.-]{1,120}) exited on (?P<code>sig"
@@ -399,7 +280,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"[Pp]rocess \d{1,10} terminated with (?P<code>signal SIG[A-Z]{2,6}|exit code -?\d{1,5})"),
     ("TERMINATION OF ONE|EXIT CODE:", "exit",
         r"BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES|=\s{1,8}EXIT CODE: (?P<code>\d{1,3})"),
-    ("MPI_ABORT|MPI_Abort", "mpi_abort", "MPI_ABORT was invoked|MPI_Abort"),
+    ("MPI_ABORT was invoked|MPI_Abort", "mpi_abort", ""),
     ("worker died|ActorDied|ActorUnavailable|actor |RayActorError|WorkerCrashed|RayletDied|NodeDied|owner has died|"
         "ngine core|EngineDead|EngineCore|orker proc|WorkerProc|ackground loop|ChildFailedError|"
         "first observed failure|ABORT!!!|has noticed|has detected", "worker_lost", "A worker died or was killed|"
@@ -424,21 +305,21 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<code2>-?[1-9]\d{0,2})\b|"
         r"(?:exit(?:ed with)?(?: exit)?(?: status| code) |return code = )(?P<code3>-?[1-9]\d{0,2})\b|"
         'exitCode\\"?: (?P<code4>-?[1-9]\\d{0,2})\\b'),
-    ("error: unrecognized|the following arguments|error: argument|error: ambiguous", "arguments",
-        "error: (?:unrecognized arguments|the following arguments|argument |ambiguous option)"),
+    ("error: unrecognized arguments|error: the following arguments|error: argument |error: ambiguous option",
+        "arguments", ""),
     ("shared object file|undefined symbol|not found|ImportError|ModuleNotFoundError", "import",
         "^(?!.{0,400}(?:[Ww]arn|WARN|optional)).{0,400}(?:cannot open shared object file|undefined symbol: |"
         r"version `\S{1,60}' not found|ImportError: |ModuleNotFoundError: )"),
     ("what():|terminate called", "exception", r"terminate called after throwing an instance of|\bwhat\(\):\s{0,8}\S"),
     ("Check failed|ssertion|panicked at|CHECK failed", "assertion",
         r"\bCheck failed: |Assertion .{1,200} failed|assertion failed|panicked at|CHECK failed"),
-    ("ibv_|rdma_|mlx5_", "rdma_library", r"\b(?:ibv|rdma|mlx5)_\w{1,60}.{0,60}(?:failed|error|denied)"),
+    ("ibv_|rdma_|mlx5_", "library", r"\b(?:ibv|rdma|mlx5)_\w{1,60}.{0,60}(?:failed|error|denied)"),
 )
 # Rows for lines that are no exception of Python either.
 GENERAL: Tuple[Tuple[str, str, str], ...] = (
     ("ermission denied|not permitted", "permission", "[Pp]ermission denied|[Oo]peration not permitted"),
     ("No space left", "file_system", "No space left on device"),
-    ("oo many open files", "process_limit", "(?P<code>[Tt]oo many open files)"),
+    ("oo many open files", "limits", "(?P<code>[Tt]oo many open files)"),
     ("bad_alloc|allocate memory", "host_memory_program", "[Cc]annot allocate memory|std::bad_alloc"),
     ("raining|uccess|PASSED|SUCCESS", "success", r"\b(?:completed|finished|done|initiali[sz]ed) successfully\b|"
         r"\b[Ss]uccessfully (?:completed|finished|trained)\b|\b[Tt]raining (?:is )?(?:complete|finished|done)"),
@@ -451,72 +332,6 @@ GENERAL: Tuple[Tuple[str, str, str], ...] = (
     ("imed out|imeout|DEADLINE_EXCEEDED", "timeout", r"\b[Tt]imed out\b|\bTimeout(?:Error|Exception|"
         r"Expired)?\b.{0,3}[:(]|\b[Tt]imeout (?:after|waiting|exceeded)|DEADLINE_EXCEEDED"),
     ("ERROR|FATAL|CRITICAL|rror:", "error_line", r"\b(?:ERROR|FATAL|CRITICAL)\b|\b[Ee]rror: "),
-)
-DETAILS: Tuple[Detail, ...] = (
-    Detail(
-        "xid", code="45$", tier=REPORT,
-        why="a program's channel was torn down: usually after another error of the GPU, or the end of its process"),
-    Detail(
-        "xid", code="(?:13|31|43|68|69)$", tier=CAUSE,
-        why="an error of a kernel or request of a program on this GPU, less often of the GPU",
-        fix="run the program with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`; if it occurs on one GPU "
-        "only: drain the node"),
-    Detail(
-        "xid", code="79$", why="the GPU has fallen off the bus: slot, power, heat or the GPU",
-        fix="drain and restart the node; have the GPU replaced if it recurs"),
-    Detail(
-        "xid", code="(?:74|149)$", why="an error of NVLink",
-        fix="drain the node; `nvidia-smi nvlink -e` and -s name the link and the GPU at its end; reset the GPUs"),
-    Detail(
-        "xid", code="(?:48|94|95|63|64)$", why="an error of the GPU's memory (ECC, row remapping)",
-        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU, and replace it where rows cannot "
-        "be remapped"),
-    Detail(
-        "xid", code="(?:62|119|120|140|109|110)$", why="the GPU or its firmware (GSP) halted",
-        fix="drain the node and reset the GPU; `nvidia-bug-report.sh` for the vendor if it recurs"),
-    Detail(
-        "xid", code="154$",
-        why="the driver's recovery action for this GPU changed: it may require a reset or a reboot",
-        fix="drain the node, and do what the line names (reset or reboot)"),
-    Detail(
-        "order", text="KeyboardInterrupt|Ctrl-C|SIGINT|signal: 2$|Received 2 death",
-        why="a user or a script interrupted the job (SIGINT, as by Ctrl-C)",
-        fix="nothing, if that was meant; otherwise see which shell, script or limit of time sends SIGINT"),
-    Detail(
-        "exit", code="signal 11$", tier=CAUSE,
-        causes="a crash in native code (SIGSEGV), which may follow from an earlier failure"),
-    Detail(
-        "exit", code="signal 7$", tier=CAUSE, causes="SIGBUS: /dev/shm is full or too small (containers: "
-        "--shm-size, --ipc=host), less often a file that was cut off"),
-    Detail(
-        "exit", code="signal 9$", tier=EFFECT,
-        causes="SIGKILL: out of memory of the host or of the cgroup, or the scheduler or a user ended it",
-        fix="`dmesg -T | grep -i oom` on its node, and the memory limit of its cgroup or pod"),
-    Detail(
-        "exit", code="signal [48]$", tier=CAUSE,
-        causes="an instruction or arithmetic error in native code: usually a build for another CPU"),
-    Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
-    Detail(
-        "exit", code="signal 6$",
-        causes="the process ended itself (abort, a failed check, an exception in C++): its lines before show why"),
-    Detail(
-        "exit", code="exit code 127$", tier=CAUSE, causes="the program, or a library of it, was not found",
-        proven=True),
-    Detail("exit", code="exit code 126$", tier=CAUSE, causes="the program may not be executed", proven=True),
-    Detail(
-        "store", text="waiting for clients", causes="a process was not started, ended before it came, came too "
-        "late, or has another MASTER_ADDR, MASTER_PORT or WORLD_SIZE"),
-    Detail(
-        "store", text="failed on SocketImpl",
-        why="a connection to PyTorch's store, which is usually in the process of rank 0, broke after it was made",
-        fix="see first how the process of rank 0 ended, and its own log: what came before this line there is the "
-        "cause", causes="the process that holds the store ended first; less often the connection was cut"),
-    Detail(
-        "mismatch", code="PyTorch", why="PyTorch itself compared the ranks' calls before they reached NCCL, and "
-        "they differ: the program's ranks are out of step, and no network causes that",
-        fix="look in the program for what only some ranks call: the traceback of each rank names its call; the first "
-        "difference is the place to look",
-        causes="a branch, another number of steps, or a collective that not all ranks call", proven=True),
 )
 # fmt: on
 BY_ID: Dict[str, Event] = {**nccl_events.BY_ID, **{event.id: event for event in EVENTS}}
@@ -558,13 +373,6 @@ _REMOTE = re.compile(
 _INFO = re.compile(
     r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"
 )
-_SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
-    "TERM": 15, "Segmentation fault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9, "Illegal instruction": 4,
-    "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
-}  # fmt: skip
-_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
-_NUMBER = re.compile(r"-?\d{1,5}")
 _RANK = re.compile(r"\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|^\s{0,8}\[(\d{1,8})\] is setting up")
 _JOB_RANK = re.compile(r"\[rank(\d{1,8})\]|\[default(\d{1,4})\]:|\[\d{1,7},(\d{1,7})\]<std|^(\d{1,7}): ")
 # A process group that is not of all ranks: its rank 0 is any rank of the job.
@@ -597,9 +405,6 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
         if match is None:
             continue
         fields = {key: value for key, value in match.groupdict().items() if value is not None}
-        if name == "quoted":
-            event, quoted = nccl_events.classify(fields["text"])
-            return (event, quoted) if event.id != "warning" else (BY_ID["exception_nccl"], {})
         if name == "exit":
             fields["code"] = exit_code(fields)
             if not fields["code"]:
@@ -627,28 +432,6 @@ def exception(line: str, in_traceback: bool) -> Optional[Tuple[Event, Dict[str, 
         return None
     fields = {"type": match.group("type"), "code": "", "label": line[: len(line) - len(text)]}
     return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], fields
-
-
-def exit_code(fields: Dict[str, Any]) -> str:
-    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
-    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
-    if fields.get("octal"):
-        number: Optional[int] = int(fields["octal"], 8)
-    else:
-        digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), None)
-        match = _NUMBER.search(digits or words)
-        number = None if match is None else int(match.group())
-        if number is not None and ("ignal" in words or any(key.startswith("signal") for key in fields)):
-            return "signal %d" % number
-        named = _SIGNAL_NAME.search(words)
-        if named is not None and number is None:
-            return "signal %d" % _SIGNALS[named.group(1)]
-    if number is None:
-        return words[:40]
-    signal = -number if number < 0 else number - 128
-    if 0 < signal < 32:
-        return "signal %d" % signal
-    return "exit code %d" % number if number else ""
 
 
 def rank_of(line: str) -> Optional[int]:

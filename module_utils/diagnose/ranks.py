@@ -9,10 +9,11 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
 from .checks import DUPLICATE, MISMATCH, RANKS
-from .event import CAUSE, EFFECT, Group
+from .event import CAUSE, Group
+from .jobs import Job, rival_sets
 from .log_reader import Log
 from .names import missing, numbers, of_ranks
-from .state import Communicator, Job, rival_sets
+from .state import Communicator
 
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
 _NOT_HERE = "a rank that is missing in the log may still have started"
@@ -51,7 +52,7 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     return found
 
 
-def present(log: Log, job: Job, groups: Sequence[Group] = ()) -> Set[int]:
+def present(job: Job, groups: Sequence[Group] = ()) -> Set[int]:
     """Return ranks of the job's largest communicator that lines name as their writer's."""
     if job.world is None:
         return set()
@@ -109,7 +110,7 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         quiet = not failed and not any(process.calls or process.retry or process.ended for process in job.processes)
         severity = "major" if one.ranks > 1 and not quiet else "minor"
         return RANKS.judge(subject, "unknown", want, have, "Init COMPLETE", fix, why=_READY, severity=severity)
-    here = present(log, job, groups) if one is job.world else set(one.began)
+    here = present(job, groups) if one is job.world else set(one.began)
     away = missing(here, one.ranks)
     if one.one_process or one.formed or not away:
         have = "%s no Init START here, and no rank has its Init COMPLETE" % of_ranks(gone, " has", " have")
@@ -125,13 +126,6 @@ def _incomplete(log: Log, job: Job, one: Communicator, groups: Sequence[Group], 
         fix += " communicator"
         why = "the first collective of a process group makes its communicator, and needs all of its ranks at that time"
         return RANKS.judge(subject, "drift", want, have, "Init START", fix, why=why)
-    apart = _other_files(log, job, one)
-    if apart and not any(group.tier <= EFFECT for group in groups):
-        have = "%s in the bootstrap for %s, whose own files have no line of NCCL's" % (
-            of_ranks(numbers(one.began), " waits", " wait"), of_ranks(numbers(apart)))  # fmt: skip
-        why = "a communicator is made when all its ranks have called NCCL: a late rank blocks all others silently"
-        fix = "see what %s does, by its log and `py-spy dump --pid PID`: reading data, a download, another branch"
-        return RANKS.judge(subject, "drift", want, have, "Init START", fix % of_ranks(numbers(apart)), why=why)
     after = waiting.endswith("a timeout") and job.world is not None and job.world.done
     if waiting and (one is job.world or after) and not any(group.tier <= CAUSE for group in groups):
         have = "%s did not begin here, and no rank completed; %s" % (of_ranks(away, " of %d" % one.ranks), waiting)
@@ -164,19 +158,6 @@ def _other_order(one: Communicator, groups: Sequence[Group]) -> Optional[int]:
             if rank < one.ranks and rank not in one.began and other in one.began:
                 return other
     return None
-
-
-_RANK_OF_FILE = re.compile(r"rank[-_. ]?0{0,6}(\d{1,6})(?!\d)", re.IGNORECASE)
-
-
-def _other_files(log: Log, job: Job, one: Communicator) -> Set[int]:
-    """Return ranks that have not begun, where each has a file of its own, by its name, without a line of NCCL's."""
-    if len(log.sources) < 2 or one is not job.world:
-        return set()
-    spoke = {process.source for process in log.state.processes.values()}
-    named = [_RANK_OF_FILE.search(name.rpartition("/")[2]) for name in log.sources]
-    found = {int(match.group(1)) for number, match in enumerate(named) if match and number + 1 not in spoke}
-    return found if found and len(found) == one.ranks - len(one.began) and not found & set(one.began) else set()
 
 
 def same_gpu(job: Job) -> List[Finding]:

@@ -65,11 +65,9 @@ class Report:
 
     groups: List[Dict[str, str]] = field(default_factory=list)
     blocks: List[Block] = field(default_factory=list)
-    lines: int = 0
 
     def line(self, text: str) -> bool:
         """Take a line in; return whether it is one of the report's."""
-        self.lines += 1
         text = text[:400]
         group = _GROUP.match(text)
         if group is not None:
@@ -100,12 +98,6 @@ class Report:
 def judge(report: Report) -> List[Finding]:
     """Return findings on a report; an ok one where it lists no error and no warning."""
     found = [_judge(block) for block in report.blocks]
-    for group in report.groups:
-        told = any(block.comm.startswith("%s-" % group["group"]) for block in report.blocks)
-        if group["state"].split(",")[0] in ("ABORT", "FINALIZE", "NOCOMM", "INIT") and not told:
-            have = "RAS: group %(group)s, %(comms)s communicators of %(size)s ranks: %(state)s, %(errors)s" % group
-            subject = "ras group %s" % group["group"]
-            found.append(RANKS.judge(subject, "unknown", "RUNNING", have, "RAS", _AGAIN, why=_MOMENT, severity="minor"))
     if not found and report.groups:
         ranks = sum(int(group["there"]) for group in report.groups)
         have = "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang" % ranks

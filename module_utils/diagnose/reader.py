@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from . import nccl_events
+from . import details, nccl_events
 from .event import Detail, Event, Group, Occurrence
 from .facts import Fact, may_read
 from .facts import read as read_fact
+from .folds import fold
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
 
@@ -27,18 +28,17 @@ _ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP 
 
 
 class StateLog:
-    """What NCCL's lines say. lines: of all sources.   begins: lines before each source.   info, warnings: records.
+    """What NCCL's lines say. lines: of all sources.   info, warnings: records.
 
     groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
     """
 
     def __init__(self) -> None:
         self.sources: List[str] = []
-        self.begins: List[int] = []
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-        self.details = _compiled(nccl_events.DETAILS)
+        self.details = _compiled(details.OF_WARNINGS)
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return the stored occurrences of all events."""
@@ -70,7 +70,7 @@ class StateLog:
         return one.event.id, one.code if one.event.by_code else by_form
 
     def _detail(self, one: Occurrence) -> Detail:
-        """Merge the rows of DETAILS that fit an occurrence."""
+        """Merge the rows of ``details`` that fit an occurrence."""
         why = fix = causes = ""
         proven = False
         tier: Optional[int] = None
@@ -86,9 +86,9 @@ class StateLog:
         return Detail(one.event.id, why=why, fix=fix, causes=causes, proven=proven, tier=tier)
 
 
-def _compiled(details: Iterable[Detail]) -> Dict[str, List[Any]]:
+def _compiled(rows: Iterable[Detail]) -> Dict[str, List[Any]]:
     found: Dict[str, List[Any]] = {}
-    for detail in details:
+    for detail in rows:
         patterns = (re.compile(part) if part else None for part in (detail.code, detail.text, detail.place))
         found.setdefault(detail.event, []).append((detail, *patterns))
     return found
@@ -120,7 +120,6 @@ class StateReader:
         """Begin a file."""
         self.end()
         self.log.sources.append(name)
-        self.log.begins.append(self.log.lines)
         self._first, self._numbered = [], False
         self._open = self._last_process = None
 
@@ -207,11 +206,6 @@ class StateReader:
                 self._open = None
         if not found:
             self._other(line)
-        elif len(text) > 120:
-            self._before(text)
-
-    def _before(self, text: str) -> None:
-        """Read what stands before the first record of a line: the line of another process, which has no end."""
 
     def _other(self, _line: bytes) -> None:
         """Read a line that is none of NCCL's."""
@@ -222,7 +216,7 @@ class StateReader:
         key: Key = (head.host, head.pid, None if head.pid is not None else third)
         if head.pid is not None:
             key = self._with_host(key)
-        process = self.log.state.process(key, self.log.lines, len(self.log.sources), head.rank)
+        process = self.log.state.process(key, self.log.lines, head.rank)
         if process is not None and head.rank is not None and process.launcher_rank is None:
             process.launcher_rank = head.rank
         return process
@@ -254,13 +248,13 @@ class StateReader:
         if fact.name == "channel":
             self._remember(line, process, fact)
         elif fact.name == "returned":
-            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device, head.tid)
+            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
         elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
             process.completed = self.log.lines
         elif fact.name == "retry":
             fact.fields["order"] = self.log.lines
             process.retry = fact
-        self.log.state.fold(process, fact)
+        fold(self.log.state, process, fact)
 
     def _remember(self, line: bytes, process: Process, fact: Fact) -> None:
         """Let ``_channel`` count further lines of a connection."""

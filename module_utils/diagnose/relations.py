@@ -17,8 +17,8 @@ class Relation(NamedTuple):
     """effect, cause: events, with a code behind a blank where it has to be that one.
 
     condition: before: the cause is earlier.   any: in any order, as launchers report ends late.   peer: the cause is on
-    the host that the effect names as its peer, or on its own device.   device: both name one device or process.
-    other: another process or rank.   lost: the effect names the cause's host as lost.
+    the host that the effect names as its peer, or on its own device.   other: another process or rank.   lost: the
+    effect names the cause's host as lost.
     link: how sure the relation is where the condition holds.
     """
 
@@ -37,7 +37,6 @@ RELATIONS: Tuple[Relation, ...] = (
     Relation("completion", "link_down", "before", LIKELY),
     Relation("hca_lost", "port", "before", LIKELY),
     Relation("hca_lost", "completion", "any", LIKELY),
-    Relation("port GID table changed", "port port error", "device", LIKELY),
     Relation("completion 5", "completion", "any", LIKELY),
     # A process that was killed: its peers lose it, and say so before the launcher reports its end.
     *(Relation(effect, cause, "other", LIKELY) for effect in _LOST for cause in _KILLED),
@@ -61,11 +60,8 @@ RELATIONS: Tuple[Relation, ...] = (
     Relation("watchdog", "order", "before", PROVEN),
     Relation("watchdog", "cancelled", "before", LIKELY),
     Relation("signalled", "closed", "any", LIKELY),
-    Relation("signalled", "exception_nccl", "before", LIKELY),
     Relation("signalled", "watchdog", "any", PROVEN),
     Relation("stuck", "watchdog", "any", LIKELY),
     Relation("gloo", "watchdog", "before", LIKELY),
     Relation("store", "store_port", "any", LIKELY),
-    Relation("usage", "cuda", "before", LIKELY),
-    Relation("peer_access", "port_in_use", "before", LIKELY),
 )

@@ -12,7 +12,7 @@ from ..nccl_conf import known_bad
 from ..nccl_conf.known_bad import CRASH, HANG
 from .checks import RELEASE
 from .event import Group
-from .state import Job
+from .jobs import Job
 
 # Ranks from which a job is of large scale. NVIDIA names no number; jobs of 128 ranks have met the defect.
 _LARGE = 128

@@ -12,22 +12,18 @@ from . import engine, network, waits
 from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
 from .engine import REPORTED
 from .event import Group
-from .judge import Result, judge
-from .log_reader import Log, read
+from .jobs import Job, nodes_of
+from .judge import Result
+from .log_reader import Log
 from .names import hosts_of, names
 from .ranks import present
-from .state import SOCKETS, Job, Process, nodes_of
+from .state import Process
 from .transport import collnet, transport
 
 # Checks of what makes a job slow, and ends none.
 SLOW = frozenset(check.id for check in (NETWORK, GDR, HCAS, HCA_SPEED, LOCAL, NVLINK, MNNVL, INTERFACE, EFFECT))
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS = 64
-
-
-def parse(text: str) -> Dict[str, Any]:
-    """Return the report on a log of one source."""
-    return report(judge(read(text.encode("utf-8", "replace"))))
 
 
 def verdict(result: Result) -> Tuple[str, str]:
@@ -88,12 +84,11 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     proof = transport(job)
     world, by_node = job.world, nodes_of(job.processes)
     channels: Dict[str, int] = {}
+    algorithms: Dict[str, int] = {}
     for process in job.processes:
         for way, count in process.ways.items():
             name = "%s/%s" % (way.kind, way.via)
             channels[name] = channels.get(name, 0) + count
-    algorithms: Dict[str, int] = {}
-    for process in job.processes:
         for key, count in process.algorithms.items():
             algorithms[" ".join(key)] = algorithms.get(" ".join(key), 0) + count
     reduction = collnet(job)
@@ -105,7 +100,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
         "ranks": None if world is None else world.ranks,
-        "ranks_here": len(present(log, job, groups)) if world is not None else len(log.table.ranks) or None,
+        "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
         "nodes": job.nodes,
         "communicators": len(job.communicators),
         "network": _per_host(job.processes, lambda process: sorted(process.networks)),
@@ -115,7 +110,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
                    for node, own in by_node.items() if any(p.speeds for p in own)},
         "gdr": _gdr(job),
         "channels": channels,
-        "coll_channels": max((process.channels[0] for process in job.processes), default=0),
+        "coll_channels": max((process.channels for process in job.processes), default=0),
         "nvls": {"available": _all_or_none([process.nvls for process in job.processes]),
                  "channels": max((process.nvls_channels or 0 for process in job.processes), default=0)},
         "collnet": {"connected": len(reduction.connected), "proven": reduction.proven, "why": reduction.why},
@@ -150,10 +145,7 @@ def _gdr(job: Job) -> List[Dict[str, Any]]:
     """Return GPUDirect RDMA of each host and HCA, with the reason where it is off."""
     found: Dict[Tuple[str, str], Dict[str, Any]] = {}
     for process in job.processes:
-        for way, count in process.ways.items():
-            if way.kind not in ("net", "collnet") or way.via == SOCKETS:
-                continue
-            device = process.device_name(way.via, way.index)
+        for way, count, device in process.rdma_connections():
             row = _gdr_row(found, process.host, device)
             row["unknown" if way.gdr is None else "on" if way.gdr else "off"] += count
             if way.gdr is False and not row["reason"]:
@@ -207,7 +199,7 @@ def facts_line(log: Log, job: Job) -> str:
     parts = ["NCCL %s" % (", ".join(job.versions) or log.table.library or "release unknown")]
     ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
     if ranks:
-        here = len(present(log, job)) if job.world is not None else ranks
+        here = len(present(job)) if job.world is not None else ranks
         parts.append("%d ranks" % ranks if here >= ranks else "%d of %d ranks" % (here, ranks))
     nodes = job.nodes
     hosts = job.hosts or sorted({one.host for one in log.table.ranks.values()})
@@ -217,8 +209,7 @@ def facts_line(log: Log, job: Job) -> str:
         parts.append(text if nodes is not None else "at least %s" % text)
     if job.networks:
         parts.append("network %s" % names(job.networks))
-    ways = [way for process in job.processes for way in process.ways]
-    gdr = [way.gdr for way in ways if way.kind in ("net", "collnet") and way.via != SOCKETS]
+    gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))
     for processes in list(nodes_of(job.processes).values())[:1]:

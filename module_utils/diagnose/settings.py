@@ -11,8 +11,9 @@ from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from ..nccl_conf.lint import lint_variable
 from .checks import EFFECT, SAME
+from .jobs import Job
 from .names import hosts_of, names
-from .state import SOCKETS, Job
+from .state import SOCKETS
 from .transport import collnet
 
 # Variables (NCCL_...) of which a difference between ranks is a fault; others are a node's own.
@@ -37,7 +38,7 @@ def extra_hcas(job: Job) -> List[str]:
         if value[:1] in ("^", "="):
             continue
         named = {part.partition(":")[0] for part in value.split(",")}
-        seen = {part for one in job.processes for hca in one.hcas for part in hca.parts}
+        seen = {part for one in job.processes for part in one.hcas}
         found += sorted(name for name in seen - named if any(name.startswith(part) for part in named if part))
     return found
 
@@ -55,7 +56,7 @@ def _values(job: Job) -> List[Finding]:
             # NCCL prints what it reads, so it knows the name.
             silent = ("unknown_variable", "dead_variable")
             faults = [one for one in faults if not one.check.endswith(silent) and one.severity != "minor"]
-            seen = {part for process in job.processes for hca in process.devices.values() for part in hca.parts}
+            seen = {part for process in job.processes for name in process.devices.values() for part in name.split("+")}
             named = {part.partition(":")[0] for part in value.lstrip("=^").split(",")}
             extra = extra_hcas(job) if name == "NCCL_IB_HCA" else []
             for one in faults[:1]:
@@ -98,26 +99,15 @@ def _effects(job: Job) -> List[Finding]:
             have = "no such plugin was loaded" if "missing" in states else "the plugin is there and did not start"
             have += "" if kind == "NET" else "; NCCL's own is used, which is not a failure"
             found.append(_effect(job, name, have, fix, "major" if kind == "NET" else "minor"))
-    if "1" in job.values("NCCL_NVLS_ENABLE") and any(process.nvls is False for process in job.processes):
-        fix = "`systemctl status nvidia-fabricmanager`"
-        found.append(_effect(job, "NCCL_NVLS_ENABLE", "NVLS multicast is not available on these GPUs", fix))
     proof = collnet(job)
     enabled = any(strtoll(value)[0] for value in job.values("NCCL_COLLNET_ENABLE"))
-    if enabled and not proof.proven and any(process.rings is not None for process in job.processes):
+    if enabled and not proof.proven and any(process.rings for process in job.processes):
         fix = "let playbooks/sharp.yml list what the hosts lack (docs/fabric.md#sharp), or take the variable out"
         found.append(_effect(job, "NCCL_COLLNET_ENABLE", proof.missing, fix, "major"))
     if job.networks and SOCKETS not in job.networks:
         for name in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"):
             if job.values(name):
                 found.append(_effect(job, name, "it acts on NET/Socket, and %s is used" % names(job.networks)))
-    level = [value for value in job.values("NCCL_NET_GDR_LEVEL") if value not in ("LOC", "0")]
-    if level and {able for process in job.processes for able in process.gdr_devices.values()} == {False}:
-        fix = "load nvidia_peermem, or use the open GPU kernel modules (DMA-BUF)"
-        found.append(_effect(job, "NCCL_NET_GDR_LEVEL", "no HCA can do GPUDirect RDMA, whatever the level", fix))
-    disabled = any(strtoll(value)[0] for value in job.values("NCCL_IB_DISABLE"))
-    if disabled and any(name.startswith("IBext") for name in job.networks):
-        fix = "take it out, or set NCCL_IBEXT_DISABLE=1 if TCP is intended"
-        found.append(_effect(job, "NCCL_IB_DISABLE", "it does not stop %s, which is used" % names(job.networks), fix))
     return found
 
 

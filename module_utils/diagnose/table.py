@@ -32,20 +32,17 @@ _ROOT = re.compile(rb"-?\d{1,8}$")
 _WRONG_VALUE = re.compile(rb"[\w.+/-]{1,12}$")
 _HALF, _REST = 4, 240
 _RANK = re.compile(
-    r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}(?P<pid>\d{1,10})\s{1,16}on\s{1,16}"
-    r"(?P<host>\S{1,255})\s{1,16}device\s{1,16}(?P<device>\d{1,4})(?:\s{1,16}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
+    r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}\d{1,10}\s{1,16}on"
+    r"\s{1,16}(?P<host>\S{1,255})\s{1,16}device\s{1,16}\d{1,4}(?:\s{1,16}\[[\w:.]{1,20}\])?\s{0,8}(?P<gpu>.{0,80})"
 )
 _RANKS = re.compile(
-    r"#\s{1,16}Rank\s{1,16}(?P<first>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}"
+    r"#\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}"
     r"(?P<host>[\w.-]{1,255})\s{0,8}(?P<gpu>.{0,80})"
 )
-_BEGIN = re.compile(
-    r"# nThread (?P<threads>\d{1,5}) nGpus (?P<gpus>\d{1,5})(?:.{0,120}? validat\w{1,4}: (?P<checked>\d{1,3}))?"
-)
-_VERSION = re.compile(r"# nccl-tests version (?P<version>\S{1,20}) .{0,80}?nccl-library=(?P<library>\d{5})")
+_BEGIN = re.compile(r"# nThread \d{1,5} nGpus \d{1,5}|# Collective test starting: \S")
+_VERSION = re.compile(r"# nccl-tests version \S{1,20} .{0,80}?nccl-library=(?P<library>\d{5})")
 _WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
 _AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
-_NAME = re.compile(r"# Collective test starting: (?P<name>[\w.-]{1,60})")
 
 
 class Row(NamedTuple):
@@ -59,25 +56,19 @@ class Row(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """A rank of the list. bus: PCI bus of its GPU as it is printed.   gpu: its name."""
+    """A rank of the list. gpu: name of its GPU."""
 
     host: str
-    pid: int
-    device: int
-    bus: str
     gpu: str
 
 
 @dataclass
 class Program:
-    """Output of one program of nccl-tests. gpus: GPUs of each process.   wrong: values; None where none were checked.
+    """Output of one program of nccl-tests. wrong: values; None where none were checked.
 
-    failed: its end reports wrong values.   below: it is below NCCL_TESTS_MIN_BW.   order: line of its begin.
+    bounds: what its end reports of them.   below: it is below NCCL_TESTS_MIN_BW.
     """
 
-    order: int
-    gpus: int = 1
-    name: str = ""
     ranks: Dict[int, Rank] = field(default_factory=dict)
     rows: List[Row] = field(default_factory=list)
     wrong: Optional[int] = None
@@ -140,13 +131,12 @@ class Table:
     def __init__(self) -> None:
         self.programs: List[Program] = []
         self.library = ""
-        self.left_out = 0
 
-    def line(self, raw: bytes, text: str, order: int) -> bool:
+    def line(self, raw: bytes, text: str) -> bool:
         """raw: the line.   text: decoded."""
         row = read_row(raw[:LONGEST]) if raw[:400].count(b" ") > 5 else None
         if row is not None:
-            program = self.current(order)
+            program = self.current
             if len(program.rows) < ROWS:
                 program.rows.append(row)
             program.wrong = (program.wrong or 0) + row.wrong
@@ -156,21 +146,15 @@ class Table:
         for pattern, take in _LINES:
             match = pattern.search(text[:400])
             if match is not None:
-                take(self, match.groupdict(), order)
+                take(self, match.groupdict())
                 return True
         return False
 
-    def current(self, order: int) -> Program:
+    @property
+    def current(self) -> Program:
         if not self.programs:
-            self.programs.append(Program(order))
+            self.programs.append(Program())
         return self.programs[-1]
-
-    def start(self, order: int, gpus: int) -> None:
-        """Begin a program: processes that ran alone print several begins before their results."""
-        if len(self.programs) >= PROGRAMS:
-            self.left_out += 1
-            return
-        self.programs.append(Program(order, gpus))
 
     @property
     def ranks(self) -> Dict[int, Rank]:
@@ -194,46 +178,32 @@ class Table:
         return bool(self.programs) and self.programs[-1].done and not self.failed and not self.wrong
 
 
-def _rank(table: Table, found: Dict[str, str], order: int) -> None:
-    program = table.current(order)
-    if len(program.ranks) < RANKS:
-        rank = Rank(found["host"], int(found["pid"]), int(found["device"]), found["bus"] or "", found["gpu"].strip())
-        program.ranks.setdefault(int(found["rank"]), rank)
+def _start(table: Table, _found: Dict[str, str]) -> None:
+    if len(table.programs) < PROGRAMS:
+        table.programs.append(Program())
 
 
-def _ranks(table: Table, found: Dict[str, str], order: int) -> None:
-    first, rank = int(found["first"]), Rank(found["host"], 0, 0, "", found["gpu"].strip())
-    for number in range(first, min(int(found["last"]), first + 1024) + 1):
-        table.current(order).ranks.setdefault(number, rank)
+def _rank(table: Table, found: Dict[str, str]) -> None:
+    ranks, first, rank = table.current.ranks, int(found["rank"]), Rank(found["host"], found["gpu"].strip())
+    for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
+        if len(ranks) < RANKS:
+            ranks.setdefault(number, rank)
 
 
-def _end(table: Table, found: Dict[str, str], order: int) -> None:
-    table.current(order).bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
+def _end(table: Table, found: Dict[str, str]) -> None:
+    table.current.bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
 
 
-def _average(table: Table, found: Dict[str, str], order: int) -> None:
-    program = table.current(order)
+def _average(table: Table, found: Dict[str, str]) -> None:
+    program = table.current
     program.average, program.below = _number(found["busbw"].encode()), found["verdict"] == "FAILED"
 
 
-def _version(table: Table, found: Dict[str, str], _order: int) -> None:
+def _version(table: Table, found: Dict[str, str]) -> None:
     code = found["library"]
     table.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
 
 
-def _name(table: Table, found: Dict[str, str], order: int) -> None:
-    table.start(order, 1)
-    table.programs[-1].name = found["name"]
-
-
-_LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str], int], None]], ...] = (
-    (_RANK, _rank), (_RANKS, _ranks), (_BEGIN, lambda table, found, order: table.start(order, int(found["gpus"]))),
-    (_WRONG, _end), (_AVERAGE, _average), (_VERSION, _version), (_NAME, _name),
+_LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str]], None]], ...] = (
+    (_RANK, _rank), (_RANKS, _rank), (_BEGIN, _start), (_WRONG, _end), (_AVERAGE, _average), (_VERSION, _version),
 )  # fmt: skip
-
-
-def alone(table: Table) -> Tuple[int, ...]:
-    """Return lines at which programs of one rank each begin: processes that ran alone (a build without MPI)."""
-    single = [program for program in table.programs if len(program.ranks) == 1]
-    pids = {(rank.host, rank.pid) for program in single for rank in program.ranks.values()}
-    return tuple(program.order for program in single) if len(single) > 1 and len(pids) > 1 else ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import dataclass, field
-from typing import Iterable, List, Sequence
+from typing import List, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -71,13 +71,6 @@ class Training:
             found = (pattern.search(text) for pattern in _PERCENT)
             percent = [float(match.group(1)) for match in found if match]
             self.percent.extend([value for value in percent if value <= 100][:1])
-
-
-def read(lines: Iterable[str]) -> Training:
-    training = Training()
-    for line in lines:
-        training.line(line[:2000])
-    return training
 
 
 def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:

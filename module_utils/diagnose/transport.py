@@ -8,15 +8,16 @@ The benchmark gives no verdict on a bandwidth between nodes without ``proven``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Counter, Dict, List, Optional, Set, Tuple
 
 from ..core.finding import Finding
 from . import network
 from .checks import RANKS
 from .event import NOTICE, REPORT, WEAK
+from .jobs import Job
 from .names import hosts_of, missing, names, of_ranks
 from .reader import StateLog
-from .state import SOCKETS, Job, Process
+from .state import SOCKETS, Process
 
 
 @dataclass(frozen=True)
@@ -77,37 +78,33 @@ def transport(job: Job) -> Transport:
     ranks: List[RankTransport] = []
     bare: List[Process] = []
     for process in job.processes:
-        own: Dict[int, Dict[Tuple[str, str, Optional[bool], bool, Optional[bool]], int]] = {}
+        own: Dict[int, Counter[Tuple[str, str, Optional[bool], bool, Optional[bool]]]] = {}
         for way, count in process.ways.items():
             if way.kind in ("net", "collnet"):
                 key = (way.via, process.device_name(way.via, way.index), way.gdr, way.pxn, way.sends)
-                paths = own.setdefault(way.rank, {})
-                paths[key] = paths.get(key, 0) + count
+                own.setdefault(way.rank, Counter())[key] += count
         for rank, paths in sorted(own.items()):
             ordered = sorted(paths.items(), key=lambda one: (one[0][0], one[0][1], not one[0][2], str(one[0][4])))
             found = tuple(Path(*key, channels=count) for key, count in ordered)
             ranks.append(RankTransport(process.host, process.key[1], rank, tuple(sorted(process.networks)), found))
-        if not process.ways and process.rings is None:
+        if not process.ways and not process.rings:
             bare.append(process)
     used: Set[str] = {path.network for one in ranks for path in one.paths}
     cut = sum(path.channels for one in ranks for path in one.paths if path.gdr is None)
-    expected = job.world.ranks if job.world is not None else None
-    lacking = []
-    if not job.networks:
-        lacking.append("no rank reports which network it uses")
-    if job.nodes is None:
-        lacking.append("the number of nodes of the job is unknown")
-    if job.world is None:
-        lacking.append("no line here begins a communicator (Init START)")
-    elif len(job.world.began) < job.world.ranks:
-        lacking.append("%s not in this log" % of_ranks(missing(job.world.began, job.world.ranks), " is", " are"))
-    if job.nodes != 1 and not used:
-        lacking.append("no connection between nodes is shown (Channel ... via NET/...)")
-    elif bare and job.nodes != 1:
-        lacking.append("processes of %s show no connection" % hosts_of(one.host for one in bare))
-    if cut:
-        lacking.append("whether %d connections use GPUDirect RDMA: the ends of their lines are cut" % cut)
-    return Transport(tuple(sorted(job.networks)), job.nodes, expected, tuple(ranks), tuple(lacking))
+    world = job.world
+    absent = missing(world.began, world.ranks) if world is not None else ""
+    lacking = (
+        (not job.networks, "no rank reports which network it uses"),
+        (job.nodes is None, "the number of nodes of the job is unknown"),
+        (world is None, "no line here begins a communicator (Init START)"),
+        (absent, "%s not in this log" % of_ranks(absent, " is", " are")),
+        (job.nodes != 1 and not used, "no connection between nodes is shown (Channel ... via NET/...)"),
+        (job.nodes != 1 and used and bare, "processes of %s show no connection" % hosts_of(one.host for one in bare)),
+        (cut, "whether %d connections use GPUDirect RDMA: the ends of their lines are cut" % cut),
+    )
+    texts = tuple(text for holds, text in lacking if holds)
+    expected = world.ranks if world is not None else None
+    return Transport(tuple(sorted(job.networks)), job.nodes, expected, tuple(ranks), texts)
 
 
 def quoted(log: StateLog, job: Job) -> List[Finding]:

@@ -13,8 +13,8 @@ from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from ..core.number import whole
 from .event import Group, Occurrence
+from .jobs import Job
 from .names import missing, numbers, of_ranks
-from .state import Job
 
 _GROUP_NAME = re.compile(r"\[PG (?:ID )?([^\]]{1,80}?) ?Rank \d")
 # Collectives of a process group up to this number are called early: setting a job up ends there.

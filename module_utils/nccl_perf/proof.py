@@ -9,10 +9,11 @@ from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.finding import printable
 from ..diagnose import mnnvl, transport
+from ..diagnose.jobs import Job, jobs
 from ..diagnose.names import UNNAMED
 from ..diagnose.names import names as listed
 from ..diagnose.reader import StateLog
-from ..diagnose.state import Job, Process, jobs
+from ..diagnose.state import Process
 from .record import SHARP, Wanted, short_names
 from .transport import DEVICES, HOSTS, NVLINK, HostTransport, Network, Nvlink
 
@@ -111,7 +112,7 @@ def _hosts(job: Job, proof: transport.Transport) -> Dict[str, HostTransport]:
     used: Dict[str, Set[str]] = {}
     without: Dict[str, Set[str]] = {}
     for process in job.processes:
-        parts = (part for device in process.devices.values() for part in device.parts)
+        parts = (part for name in process.devices.values() for part in name.split("+"))
         found.setdefault(_short(process.host), set()).update(parts)
     for process in job.world.began.values() if job.world is not None else ():
         ranks[_short(process.host)] = ranks.get(_short(process.host), 0) + 1

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.state import jobs
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.jobs import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables

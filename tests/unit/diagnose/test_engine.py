@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
+    details,
     facts,
     log_reader,
     nccl_events,
@@ -13,10 +17,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     relations,
     table,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
 
+from tests import goldens
 from tests.unit.diagnose.job_log import HEALTHY, ranks
+from tests.unit.test_nccl_formats import CONVERSION
 
 WARN = "%s:%d:%d [0] net_ib.cc:1 NCCL WARN "
 A, B = WARN % ("node0", 100, 100), WARN % ("node1", 101, 101)
@@ -36,6 +43,13 @@ WATCHDOG = (
     " Timeout(ms)=600000) ran for 600001 milliseconds before timing out."
 )
 RAISED = "[rank1]:\x00Traceback (most recent call last):\n[rank1]: ValueError: no".replace("\x00", " ")
+CRASHED = KILLED.replace("-9", "-11")
+GPU_LOST = "Unable to determine the device handle for GPU0000:1B:00.0: Unknown Error"
+LINK = "mlx5_core 0000:0c:00.0 rdma0: Link down"
+CANCELLED = "slurmstepd: error: *** STEP 7.0 ON node0 CANCELLED AT 2026-11-24T03:20:21 ***"
+STORE = "[rank1]: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+STORE_PORT = "The server socket has failed to listen on any local network address. port: 29500"
+CUDA_GROUP = "cuda unspecified launch failure"
 XID = "NVRM: Xid (PCI:0000:1b:00): 79, pid=100, GPU has fallen off the bus."
 CUDA = A + "Cuda failure 'unspecified launch failure'"
 
@@ -73,6 +87,12 @@ CASES: list[tuple[tuple[str, ...], str, str, dict[str, tuple[str, str]]]] = [
     ((CLOSED, KILLED), "exit signal 9", "reported", {"closed": ("exit signal 9", LIKELY)}),
     ((KILLED, OOM), "oom", PROVEN, {"exit signal 9": ("oom", LIKELY)}),
     ((XID, CUDA), "xid 79", PROVEN, {"cuda unspecified launch failure": ("xid 79", LIKELY)}),
+    ((XID, CRASHED), "xid 79", PROVEN, {"exit signal 11": ("xid 79", LIKELY)}),
+    ((CUDA, CRASHED), CUDA_GROUP, LIKELY, {"exit signal 11": (CUDA_GROUP, LIKELY)}),
+    ((CUDA, GPU_LOST), "gpu_lost", PROVEN, {CUDA_GROUP: ("gpu_lost", LIKELY)}),
+    ((LINK, COMPLETION % 7), "link_down", PROVEN, {"completion 12": ("link_down", LIKELY)}),
+    ((CANCELLED, WATCHDOG % 30), "cancelled", PROVEN, {"watchdog": ("cancelled", LIKELY)}),
+    ((STORE, STORE_PORT), "store_port", LIKELY, {"store": ("store_port", LIKELY)}),
     # A peer that ended itself (abort) did so after its connection was lost; one that exited was lost.
     ((CLOSED, LOST % 134), "closed", "reported", {"exit signal 6": ("closed", LIKELY)}),
     ((CLOSED, LOST % 1), "exit exit code 1", "reported", {"closed": ("exit exit code 1", LIKELY)}),
@@ -97,7 +117,7 @@ def test_relations_name_known_events_and_conditions() -> None:
     events |= {relation.cause.split(" ")[0] for relation in relations.RELATIONS}
     assert events - set(program_events.BY_ID) == set()
     conditions = {relation.condition for relation in relations.RELATIONS}
-    assert conditions == {"any", "before", "device", "lost", "other", "peer"}
+    assert conditions == {"any", "before", "lost", "other", "peer"}
     assert {relation.link for relation in relations.RELATIONS} == {PROVEN, LIKELY}
 
 
@@ -105,37 +125,33 @@ def test_each_pattern_names_a_known_event() -> None:
     rows = (*program_events.SPECIFIC, *program_events.GENERAL)
     names = {name for _marks, name, _pattern in rows} | {name for name, _pattern in nccl_events.PATTERNS}
     assert names - {*program_events.BY_ID, "quoted"} == set()
-    details = {detail.event for detail in (*nccl_events.DETAILS, *program_events.DETAILS)}
-    assert details - set(program_events.BY_ID) == set()
+    events = {detail.event for detail in (*details.OF_WARNINGS, *details.OF_REPORTS)}
+    assert events - set(program_events.BY_ID) == set()
 
 
-@pytest.mark.parametrize(
-    ("text", "event"),
-    [
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: port error(10)", "port port error"),
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)", "port_active port active"),
-        ("NET/IB : mlx5_0:1 Got non-fatal async event: LID change(11)", "event LID change"),
-        ("Device 1 marked as failed. Initiating recovery? yes", "hca_lost"),
-        ("There are still 2 outstanding recovery operations while the communicator is destroyed", "fallback"),
-        ("OOO RQ is force enabled but not supported on both sides (device=mlx5_0, localOooRq=1)", "setting"),
-        ("NCCL cannot use more than 4 plane IDs", "setting"),
-        ("TOPO/NET : Only matched 1 devices, 2 requested from mlx5_0,mlx5_1", "setting"),
-        ('NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple ranks on one device', "setting"),
-        ("sendProxySetup: net plugin returned invalid value for maxP2pBytes 7", "plugin_build"),
-        (
-            "NET/IB: Error in mlx5dv_get_data_direct_sysfs_path with device mlx5_0",
-            "verbs mlx5dv_get_data_direct_sysfs_path",
-        ),
-        ("cudaArch 900 ncclMaxSharedMem 77 exceeds device/fn maxSharedMem 66", "driver"),
-        ("Fatal: host threads racing to launch NCCL on same device.", "usage"),
-        ("rank 0 failed to NET register userbuff 0x1 buffSize 8", "fallback"),
-        ("sched_setaffinity failed with error: Invalid argument", "system"),
-        ("something that no row reads", "warning"),
-    ],
-)
-def test_a_warning_is_an_event(text: str, event: str) -> None:
-    found, fields = nccl_events.classify(text)
-    assert _name(found.id, fields["code"] if fields else "") == event
+def message(text: str) -> str:
+    """Return a message of a format, with a number or a name in the place of each conversion."""
+    values = {"s": "eth0", "m": "Invalid argument", "p": "0x7f00aa", "f": "2.5", "g": "2.5", "%": "%", "c": "x"}
+    return CONVERSION.sub(lambda match: values.get(match.group(1), "7"), text.partition("\\n")[0])
+
+
+@pytest.mark.golden
+def test_each_format_of_nccl_is_an_event_or_a_fact() -> None:
+    found: Counter[str] = Counter()
+    for row in formats():
+        if row.level == "WARN":
+            event, fields = nccl_events.classify(message(row.text))
+            found[_name(event.id, fields.get("code", ""))] += 1
+        else:
+            fact = facts.read(message(row.text))
+            found[f"fact {fact.name}" if fact is not None else "not read"] += 1
+    goldens.check("diagnose", "formats of NCCL", sorted(found.items()))
+
+
+@pytest.mark.parametrize("line", Path(__file__).with_name("reports.txt").read_text().splitlines())
+def test_a_report_of_others_is_an_event(line: str) -> None:
+    found = program_events.classify(line[30:])
+    assert (found and _name(found[0].id, found[1]["code"])) == line[:30].rstrip()
 
 
 @pytest.mark.parametrize(
