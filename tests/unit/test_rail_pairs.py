@@ -113,7 +113,7 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
             "findings": [],
             "passed": [],
             "busy": ["Slurm job 7"],
-            "info": json.loads(json.dumps(one.info.to_dict())),
+            "rail_info": json.loads(json.dumps(one.info.to_dict())),
         },
         "ansible_host": "10.0.0.1",
     }
