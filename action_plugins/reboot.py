@@ -44,7 +44,8 @@ class ActionModule(PhasedAction):
             if host != own and "reboot_result" in hostvars[host]
         }
         found = given["busy"] or {}
-        busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
+        # A result without the reasons does not show that nobody uses the host.
+        busy = [] if not found else None if found.get("failed") or found.get("unreachable") else found.get("reasons")
         busy = busy if codec.is_valid(result_schema.lines, busy) else None
         drain = result_schema.given(given["drain"], "slurm_node") or None
         decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, drain)

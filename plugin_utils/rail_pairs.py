@@ -137,6 +137,8 @@ def candidate(host: str, of_host: PlainView, there: bool, check_mode: bool) -> C
     ping = result_schema.given(of_host.get("rail_ping_result"), "perftest")
     # A host that was lost meanwhile starts nothing more.
     read = ping if ping.get("unreachable") or ping.get("failed") else read
+    if "rail_info" in read and "busy" not in read:
+        read = {"msg": "its result does not show whether it is in use"}
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
     return Candidate(
         host=host,
