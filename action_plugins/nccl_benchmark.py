@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge the benchmark runs of a host, and report those of all hosts. Documented in library/nccl_benchmark.py."""
+"""Judge a host's benchmark runs, report those of all hosts, measure between them. See library/nccl_benchmark.py."""
 
 from __future__ import annotations
 
@@ -37,14 +37,21 @@ _PLAIN = r"(?!\.)[\w.:@+-]{1,100}"
 
 class ActionModule(ControlAction):
     SPEC: ClassVar[Spec] = {
-        "phase": {"type": "str", "choices": ["judge", "report"], "required": True},
+        "phase": {"type": "str", "choices": ["judge", "report", "cluster", "localise"], "required": True},
         "measured": {"type": "list", "elements": "dict", "default": []},
         "path": {"type": "path", "default": ""},
+        "judged": {"type": "dict", "default": {}},
+        "drained": {"type": "list", "elements": "str", "default": []},
     }
 
     def act(self, variables: Values, given: Values) -> Values:
         if given["phase"] == "report":
             return self._report(variables, given["path"])
+        if given["phase"] != "judge":
+            # The audit, which calls ``judged``, plays none.
+            from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import play
+
+            return play.play(self, variables, given)
         intent = variables["busbar_intent"]
         earlier = due_roles.results(variables, nccl_benchmark.EARLIER, "", nightly=False)
         return judged(intent["profile_name"], intent["benchmark_runs"], given["measured"], earlier)

@@ -20,12 +20,12 @@ from .command_line import ANSIBLE, add_ansible, complain, not_installed
 from .drift import inventory, signals
 from .drift.inventory import InventoryError
 
-MODULE = "busbar.fabric.gate_info"
+MODULE = "busbar.fabric.gate"
 # States of nodes that are printed.
 KINDS = 5
 ARGUMENTS = " ".join(
     [
-        "run={{ busbar_gate_run }}",
+        "report={{ 'new' if busbar_gate_run else 'stored' }}",
         "hardware_root={{ busbar_hardware_root | default('/') }}",
         "system_root={{ busbar_system_root | default('/') }}",
     ]

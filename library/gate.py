@@ -13,6 +13,7 @@ description:
   - Writes the gate's program, its intent and the scripts by which Slurm starts it; runs it once after a change.
   - Edits no file of Slurm. Reads the running configuration, and reports the lines that slurm.conf lacks.
   - The action plugin of this name builds program and intent.
+  - With O(report) nothing is installed and nothing changed in Slurm, and no file is written but the gate's own state.
 options:
   stages:
     description: When Slurm runs it. An empty list removes the files; without it they are not judged.
@@ -49,6 +50,12 @@ options:
     description: Path to text of the same files, packed; given by the action plugin.
     type: str
     default: ""
+  report:
+    description:
+      - Only return RV(state), V(stored) by the gate's last check or after a V(new) check of the node as the stage
+        C(command). Check mode makes no new one.
+    type: str
+    choices: [stored, new]
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.changes
@@ -59,10 +66,18 @@ EXAMPLES = r"""
   busbar.fabric.gate:
     stages: [health, prolog]
   register: gate_result
+
+- name: Check the node now
+  busbar.fabric.gate:
+    report: new
 """
 
 RETURN = r"""
 # What every module returns: see the notes.
+state:
+  description: State of the gate, as in C(docs/gate.md); null if it has not run yet.
+  type: dict
+  returned: with O(report)
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

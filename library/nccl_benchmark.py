@@ -5,7 +5,7 @@
 
 DOCUMENTATION = r"""
 module: nccl_benchmark
-short_description: (internal) Judge the benchmark runs of a host, and report those of all hosts
+short_description: (internal) Judge benchmark runs of hosts, report them, and measure between hosts
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
@@ -16,15 +16,23 @@ description:
     whose stored results are still valid, the result of M(busbar.fabric.fleet_audit). It prints a table, and writes a
     directory with a JSON file for each host, C(busbw.svg) and C(busbw.png). The plots need matplotlib.
   - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.
+  - V(cluster) is the benchmark between the nodes of the play, V(localise) the search for the slow node, rail or GPU
+    among them. Each queries which nodes can take part (M(busbar.fabric.nccl_cluster)), plans rounds of jobs on disjoint
+    hosts, runs them with M(busbar.fabric.nccl_perf) and M(busbar.fabric.perftest), prints each round, and judges all of
+    them together. A node that is lost, or gives no valid result, costs its own jobs their result. Both print the table,
+    store record and plots in C(nccl_benchmark_results_path) on the control node, and leave on each node when it was
+    measured.
 attributes:
   check_mode:
     support: full
-    description: Judges and prints stored results; writes nothing.
+    description:
+      - Judges and prints stored results; measures and writes nothing. V(cluster) prints what would be run. Each host
+        gets the findings of its last record.
 options:
   phase:
-    description: V(judge) for each host, V(report) once for all of them.
+    description: V(judge) for each host, the others once for all of them.
     type: str
-    choices: [judge, report]
+    choices: [judge, report, cluster, localise]
     required: true
   measured:
     description: Of V(judge), what M(busbar.fabric.nccl_perf) returned for each run of the intent, in their order.
@@ -35,6 +43,15 @@ options:
     description: Of V(report), the directory on the control node that takes one for each run. Empty for none.
     type: path
     default: ""
+  judged:
+    description: Of V(localise), RV(hosts) of V(cluster), whose findings the search may explain.
+    type: dict
+    default: {}
+  drained:
+    description: Of V(localise), hosts that this run has drained, which therefore can take part.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - busbar.fabric.node.no_diff
 """
@@ -45,6 +62,12 @@ EXAMPLES = r"""
     phase: judge
     measured: "{{ measured.results }}"
   register: nccl_benchmark_result
+
+- name: Measure between the nodes
+  busbar.fabric.nccl_benchmark:
+    phase: cluster
+  run_once: true
+  register: nccl_cluster_judged
 """
 
 RETURN = r"""
@@ -82,5 +105,22 @@ plots:
   description: Of V(report), the plots in it.
   type: list
   elements: str
+  returned: success
+hosts:
+  description: Of V(cluster) and V(localise), host to its C(findings) and C(passed), for the verdict.
+  type: dict
+  returned: success
+search:
+  description: Of V(cluster), whether a bar of several nodes was missed and the site lets the search start
+    (C(nccl_benchmark_localise)).
+  type: bool
+  returned: success
+cluster:
+  description: Of V(localise), O(judged) with the cause of each finding that the search explains.
+  type: dict
+  returned: success
+record:
+  description: Of V(localise), the record of the search.
+  type: dict
   returned: success
 """

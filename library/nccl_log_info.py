@@ -6,15 +6,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_log_info
-short_description: Return the relevant lines of NCCL_DEBUG output on a node
+short_description: Read NCCL_DEBUG output on nodes, and report what happened to a job
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads files with NCCL_DEBUG output, and returns the lines about networks, devices, connections, ranks and
-    failures, each connection once, for M(busbar.fabric.nccl_log_report) to judge those of all nodes together.
+  - V(read) reads files with NCCL_DEBUG output, and returns the lines about networks, devices, connections, ranks and
+    failures, each connection once.
   - Only regular files, without a symbolic link in any part of the path. Nothing in them is loaded or executed.
+  - V(report) reads the variable C(nccl_log_result) of every host of the play, which V(read) has returned, judges all
+    logs together and prints what C(busbar diagnose) prints. Fails if there is a finding.
 options:
-  logs: {type: list, elements: str, required: true, description: 'Absolute paths of the files, at most 64.'}
+  phase:
+    description: V(read) on each node, V(report) once on the control node.
+    type: str
+    choices: [read, report]
+    default: read
+  logs: {type: list, elements: str, default: [], description: 'Of V(read), absolute paths of the files, 1 to 64.'}
   most: {type: int, default: 1024, description: 'MiB of each file that are read, from its beginning.'}
 extends_documentation_fragment:
   - busbar.fabric.node
@@ -26,6 +33,11 @@ EXAMPLES = r"""
   busbar.fabric.nccl_log_info:
     logs: [/tmp/nccl.node01.4711]
   register: nccl_log_result
+
+- name: Report
+  busbar.fabric.nccl_log_info:
+    phase: report
+  run_once: true
 """
 
 RETURN = r"""
@@ -35,6 +47,10 @@ logs:
   type: list
   elements: dict
   returned: success
+report:
+  description: Jobs, the proof of their transport, and findings; docs/diagnose.md.
+  type: dict
+  returned: in phase V(report)
 """
 
 from dataclasses import asdict
@@ -51,7 +67,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 # Bytes of all answers; the gate takes four times as much, escaped.
 ROOM = 1 << 20
 SPEC: module.Spec = {
-    "logs": {"type": "list", "elements": "str", "required": True},
+    "phase": {"type": "str", "choices": ["read", "report"], "default": "read"},
+    "logs": {"type": "list", "elements": "str", "default": []},
     "most": {"type": "int", "default": 1024},
     **module.ROOTS,
 }

@@ -6,20 +6,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nccl_ras_info
-short_description: Query the RAS of the NCCL jobs on a node for the rank that the others wait for
+short_description: Query the RAS of NCCL jobs on nodes, and report which rank holds up which
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Finds the processes that have libnccl mapped and the port of their RAS, and queries it twice for what each rank has
-    launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
+  - V(query) finds the processes that have libnccl mapped and the port of their RAS, and queries it twice for what each
+    rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
   - If there is no RAS, it reports what the job has to set. Reads C(/proc) and the response of RAS, and changes nothing.
     A port of a process without libnccl is not contacted. Sees the processes of all users as root only.
+  - V(report) reads the variable C(nccl_ras_result) of every host of the play, which V(query) has returned, and prints a
+    table for each job, the findings with their causes first, and the commands to run before a process is killed. Fails
+    unless every job launches collectives and every host has responded.
 options:
+  phase:
+    description: V(query) on each node, V(report) once on the control node.
+    type: str
+    choices: [query, report]
+    default: query
   interval:
     description: Seconds between the two queries; a job that makes progress launches a collective in that time. With 0
       there is one query.
     type: float
     default: 10
+  path:
+    description: Of V(report), file on the control node for the report as JSON; empty for none.
+    type: path
+    default: ""
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.reads
@@ -29,7 +41,13 @@ EXAMPLES = r"""
 - name: See what a job waits for
   busbar.fabric.nccl_ras_info:
     interval: 30
-  register: ras
+  register: nccl_ras_result
+
+- name: Report
+  busbar.fabric.nccl_ras_info:
+    phase: report
+    path: /root/hang.json
+  run_once: true
 """
 
 RETURN = r"""
@@ -51,6 +69,10 @@ addresses:
   elements: str
   returned: success
 silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
+verdict:
+  description: C(MOVES), C(HUNG), or C(UNKNOWN).
+  type: str
+  returned: in phase V(report)
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

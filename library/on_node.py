@@ -12,6 +12,7 @@ description:
   - Internal module of busbar.fabric. A module's result may hold C(ansible_facts), which override the inventory's
     variables, or C(add_host). Ansible obeys them, whatever module it was. Of this task's result only what is named
     below is returned.
+  - A file that M(ansible.builtin.fetch) brings, for which C(flat) has to be set, is limited to the size of a build.
 attributes:
   check_mode:
     support: full
@@ -43,5 +44,9 @@ RETURN = r"""
 stat:
   description: What M(ansible.builtin.stat) reports of a file.
   type: dict
+  returned: with that action
+sha256:
+  description: Checksum of the file that M(ansible.builtin.fetch) has brought, as the control node computes it.
+  type: str
   returned: with that action
 """

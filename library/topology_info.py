@@ -13,8 +13,15 @@ description:
   - Reads the machine from sysfs, procfs and nvidia-smi, classifies every NIC with the reason, and returns the path
     class of every pair of GPU and NIC.
   - With O(profile) it returns a finding for every difference from the profile.
+  - With O(subset=rails) it only returns RV(rail_info) and RV(busy), which M(busbar.fabric.verify) compares over all
+    hosts and makes pairs of.
   - Changes nothing. A tool that hangs is abandoned after O(tool_timeout) seconds.
 options:
+  subset:
+    description: What is read, V(machine) or only V(rails); these need O(profile).
+    type: str
+    choices: [machine, rails]
+    default: machine
   profile:
     description: Platform profile as in C(profiles/NAME.yml). Without it the module only reads.
     type: dict
@@ -28,6 +35,11 @@ options:
     type: str
     choices: [ipv4, ipv6]
     default: ipv4
+  dscp:
+    description: With O(subset=rails), DSCP of the lossless queue; -1 if there is none, and then the ports' QoS is not
+      read.
+    type: int
+    default: -1
   cross_checks:
     description: Second sources to compare with sysfs.
     type: list
@@ -46,10 +58,7 @@ options:
     description: Also return RV(rail_info) and RV(facts), which the control node compares between hosts.
     type: bool
     default: false
-  tool_timeout:
-    description: Time limit of each tool in seconds.
-    type: float
-    default: 20
+  tool_timeout: {type: float, default: 20, description: Time limit of each tool in seconds.}
   recognition:
     description: Also return RV(recognition). Without O(draft), nvidia-smi is not run then.
     type: bool
@@ -78,6 +87,13 @@ EXAMPLES = r"""
     profile: "{{ busbar_intent.profile }}"
     fabric: infiniband
   register: platform_result
+
+- name: Read the rails
+  busbar.fabric.topology_info:
+    subset: rails
+    profile: "{{ busbar_intent.profile }}"
+    fabric: ethernet
+  register: rail_info_result
 """
 
 RETURN = r"""
@@ -118,9 +134,22 @@ fabric:
       type: list
       elements: dict
 rail_info:
-  description: The rails, as RV(busbar.fabric.rail_info#module:info).
+  description: The rails, and the host as far as the rails of other hosts are compared with it.
   type: dict
-  returned: when O(compare) and O(profile) are set
+  returned: when O(subset=rails), or O(compare) and O(profile) are set
+  contains:
+    product: {type: str, description: Product name of the chassis.}
+    driver: {type: str, description: Driver of the NICs with its version.}
+    rails:
+      description:
+        - For each rail C(number), C(pci), RDMA device C(device), interface C(netdev), its C(mtu) and C(addresses),
+          C(link_layer) and C(rate_gbps) of the profile, RDMA's C(address), C(firmware), C(psid), C(qos) in words, its
+          GPU as C(gpu) and C(gpu_index), and C(guids) (node, port, system). What could not be read is null.
+      type: list
+      elements: dict
+    missing: {type: dict, description: Number of a rail that was not found to the reason.}
+    gpus: {type: list, elements: str, description: UUIDs of the GPUs.}
+busy: {type: list, elements: str, returned: when O(subset=rails), description: "Users of the node, or why unknown."}
 facts:
   description:
     - C(hostname), C(machine_id), C(kernel), C(gpu_driver) and C(gpu_model); null for what could not be read.
@@ -157,11 +186,7 @@ recognition:
     runtimes: {type: dict, description: "Installed container runtimes, to whether limits of containers are set there."}
     resources: {type: list, elements: str, description: RDMA resources of the kubelet; null if they cannot be read.}
 draft: {type: dict, returned: when O(draft) is set, description: A profile that this host meets.}
-doubts:
-  description: What a person must check before the draft becomes intent.
-  type: list
-  elements: str
-  returned: when O(draft) is set
+doubts: {type: list, elements: str, returned: when O(draft) is set, description: What to check before a draft is used.}
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

@@ -10,7 +10,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Internal module of busbar.fabric, for C(playbooks/verify.yml). Once for all hosts of the play, it reads their rails
-    (M(busbar.fabric.rail_info)) and compares them, pings the same rail of other hosts, and tests the rails of
+    (M(busbar.fabric.topology_info)) and compares them, pings the same rail of other hosts, and tests the rails of
     disjoint pairs of idle hosts of one profile and fabric (both by M(busbar.fabric.perftest)). Each host
     sends once and receives once in a round; in a pass it has one role.
   - Prints the worst and the median of each rail, and writes all figures and counters as JSON on the control node.
@@ -40,7 +40,7 @@ hosts:
   type: dict
   returned: always
 rails:
-  description: Host to the result of M(busbar.fabric.rail_info).
+  description: Host to the result of M(busbar.fabric.topology_info).
   type: dict
   returned: always
 not_stored:

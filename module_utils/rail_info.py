@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .change import busy, module
+from .change import busy
 from .core.host import Host, attempt
 from .core.plan import Plan
 from .machine import netdev_address, rdma, topology
@@ -34,14 +34,6 @@ HOSTNAME = "/proc/sys/kernel/hostname"
 MACHINE_ID = "/etc/machine-id"
 # Addresses of a rail that are compared.
 _ADDRESSES = 16
-
-
-SPEC: module.Spec = {
-    "address_family": {"type": "str", "choices": list(rdma.ADDRESS_FAMILIES), "default": "ipv4"},
-    "dscp": {"type": "int", "default": -1},
-    **module.PROFILE,
-    **module.ROOTS,
-}
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,15 @@ class HostInfo:
         return asdict(self)
 
 
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    """Return the result of the module rail_info. Raises ParseError."""
+def read_rails(host: Host, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return what topology_info returns of the subset ``rails``. Raises ParseError."""
     want = from_options(given)
     machine = topology.read(host, ask_nvidia_smi=False)
     dscp = given["dscp"] if given["dscp"] >= 0 else None
     info = read(host, machine, match(machine, want), want, given["address_family"], dscp)
     users = busy.read(host)
     reasons = [*users.reasons, *("not known to be idle: %s" % problem for problem in users.problems)]
-    return dict(Plan().result(), info=info.to_dict(), busy=reasons)
+    return dict(Plan().result(), rail_info=info.to_dict(), busy=reasons)
 
 
 def read(

@@ -30,9 +30,11 @@ from .nccl_conf import topology as nccl_topology
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SPEC: module.Spec = {
     **module.PROFILE,
+    "subset": {"type": "str", "choices": ["machine", "rails"], "default": "machine"},
     "profile": {"type": "dict", "required": False},
     "site": {"type": "dict", "default": {}},
     "address_family": {"type": "str", "choices": ["ipv4", "ipv6"], "default": "ipv4"},
+    "dscp": {"type": "int", "default": -1},
     "cross_checks": {"type": "list", "elements": "str", "choices": ["nvidia_smi_topo"], "default": []},
     "nccl_topo_file": {"type": "path", "default": ""},
     "guids": {"type": "bool", "default": False},
@@ -49,6 +51,11 @@ Result = Dict[str, Any]
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
     """Return the module's result. Raises ParseError."""
     host.timeout = module.seconds(given)
+    if given["subset"] == "rails":
+        # The gate, which has no other hosts, is not sent it.
+        from . import rail_info
+
+        return rail_info.read_rails(host, given)
     machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
     result: Result = {"topology": topology.to_dict(machine)}
     if given["recognition"]:
@@ -100,7 +107,6 @@ def _compared(host: Host, machine: Topology, want: Profile, given: Mapping[str, 
         boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, [])
         result["fabric"] = {"boot_id": boot_id, "rails": rails.guids(found, want)}
     if given["compare"]:
-        # The gate, which has no other hosts, is not sent it.
         from . import rail_info
 
         result["rail_info"] = rail_info.read(host, machine, found, want, given["address_family"], None).to_dict()

@@ -176,7 +176,7 @@ class Kinds:
         return self._expected[key]
 
     def members(self, facts: Mapping[str, Result], hosts: Iterable[str]) -> list[Member]:
-        """Return the hosts as members. facts: host -> result of nccl_cluster_member. Raises ParseError."""
+        """Return the hosts as members. facts: host -> result of phase ``member`` of nccl_cluster. Raises ParseError."""
         return [self._member(host, facts.get(host, {})) for host in hosts]
 
     def _member(self, host: str, read: Result) -> Member:

@@ -13,9 +13,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result
 
 
 def of_host(variables: Mapping[str, object]) -> HostInfo | None:
-    """Return the result of the module rail_info; None without a valid one."""
+    """Return a host's rails, of its registered result of topology_info; None without a valid one."""
     registered = variables.get("rail_info_result")
-    read = registered.get("info") if isinstance(registered, dict) else None
+    read = registered.get("rail_info") if isinstance(registered, dict) else None
     return codec.build(HostInfo, read) if read and codec.is_valid(result_schema.info, read) else None
 
 

@@ -133,10 +133,12 @@ def untested(have: str, fix: str, subject: str = "host") -> Finding:
 
 def candidate(host: str, of_host: PlainView, there: bool, check_mode: bool) -> Candidate:
     values = host_variables.values(of_host)
-    read = result_schema.given(of_host.get("rail_info_result"), "rail_info")
+    read = result_schema.given(of_host.get("rail_info_result"), "topology_info")
     ping = result_schema.given(of_host.get("rail_ping_result"), "perftest")
     # A host that was lost meanwhile starts nothing more.
     read = ping if ping.get("unreachable") or ping.get("failed") else read
+    if "rail_info" in read and "busy" not in read:
+        read = {"msg": "its result does not show whether it is in use"}
     absent = "unreachable" if read.get("unreachable") else str(read.get("msg") or "nothing was read of its rails")
     return Candidate(
         host=host,

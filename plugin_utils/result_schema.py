@@ -212,7 +212,7 @@ _info = of_class(
 
 
 def info(value: Any) -> None:
-    """Check rail_info's result, with each rail once."""
+    """Check ``rail_info`` of topology_info's result, with each rail once."""
     _info(value)
     numbers = [one["number"] for one in value["rails"]]
     if len(set(numbers)) != len(numbers):
@@ -546,13 +546,11 @@ ANSWERS: dict[str, dict[str, Check]] = {
     # Keys of a role with several modules, or of the control node.
     # fix: advice for a host that was not queried.
     "": {"due": due, "fix": line},
-    "busy_info": {"reasons": lines, "unload_first": lines},
-    "gate_info": {"state": maybe(gate_state)},
+    "gate": {"state": maybe(gate_state)},
     "ib_fabric_info": {"sweeps": many(a_sweep, 64)},
     "lldp": {"neighbours": many(neighbour, 200)},
     "node_health": {"boot_id": text(64, line=True), "devices": health_devices, "imex": imex, "ports": health_ports},
-    "nccl_cluster_member": {"member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
-    "nccl_cluster_record": {"due": due},
+    "nccl_cluster": {"due": due, "member": member, "unfit": many(record(have=text(), fix=text()), 1000)},
     "nccl_conf": {"variables": table(text(), text(LINE), 1000)},
     "nccl_perf": {
         "measured": measured,
@@ -593,11 +591,11 @@ ANSWERS: dict[str, dict[str, Check]] = {
     },
     "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},
-    "rail_info": {"info": info, "busy": lines},
+    "reboot": {"reasons": lines, "unload_first": lines},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
         **each(("topology", "draft"), anything),
-        "doubts": lines,
+        **each(("doubts", "busy"), lines),
         "fabric": on_fabric,
         "rail_info": info,
         "recognition": record((), False, **_RECOGNITION),
@@ -613,7 +611,7 @@ _STARTED: dict[str, Check] = {
 # Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
     *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
-    "recognition",
+    *("recognition", "state", "member", "unfit", "busy"),
 )
 _NEEDED = ("findings", "passed")
 

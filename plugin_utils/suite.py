@@ -96,7 +96,7 @@ _PROVISION = (
 )
 SUITE = (
     *_PROVISION,
-    Role("reboot", "busy_info", ("reboot",), play="reboot"),
+    Role("reboot", "reboot", ("reboot",), play="reboot"),
     Role("drain", "slurm_node", ("drain",), play="reboot"),
     # In site.yml where busbar_sharp requests it.
     Role("sharp", "sharp", ("sharp",), play="sharp", on_demand=True),
@@ -114,7 +114,7 @@ SUITE = (
     ),
     # Between nodes: benchmark.yml measures, the nightly audit reads each node's stored result.
     Role(
-        *("nccl_cluster", "nccl_cluster_record", ("nccl_cluster",)),
+        *("nccl_cluster", "nccl_cluster", ("nccl_cluster",)),
         play="benchmark",
         audited=True,
         home="nccl_benchmark",

@@ -58,7 +58,7 @@ class Verification:
 
     def run(self) -> dict[str, Plain]:
         """Return host -> its result."""
-        self.rails = self._query("rail_info", {host: _rail_options(self._variables[host]) for host in self._there})
+        self.rails = self._query("topology_info", {host: _rail_options(self._variables[host]) for host in self._there})
         read = {
             host: {**of_host, "rail_info_result": self.rails.get(host) or _no_intent(of_host)}
             for host, of_host in self._variables.items()
@@ -142,6 +142,7 @@ def _rail_options(variables: PlainView) -> Plain:
     wanted, values = _intent(variables), host_variables.values(variables)
     roce = values["busbar_roce"] or {}
     return {
+        "subset": "rails",
         **{name: wanted[name] for name in ("profile", "profile_name")},
         "fabric": values["busbar_fabric"],
         "address_family": roce.get("address_family", "ipv4"),

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ANSWER: dict[str, Any] = {"findings": [], "passed": []}
 FACTS: dict[str, Any] = {
     **ANSWER,
+    "due": "",
     "unfit": [],
     "member": {"name": "n1", "build": "NCCL 2.28.9", "rails": {"0": {"device": "mlx5_0", "gpu": 0}}},
 }
@@ -74,12 +75,17 @@ def variables(**given: Any) -> dict[str, Any]:
 
 
 def altered(**values: Any) -> dict[str, Any]:
-    """Return the result of nccl_cluster_member with other facts."""
+    """Return the result of phase ``member`` of nccl_cluster with other facts."""
     return {**FACTS, "member": {**FACTS["member"], **values}}
 
 
+def kind_of(call: Call) -> str:
+    """Return the module's phase or subset, or the module that has none."""
+    return str(call.arguments.get("phase") or call.arguments.get("subset") or call.module)
+
+
 def rails_of(number: int) -> dict[str, Any]:
-    """Return the result of rail_info of a node."""
+    """Return the rails of a node, as topology_info does."""
     rails = [
         {
             "number": rail,
@@ -98,7 +104,7 @@ def rails_of(number: int) -> dict[str, Any]:
         }
         for rail in range(8)
     ]
-    return {**ANSWER, "info": {"product": None, "driver": None, "rails": rails, "missing": {}}, "busy": []}
+    return {**ANSWER, "rail_info": {"product": None, "driver": None, "rails": rails, "missing": {}}, "busy": []}
 
 
 def finding(check: str, state: str, have: str) -> dict[str, Any]:
@@ -119,9 +125,9 @@ def perf(figure: float, least: float) -> dict[str, Any]:
 class Nodes:
     """The nodes of a cluster. Instances are an ``engine.Run``.
 
-    dead: host -> number of the round in which its job dies, after which it is unreachable.   says: host and module ->
-    result, instead of its own.   calls: all that were made.   rounds: of measurements.   limit: of these, after which
-    the run is killed.
+    dead: host -> number of the round in which its job dies, after which it is unreachable.   says: host and
+    ``kind_of`` -> result, instead of its own.   calls: all that were made.   rounds: of measurements.   limit: of
+    these, after which the run is killed.
     """
 
     cluster: Cluster
@@ -146,7 +152,7 @@ class Nodes:
         own = {"nccl_perf": self._perf, "perftest": self._perftest}
         results: list[Mapping[str, Any]] = []
         for call in calls:
-            given = self.says.get((call.host, call.module), own.get(call.module, self._read)(call))
+            given = self.says.get((call.host, kind_of(call)), own.get(call.module, self._read)(call))
             results.append(checked(call, given if isinstance(given, dict) else {"findings": given}))
         for pair, call in tested.items():
             if not call.arguments["require_idle"]:
@@ -161,11 +167,11 @@ class Nodes:
         if self._is_gone(call.host):
             return {"unreachable": True, "msg": "no route"}
         return {
-            "nccl_cluster_member": altered(name=call.host),
-            "nccl_cluster_record": {**ANSWER, "due": "scope cluster: never measured"},
-            "rail_info": rails_of(self.cluster.hosts.index(call.host)),
+            "member": altered(name=call.host),
+            "record": {**ANSWER, "due": "scope cluster: never measured"},
+            "rails": rails_of(self.cluster.hosts.index(call.host)),
             "node_health": {**ANSWER, "boot_id": "1", "devices": [], "ports": []},
-        }[call.module]
+        }[kind_of(call)]
 
     def _answer(self, kind: str, hosts: tuple[str, ...], **more: Any) -> Result:
         return self.cluster.answer(Test(kind, hosts, self.rounds, **more))

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Report a diagnosed log as typed plain data, for other programs (`busbar diagnose --json`, nccl_log_report)."""
+"""Report a diagnosed log as typed plain data, for other programs (`busbar diagnose --json`, nccl_log_info)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Install the gate: options and work of the module ``gate``."""
+"""Install the gate, or report its last verdict: options and work of the module ``gate``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Dict, Mapping
 
 from ..change import apply, module
 from ..core import bundle, effective_unit
-from ..core.host import Host
+from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
 from . import plan as gate
-from .read import INTENT, STAGES, GateWanted, named, owned_files, read
+from .read import INTENT, PROGRAM, STAGES, GateWanted, named, owned_files, read, state
 
 SPEC: module.Spec = {
     "stages": {"type": "list", "elements": "str", "choices": list(STAGES)},
@@ -23,11 +23,14 @@ SPEC: module.Spec = {
     "scontrol": {"type": "str", "default": "scontrol"},
     "sums": {"type": "dict", "default": {}},
     "texts": {"type": "str", "default": ""},
+    "report": {"type": "str", "choices": ["stored", "new"]},
     **module.ROOTS,
 }
 
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    if given["report"]:
+        return _report(host, given["report"] == "new" and not check_mode)
     texts = json.loads(bundle.unpack(given["texts"])) if given["texts"] else {}
     node = str(named(texts[INTENT])) if texts else ""
     stages = None if given["stages"] is None else tuple(given["stages"])
@@ -38,3 +41,10 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         return merge(gate.plan(read(host, want), want), Plan(tuple(others)))
 
     return apply.converge(host, check_mode, judge, gate.execute)
+
+
+def _report(host: Host, new: bool) -> Dict[str, Any]:
+    if host.mode_system(PROGRAM) is None:
+        raise ReadError(PROGRAM, "is not there: set gate_stages, then run site.yml --tags gate for this host")
+    commands = [gate.run(host)] if new else []
+    return dict(Plan().result(), commands=commands, state=state(host))

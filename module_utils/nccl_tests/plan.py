@@ -3,7 +3,7 @@
 """Judge whether the present build of nccl-tests is of the wanted commit and of this host's present inputs.
 
 Hosts with the same commit, archive, inputs and runtime form a class: what one of them has built runs on the others.
-Which host of a class builds is the control node's choice (action_plugins/nccl_tests_share.py).
+Which host of a class builds is the control node's choice (filter_plugins/nccl_tests_steps.py).
 """
 
 from __future__ import annotations

@@ -12,7 +12,12 @@ from ..core.plan import Plan
 from . import read as nccl_ras
 from . import views as ras_views
 
-SPEC: module.Spec = {"interval": {"type": "float", "default": 10}, **module.ROOTS}
+SPEC: module.Spec = {
+    "phase": {"type": "str", "choices": ["query", "report"], "default": "query"},
+    "interval": {"type": "float", "default": 10},
+    "path": {"type": "path", "default": ""},
+    **module.ROOTS,
+}
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, object]:

@@ -59,7 +59,7 @@ def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
     """Measure what is due. Raises ParseError where the inventory is wrong."""
     begun = time.time()
     hosts = [host for host in site.variables if site.values(host).get("nccl_benchmark_scope") != "node"]
-    stored = site.query("nccl_cluster_record", hosts, lambda host: _record_options(site, host), profile=False)
+    stored = site.query("nccl_cluster", hosts, lambda host: _record_options(site, host), profile=False)
     members = kinds.members(site.query_members(hosts), hosts)
     due = {host: reason(site.values(host), stored.get(host, {})) for host in hosts}
     # A group none of whose members is due keeps its last results.
@@ -142,7 +142,7 @@ def joined(
 def store(site: Site, stores: Mapping[str, PlainView]) -> None:
     """Leave on the nodes when and among which hosts they were measured, for the nightly check."""
     site.query(
-        "nccl_cluster_record",
+        "nccl_cluster",
         stores,
         lambda host: {**_record_options(site, host), "measured": stores[host]},
         profile=False,
@@ -239,4 +239,5 @@ def summarise(
 
 def _record_options(site: Site, host: str) -> Plain:
     values = site.values(host)
-    return {"scope": values["nccl_benchmark_scope"], "max_age_days": values["busbar_baseline_max_age_days"]}
+    scope, days = values["nccl_benchmark_scope"], values["busbar_baseline_max_age_days"]
+    return {"phase": "record", "scope": scope, "max_age_days": days}

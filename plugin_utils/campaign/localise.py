@@ -103,7 +103,7 @@ class Search:
         self._path = path
         self.folder: Path | None = None
         members = kinds.members(site.query_members(site.ready), site.variables)
-        self._infos = site.query("rail_info", site.ready, self._rail_options)
+        self._infos = site.query("topology_info", site.ready, self._rail_options)
         screens = {
             host: trials.screen(runs_of(site.variables[host]), self._wanted_runs(host)) for host in site.variables
         }
@@ -121,8 +121,12 @@ class Search:
         return self._site.intent(host).get("benchmark_runs") or []
 
     def _rail_options(self, host: str) -> Plain:
+        dscp = (self._site.values(host)["busbar_roce"] or {}).get("dscp", -1)
+        return {"subset": "rails", "dscp": dscp, **self._address_family(host)}
+
+    def _address_family(self, host: str) -> Plain:
         roce = self._site.values(host)["busbar_roce"] or {}
-        return {"address_family": roce.get("address_family", "ipv4"), "dscp": roce.get("dscp", -1)}
+        return {"address_family": roce.get("address_family", "ipv4")}
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -189,7 +193,7 @@ class Search:
         arguments = {
             **{name: values[f"perftest_{name}"] for name in names},
             **roots(values),
-            **self._rail_options(host),
+            **self._address_family(host),
             "tests": ["bw"],
             "traffic_class": rail_pairs.classes(values)["traffic_class"],
             # What verify.yml has measured of all rails is not to be lost.
@@ -198,7 +202,6 @@ class Search:
             "require_idle": number < 2,
             "sessions": list(mine),
         }
-        del arguments["dscp"]
         return Call(host, "perftest", arguments, values["perftest_timeout"] + 60)
 
     # -- findings ------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def address_of(host: str, wanted: PlainView) -> str:
 
 
 def unfit(of_host: PlainView, read: PlainView, address: str, there: bool) -> tuple[str, str] | None:
-    """Return why a host cannot take part, and what to do; None where it can. read: result of nccl_cluster_member."""
+    """Return why a host cannot take part, and what to do; None where it can. read: of phase ``member``."""
     lock = result_schema.given(of_host.get("node_lock_result"), "node_lock")
     if lock.get("held") is False:
         return "another run works on it", "run it again when that run has ended"
@@ -178,7 +178,7 @@ class Site:
 
     def query_members(self, hosts: Collection[str]) -> dict[str, Result]:
         """Query what decides whether a node can take part."""
-        return self.query("nccl_cluster_member", hosts, self._member_options)
+        return self.query("nccl_cluster", hosts, self._member_options)
 
     def _common(self, host: str, profile: bool) -> Plain:
         intent, values = self.intent(host), self.values(host)
@@ -191,6 +191,7 @@ class Site:
         # Where Slurm is queried from one host for all, that host knows nothing of this node's state.
         queried = slurm and values["drain_slurm_host"] in ("", host) and host not in self._drained
         return {
+            "phase": "member",
             "nccl_tests_path": values["nccl_tests_path"],
             "launcher": values["nccl_benchmark_launcher"],
             "slurm_node": (values["drain_slurm_node"] or host.partition(".")[0]) if queried else "",
@@ -198,5 +199,5 @@ class Site:
         }
 
     def unfit(self, host: str, read: Result) -> tuple[str, str] | None:
-        """Return why a host cannot take part, and what to do; None where it can. read: of nccl_cluster_member."""
+        """Return why a host cannot take part, and what to do; None where it can. read: of phase ``member``."""
         return unfit(self.variables[host], read, address_of(host, self.values(host)), host in self.there)

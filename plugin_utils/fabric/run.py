@@ -309,7 +309,7 @@ def lines(sweeps: Sequence[Sweep]) -> list[str]:
 class Run:
     """Judge and store one run.
 
-    plan: result of ib_fabric_plan.   path: nccl_benchmark_results_path.   group: all nodes of the inventory.
+    plan: result of ib_fabric, phase plan.   path: nccl_benchmark_results_path.   group: all nodes of the inventory.
     there: those of the play.   messages: lines for the user.   folder: of the record, "" where none was written.
     """
 

@@ -104,7 +104,7 @@ HOST = Check(
 
 @dataclass(frozen=True)
 class Member:
-    """One host. kind: profile and fabric. info, facts: as module rail_info and others read them; None: no result.
+    """One host. kind: profile and fabric. info, facts: as topology_info and others read them; None: no result.
 
     declared: check -> what the inventory declares. judged, changed: roles with a result in this run, and those that
     changed something.

@@ -199,7 +199,7 @@ class Remediation:
 
     def _end_busy(self, _step: str) -> None:
         state, drain = self.state, self._result("drain")
-        busy = result_schema.given(self._results.get("remediate_busy"), "busy_info")
+        busy = result_schema.given(self._results.get("remediate_busy"), "reboot")
         state.ours, drained = bool(drain.get("ours")), bool(drain.get("drained"))
         only_kept = bool(self.plan.acted) and all(item.verdict == QUARANTINE for item in self.plan.acted)
         if not drained:

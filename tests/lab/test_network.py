@@ -165,7 +165,9 @@ def member(lab: Path, node: str) -> rail_ping.Member:
     machine = topology.read(host, ask_nvidia_smi=False)
     info = rail_info.read(host, machine, rails.match(machine, wanted), wanted, "ipv4", None)
     values = {"busbar_intent": {"values": {"busbar_mtu": 9000}, "profile_name": "hgx-h200"}}
-    return verification.member(node, {**values, "rail_info_result": {"info": json.loads(json.dumps(info.to_dict()))}})
+    return verification.member(
+        node, {**values, "rail_info_result": {"rail_info": json.loads(json.dumps(info.to_dict()))}}
+    )
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.busbar.fabric.plugins.module_utils import cluster_membership
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.parser_probe import OVERFLOW_UID
-from ansible_collections.busbar.fabric.plugins.modules import nccl_cluster_member, nccl_conf
+from ansible_collections.busbar.fabric.plugins.modules import nccl_conf
 
 from tests.lab.audited import ARGV, script
 from tests.lab.conftest import ROOT
@@ -120,7 +121,7 @@ def test_nccl_tests_that_a_user_can_change_take_no_part_in_a_job_that_another_no
     }
     program.chmod(mode)
     os.chown(program, 0, STRANGER)
-    answer = nccl_cluster_member.work(Host(str(lab / "node01/hw"), str(lab / "node01/sys")), given, True)
+    answer = cluster_membership.read_member(Host(str(lab / "node01/hw"), str(lab / "node01/sys")), given)
     said = [one["have"] for one in answer["unfit"] if "nccl-tests is not run" in one["have"]]
     assert bool(said) == (mode == 0o775)
     assert all(f"{program} is writable by" in text for text in said)

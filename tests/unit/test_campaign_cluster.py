@@ -21,7 +21,7 @@ from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, var
 from tests.localising import Cluster
 
 DOMAIN = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
-MEMBER, RECORD = "nccl_cluster_member", "nccl_cluster_record"
+MEMBER, RECORD = "member", "record"
 
 
 def kinds_of(**hosts: dict[str, Any]) -> Kinds:
@@ -33,7 +33,7 @@ def member(facts: Any = None, *, name: str = "node01", there: bool = True, **giv
     registered = given.pop("registered", {})
     raw = {name: {**variables(**given), **registered}}
     site = Site(raw, {name} if there else (), lambda _calls: [], print)
-    read = checked(Call(name, MEMBER, {}), FACTS if facts is None else facts)
+    read = checked(Call(name, "nccl_cluster", {}), FACTS if facts is None else facts)
     [found] = Kinds(site, intent_action.bars_of).members({name: read} if facts != {} else {}, [name])
     return found
 

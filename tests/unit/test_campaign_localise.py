@@ -12,10 +12,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_stored
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import RAILS
 
-from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, roots
+from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, kind_of, roots
 from tests.localising import SLOW_GPU, Cluster, Fault, wanted
 
-MEMBER, HEALTH = "nccl_cluster_member", "node_health"
+MEMBER, HEALTH = "member", "node_health"
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_what_is_no_proof_of_a_figure_is_none(play: Callable[..., Play]) -> None
     tests = run.localise().record.tests
     assert {(one.figure, one.said) for one in tests if one.number == 1} == {(None, "nccl_perf.transport: no log")}
     # Whether they can still take part is asked of all hosts of such tests.
-    assert sum(call.module == MEMBER for call in run.nodes.calls) > len(run.raw)
+    assert sum(kind_of(call) == MEMBER for call in run.nodes.calls) > len(run.raw)
 
 
 def test_a_search_that_was_killed_shows_how_far_it_came_and_the_next_starts_anew(

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 
 from tests.campaigns import ANSWER, FACTS, PERF
 
-READ = Call("n1", "nccl_cluster_member", {})
+READ = Call("n1", "nccl_cluster", {})
 JOB = Call("n1", "nccl_perf", {}, seconds=60)
 STARTED = {"ansible_job_id": "j1", "started": 1, "finished": 0}
 Task = Callable[[Call, str, Mapping[str, Any]], Any]
@@ -79,9 +79,9 @@ def test_results_are_in_the_order_of_the_calls_and_calls_run_together() -> None:
     def task(call: Call, _action: str, _arguments: Mapping[str, Any]) -> Any:
         if call.host != "n0":
             met.wait()
-        return {**ANSWER, "member": {**FACTS["member"], "name": call.host}, "unfit": []}
+        return {**ANSWER, "member": {**FACTS["member"], "name": call.host}, "unfit": [], "due": ""}
 
-    calls = [Call(f"n{number}", "nccl_cluster_member", {}) for number in range(4)]
+    calls = [Call(f"n{number}", "nccl_cluster", {}) for number in range(4)]
     assert [one["member"]["name"] for one in Ansible(task)(calls)] == ["n0", "n1", "n2", "n3"]
 
 
@@ -127,7 +127,7 @@ def test_a_node_that_does_not_answer_is_left_behind(monkeypatch: pytest.MonkeyPa
 
     run = Ansible(task)
     begin = time.monotonic()
-    late, good = run([READ, Call("n2", "nccl_cluster_member", {})])
+    late, good = run([READ, Call("n2", "nccl_cluster", {})])
     run.close()
     free.set()
     assert time.monotonic() - begin < 20

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
-from ansible_collections.busbar.fabric.plugins.modules import nccl_cluster_record
+from ansible_collections.busbar.fabric.plugins.modules import nccl_cluster
 
 DAY = 86400.0
 NOW = 1.8e9
@@ -26,8 +26,8 @@ def host(tmp_path: Path) -> Host:
 
 
 def keep(host: Host, measured: dict[str, Any], **options: Any) -> Any:
-    given = {"scope": "cluster", "max_age_days": 30, "measured": measured, **options}
-    return nccl_cluster_record.work(host, given, False)
+    given = {"phase": "record", "scope": "cluster", "max_age_days": 30, "measured": measured, **options}
+    return nccl_cluster.work(host, given, False)
 
 
 def judged(host: Host, scope: str = "cluster") -> tuple[str, str]:
@@ -56,9 +56,9 @@ def test_what_was_measured_well_stands_until_it_is_old_or_the_node_another(host:
 
 
 def test_check_mode_keeps_nothing_and_a_node_that_is_measured_alone_is_not_asked(host: Host) -> None:
-    given = {"scope": "cluster", "max_age_days": 30, "measured": GOOD}
-    assert nccl_cluster_record.work(host, given, True)["due"] == "scope cluster: never measured"
-    asked = nccl_cluster_record.work(host, {**given, "scope": "node"}, False)
+    given = {"phase": "record", "scope": "cluster", "max_age_days": 30, "measured": GOOD}
+    assert nccl_cluster.work(host, given, True)["due"] == "scope cluster: never measured"
+    asked = nccl_cluster.work(host, {**given, "scope": "node"}, False)
     assert (asked["findings"], asked["passed"], asked["due"]) == ([], [], "")
     assert not os.path.exists(host.system("/var"))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark, reboot_plan
+from ansible_collections.busbar.fabric.plugins.action import host_audit, nccl_benchmark, reboot
 from ansible_collections.busbar.fabric.plugins.filter.is_due import is_due
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, PLAYS, play_nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, partial_results, slurm_engine, suite
@@ -231,11 +231,11 @@ def test_a_host_that_gave_no_answer_is_one_result_with_its_reason() -> None:
 
 def test_who_is_given_back_is_judged_by_what_the_audit_heard_of_roles_that_were_not_played() -> None:
     run = Run({"a": heard("mtu", drain=True), "b": LOST}, a={"mtu_result": {**OK, "changed": True}}, b={})
-    found = dict(zip(suite.AFTER_REBOOT, reboot_plan._results(run["a"], suite.AFTER_REBOOT), strict=True))
+    found = dict(zip(suite.AFTER_REBOOT, reboot._results(run["a"], suite.AFTER_REBOOT), strict=True))
     assert found["platform"]["passed"] == OK["passed"]
     # What the change of mtu may have changed is not known before it is looked at.
     assert found["nccl_conf"] == {}
-    assert reboot_plan._results(run["b"], ["platform"]) == [{}]
+    assert reboot._results(run["b"], ["platform"]) == [{}]
 
 
 def test_the_benchmark_alone_judges_each_role_that_it_plays() -> None:

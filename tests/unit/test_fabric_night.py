@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Nights over an InfiniBand fabric as ib_fabric_judge has them: what is compared, kept, told, and said again."""
+"""Nights over an InfiniBand fabric as ib_fabric judges them: what is compared, kept, told, and said again."""
 
 from __future__ import annotations
 

@@ -102,6 +102,6 @@ def test_one_host_as_json_and_one_that_is_not_there(
 )
 def test_a_state_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     whole: dict[str, Any] = {"findings": [], "passed": []}
-    result_schema.check("gate_info", {**whole, "state": OUT})
+    result_schema.check("gate", {**whole, "state": OUT})
     with pytest.raises(codec.Invalid):
-        result_schema.check("gate_info", {**whole, "state": {**OUT, **wrong}})
+        result_schema.check("gate", {**whole, "state": {**OUT, **wrong}})

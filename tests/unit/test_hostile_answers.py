@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import (
     host_audit,
-    nccl_tests_share,
 )
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
+from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
@@ -156,7 +156,7 @@ def variables(of_bad: Any) -> dict[str, dict[str, Any]]:
     found = {}
     for number, host in enumerate(HOSTS):
         mine: dict[str, Any] = copy.deepcopy(RAIL_INFO) | {"busy": []}
-        mine["info"]["rails"][0]["address"] = f"10.19.0.{number + 1}"
+        mine["rail_info"]["rails"][0]["address"] = f"10.19.0.{number + 1}"
         found[host] = {"busbar_intent": INTENT, "rail_info_result": mine}
     found["bad"]["rail_info_result"] = of_bad
     return found
@@ -310,9 +310,9 @@ BEFORE: dict[str, Any] = {
     "node_lock_result": {**ANSWER, "held": True, "holder": None},
 }
 SAYS: dict[str, Any] = {
-    "nccl_cluster_member": FACTS,
-    "nccl_cluster_record": {**ANSWER, "due": "x"},
-    "rail_info": rails_of(1),
+    "member": FACTS,
+    "record": {**ANSWER, "due": "x"},
+    "rails": rails_of(1),
     "node_health": ANSWER,
 }
 
@@ -362,7 +362,7 @@ def test_the_benchmark_between_nodes(before: Any, says: Any, measured: Any) -> N
 def test_who_builds_for_whom(said: Any) -> None:
     share = {"has": False, "can_build": True, "can_copy": True}
     honest = {host: BUILD | {"class_id": "b" * 64, "share": share} for host in ("node02", "node03")}
-    chosen = nccl_tests_share.steps({"bad": said, **honest})
+    chosen = nccl_tests_steps.steps({"bad": said, **honest})
     assert all(step["file"].isdigit() for step in chosen.values())
     assert {host: chosen[host] for host in honest} == {
         "node02": {"source": "", "pack": True, "file": "1"},

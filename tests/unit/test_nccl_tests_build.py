@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import nccl_tests_share
+from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import (
@@ -250,7 +250,7 @@ def copies(source: str) -> dict[str, Any]:
     ],
 )
 def test_who_builds_and_who_copies(results: dict[str, Any], steps: dict[str, Any]) -> None:
-    assert nccl_tests_share.choose(results) == steps
+    assert nccl_tests_steps.choose(results) == steps
 
 
 CAN = st.lists(st.sampled_from(["has", "can_build", "can_copy"])).map(" ".join)
@@ -259,7 +259,7 @@ CAN = st.lists(st.sampled_from(["has", "can_build", "can_copy"])).map(" ".join)
 @given(st.dictionaries(st.text(min_size=1), st.builds(of_class, st.sampled_from(["x", "y", None]), CAN)))
 @settings(max_examples=100)
 def test_every_copy_is_from_a_host_of_the_same_class_that_packs(results: dict[str, Any]) -> None:
-    steps = nccl_tests_share.choose(results)
+    steps = nccl_tests_steps.choose(results)
     for host, step in steps.items():
         if step["source"]:
             assert steps[step["source"]] == PACKS

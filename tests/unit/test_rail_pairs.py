@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
@@ -107,13 +108,13 @@ def test_a_thousand_hosts_have_two_passes() -> None:
 def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
     one = candidate(1)
     assert one.info is not None
-    of_host = {
+    of_host: dict[str, Any] = {
         "busbar_intent": {"profile_name": "hgx-h200", "values": {"busbar_fabric": "ethernet", "busbar_mtu": 4200}},
         "rail_info_result": {
             "findings": [],
             "passed": [],
             "busy": ["Slurm job 7"],
-            "info": json.loads(json.dumps(one.info.to_dict())),
+            "rail_info": json.loads(json.dumps(one.info.to_dict())),
         },
         "ansible_host": "10.0.0.1",
     }
@@ -121,6 +122,10 @@ def test_of_a_host_that_is_in_use_the_last_results_still_count() -> None:
     assert [each.busy for each in found] == [("Slurm job 7",), ()]
     assert (found[0].kind, found[0].name, found[0].mtu) == ("hgx-h200 ethernet", "10.0.0.1", 4096)
     assert found[0].info == one.info
+    # A result that does not show who uses the host is none.
+    del of_host["rail_info_result"]["busy"]
+    silent = rail_pairs.candidate("node01", of_host, True, False)
+    assert (silent.info, silent.absent) == (None, "its result does not show whether it is in use")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ RAIL = {
     "gpu": "0000:19:00.0",
     "gpu_index": 0,
 }
-RAIL_INFO = {**PLAN, "info": {"product": "X", "driver": "mlx5_core 25.10", "rails": [RAIL], "missing": {"4": "?"}}}
+RAIL_INFO = {**PLAN, "rail_info": {"product": "X", "driver": "mlx5_core 25.10", "rails": [RAIL], "missing": {"4": "?"}}}
 RAIL_INFO["busy"] = ["a job"]
 BUILD = {
     **PLAN,
@@ -62,7 +62,7 @@ def refused(module: str, data: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("module", "data"), [("topology_info", PLATFORM), ("rail_info", RAIL_INFO), ("nccl_tests_build", BUILD)]
+    ("module", "data"), [("topology_info", PLATFORM), ("topology_info", RAIL_INFO), ("nccl_tests_build", BUILD)]
 )
 def test_an_honest_answer_passes_as_it_is(module: str, data: dict[str, Any]) -> None:
     assert result_schema.check(module, codec.read(json.dumps(data))) == data
@@ -102,24 +102,42 @@ def test_what_ansible_would_obey_is_dropped() -> None:
         ("topology_info", PLATFORM, ("passed", 0), "\ud800", "passed[0]"),
         ("topology_info", PLATFORM, ("notes",), "text", "notes"),
         ("topology_info", PLATFORM, ("changed",), 1, "changed"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "-f", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "node02", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "10.0.0.1\n", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "127.0.0.1", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "224.0.0.1", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "address"), "fe80::1%eth0", "info.rails[0].address"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "device"), "-d", "info.rails[0].device"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "device"), "../mlx5", "info.rails[0].device"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "netdev"), "a/b", "info.rails[0].netdev"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "netdev"), "-I", "info.rails[0].netdev"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "netdev"), "..", "info.rails[0].netdev"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "pci"), f"{NIC}\n", "info.rails[0].pci"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "rate_gbps"), float("nan"), "info.rails[0].rate_gbps"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "rate_gbps"), float("inf"), "info.rails[0].rate_gbps"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "number"), True, "info.rails[0].number"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "number"), 100, "info.rails[0].number"),
-        ("rail_info", RAIL_INFO, ("info", "rails", 0, "mtu"), 10**400, "info.rails[0].mtu"),
-        ("rail_info", RAIL_INFO, ("info", "missing", "4"), None, "info.missing.'4'"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "address"), "-f", "rail_info.rails[0].address"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "address"), "node02", "rail_info.rails[0].address"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "address"), "10.0.0.1\n", "rail_info.rails[0].address"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "address"), "127.0.0.1", "rail_info.rails[0].address"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "address"), "224.0.0.1", "rail_info.rails[0].address"),
+        (
+            "topology_info",
+            RAIL_INFO,
+            ("rail_info", "rails", 0, "address"),
+            "fe80::1%eth0",
+            "rail_info.rails[0].address",
+        ),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "device"), "-d", "rail_info.rails[0].device"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "device"), "../mlx5", "rail_info.rails[0].device"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "netdev"), "a/b", "rail_info.rails[0].netdev"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "netdev"), "-I", "rail_info.rails[0].netdev"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "netdev"), "..", "rail_info.rails[0].netdev"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "pci"), f"{NIC}\n", "rail_info.rails[0].pci"),
+        (
+            "topology_info",
+            RAIL_INFO,
+            ("rail_info", "rails", 0, "rate_gbps"),
+            float("nan"),
+            "rail_info.rails[0].rate_gbps",
+        ),
+        (
+            "topology_info",
+            RAIL_INFO,
+            ("rail_info", "rails", 0, "rate_gbps"),
+            float("inf"),
+            "rail_info.rails[0].rate_gbps",
+        ),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "number"), True, "rail_info.rails[0].number"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "number"), 100, "rail_info.rails[0].number"),
+        ("topology_info", RAIL_INFO, ("rail_info", "rails", 0, "mtu"), 10**400, "rail_info.rails[0].mtu"),
+        ("topology_info", RAIL_INFO, ("rail_info", "missing", "4"), None, "rail_info.missing.'4'"),
         ("nccl_tests_build", BUILD, ("class_id",), "../../root/.ssh/authorized_keys", "class_id"),
         ("nccl_tests_build", BUILD, ("class_id",), "a" * 64 + "\n", "class_id"),
         ("nccl_tests_build", BUILD, ("share", "has"), "yes", "share.has"),
@@ -135,13 +153,18 @@ def test_what_does_not_fit_is_refused_with_its_place(
 
 
 def test_a_key_too_many_or_too_few_below_the_top_is_refused() -> None:
-    assert refused("rail_info", changed(RAIL_INFO, ("info", "rails", 0), {**RAIL, "more": 1})).startswith("info.rails")
+    assert refused("topology_info", changed(RAIL_INFO, ("rail_info", "rails", 0), {**RAIL, "more": 1})).startswith(
+        "rail_info.rails"
+    )
     less = {key: value for key, value in RAIL.items() if key != "pci"}
-    assert refused("rail_info", changed(RAIL_INFO, ("info", "rails", 0), less)) == "info.rails[0].pci: is missing"
-    assert refused("rail_info", PLAN) == "info: is missing"
-    assert refused("rail_info", [PLAN]) == "is list, expected a dictionary"
+    assert (
+        refused("topology_info", changed(RAIL_INFO, ("rail_info", "rails", 0), less))
+        == "rail_info.rails[0].pci: is missing"
+    )
+    assert refused("slurm_node", PLAN) == "drained: is missing"
+    assert refused("topology_info", [PLAN]) == "is list, expected a dictionary"
     # One that failed has nothing but its reason.
-    assert result_schema.check("rail_info", {"failed": True, "msg": "why"}) == {"failed": True, "msg": "why"}
+    assert result_schema.check("topology_info", {"failed": True, "msg": "why"}) == {"failed": True, "msg": "why"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import hang_report, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_ras_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     localise_record,
     rail_results,
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.usefixtures("capsys")
 
 def report(path: Path) -> dict[str, Any]:
     """What the task returns of one host, which has not answered."""
-    task = SimpleNamespace(args={"path": str(path)}, async_val=0, check_mode=False, diff=False)
+    task = SimpleNamespace(args={"phase": "report", "path": str(path)}, async_val=0, check_mode=False, diff=False)
     connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nonexistent"))
-    plugin = hang_report.ActionModule(task, connection, None, None, None, None)
+    plugin = nccl_ras_info.ActionModule(task, connection, None, None, None, None)
     hostvars = SimpleNamespace(raw_get=lambda _host: {})
     return plugin.run(None, {"hostvars": hostvars, "ansible_play_hosts_all": ["node01"]})
 
@@ -42,7 +42,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record": lambda folder: localise_record.write(folder, RECORD),
     "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
     "rails": lambda folder: rail_results.write(folder, results()),
-    "hang_report": lambda folder: report(folder / "hang.json"),
+    "nccl_ras_info": lambda folder: report(folder / "hang.json"),
     "kept": lambda folder: run_cache.cached_between_runs(folder, "basis", lambda: "x" * 1000),
 }
 

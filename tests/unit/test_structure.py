@@ -34,7 +34,11 @@ PLAYBOOKS = [ROOT / "site.yml", *sorted((ROOT / "playbooks").glob("*.yml"))]
 NODE_CODE = sorted((ROOT / "module_utils").rglob("*.py")) + sorted((ROOT / "library").glob("*.py"))
 # Whose answers come from nodes: through this gate, whatever their action plugin adds to it.
 GATE = (ROOT / "plugin_utils" / "validated_action.py").read_text()
-GATED = [name for name in ACTIONS if (ROOT / "action_plugins" / f"{name}.py").read_text() == GATE]
+GATED = [
+    name
+    for name in ACTIONS
+    if (text := (ROOT / "action_plugins" / f"{name}.py").read_text()) == GATE or "(PhasedAction)" in text
+]
 ON_NODES = [name for name in MODULES if name not in ACTIONS or name in GATED]
 # Of a task's result, but what means the same there: changed, diff, failed, msg, rc, skipped, unreachable and warnings.
 ANSIBLES_OWN = {
@@ -78,6 +82,8 @@ def test_what_every_module_returns(name: str) -> None:
     if name in ON_NODES:
         assert "notes" in documentation(name), "what every module returns"
         assert name in GATED, f"ln -s ../plugin_utils/validated_action.py action_plugins/{name}.py"
+        # What a phase on the control node returns is no node's.
+        returned = {key for key in returned if "phase" not in yaml.safe_load(module.RETURN)[key]["returned"]}
         assert returned <= set(result_schema.ANSWERS.get(name, {})) | set(result_schema._ALL), "a key without a type"
 
 
@@ -93,6 +99,17 @@ def test_arguments_are_what_the_documentation_says(name: str) -> None:
     for option, described in options.items():
         for key in ("type", "elements", "choices", "default", "required"):
             assert spec[option].get(key) == described.get(key), (option, key)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_options_on_the_control_node_are_what_the_documentation_says(name: str) -> None:
+    action = importlib.import_module(f"ansible_collections.busbar.fabric.plugins.action.{name}").ActionModule
+    options, phases = documentation(name)["options"], getattr(action, "PHASES", {})
+    assert set(phases) <= set(options.get("phase", {}).get("choices", ()))
+    for spec in (getattr(action, "SPEC", {}), *phases.values()):
+        for option, given in spec.items():
+            for key in ("type", "elements", "choices", "default"):
+                assert given.get(key) == options[option].get(key), (option, key)
 
 
 @pytest.mark.parametrize("name", FILTERS)

@@ -39,7 +39,7 @@ def finding(check: str, subject: str, because: str | None = None) -> Finding:
     return Finding(check, subject, "drift", "major", "a", "b", "c", "d", fix="e", because=because)
 
 
-INFO = {"info": {"product": "X", "driver": "Y", "rails": [RAIL], "missing": {}}}
+INFO = {"rail_info": {"product": "X", "driver": "Y", "rails": [RAIL], "missing": {}}}
 
 
 def measured(*findings: Finding, peer: str = "node02", figure: float | None = 390.0) -> dict[str, Any]:
@@ -190,10 +190,10 @@ class Network:
         ]
 
     def usual(self, call: Call) -> Result:
-        if call.module == "rail_info":
+        if call.module == "topology_info":
             address = f"10.19.0.{call.host[4:].lstrip('0')}"
             rails = [{**RAIL, "address": address}]
-            return {**Plan().result(), "info": {**INFO["info"], "rails": rails}, "busy": []}
+            return {**Plan().result(), "rail_info": {**INFO["rail_info"], "rails": rails}, "busy": []}
         sessions = [{"session": one, "results": []} for one in call.arguments.get("sessions", ())]
         return {**measured(), "passed": [], "sessions": sessions}
 
@@ -237,9 +237,9 @@ def test_check_mode_starts_no_test_and_judges_those_of_all_passes() -> None:
 
 def test_a_host_that_is_lost_or_in_use_costs_no_other_its_proof() -> None:
     unreachable = {"unreachable": True, "msg": "no route"}
-    busy = {**Network().usual(Call("node02", "rail_info", {})), "busy": ["pid 7"]}
+    busy = {**Network().usual(Call("node02", "topology_info", {})), "busy": ["pid 7"]}
     network = Network(
-        rail_info={"node01": unreachable, "node02": busy},
+        topology_info={"node01": unreachable, "node02": busy},
         pings={"node03": unreachable, "node05": {"failed": True, "msg": "Timed out"}},
         perftest={"node04": unreachable},
     )

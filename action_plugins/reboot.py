@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Decide whether a host is rebooted now, and judge the outcome. Documented in library/reboot_plan.py."""
+"""Decide whether a host is rebooted now, and judge the outcome. Documented in library/reboot.py."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     suite,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.phased_action import PhasedAction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 
-class ActionModule(ControlAction):
-    SPEC: ClassVar[Spec] = {"busy": {"type": "dict"}, "drain": {"type": "dict"}, "done": {"type": "dict"}}
+class ActionModule(PhasedAction):
+    PHASES: ClassVar[dict[str, Spec]] = {
+        "decide": {"busy": {"type": "dict"}, "drain": {"type": "dict"}},
+        "judge": {"done": {"type": "dict", "required": True}},
+    }
 
     def act(self, variables: Values, given: Values) -> Values:
         results = _results(variables, suite.REBOOTS)
         waiting = reboot.reasons(results)
-        if given["done"] is not None:
+        if given["phase"] == "judge":
             before = self._templar.template(variables["reboot_result"])
             # A role that could not be audited again does not prove that no reboot is pending.
             unasked = [role for role, found in zip(suite.REBOOTS, results, strict=True) if "passed" not in found]
@@ -40,7 +44,8 @@ class ActionModule(ControlAction):
             if host != own and "reboot_result" in hostvars[host]
         }
         found = given["busy"] or {}
-        busy = None if found.get("failed") or found.get("unreachable") else found.get("reasons", [])
+        # A result without the reasons does not show that nobody uses the host.
+        busy = [] if not found else None if found.get("failed") or found.get("unreachable") else found.get("reasons")
         busy = busy if codec.is_valid(result_schema.lines, busy) else None
         drain = result_schema.given(given["drain"], "slurm_node") or None
         decision = reboot.decide(waiting, values["busbar_max_disruption"], earlier, busy, drain)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Decide which hosts sweep the InfiniBand fabric. Documented in library/ib_fabric_plan.py."""
+"""Decide which hosts sweep the InfiniBand fabric, and judge it by their sweeps. Documented in library/ib_fabric.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, site_values, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 
@@ -18,9 +18,15 @@ display = Display()
 
 
 class ActionModule(FleetAction):
-    SPEC: ClassVar[Spec] = {"path": {"type": "path", "default": ""}}
+    SPEC: ClassVar[Spec] = {
+        "phase": {"type": "str", "choices": ["plan", "judge"], "required": True},
+        "path": {"type": "path", "default": ""},
+    }
 
     def act(self, variables: Values, given: Values) -> Values:
+        return (self._plan if given["phase"] == "plan" else _judge)(variables, given["path"])
+
+    def _plan(self, variables: Values, path: str) -> Values:
         try:
             read = variables.get("busbar_intent") or intent_action.of_host(variables, self._templar)
         except ParseError as error:
@@ -38,7 +44,7 @@ class ActionModule(FleetAction):
                     "FABRIC: busbar_fabric_hosts is empty, so no host sweeps the fabric: name two nodes in it"
                 )
             return result
-        last, problem = fabric_run.last_record(given["path"])
+        last, problem = fabric_run.last_record(path)
         group, there = variables["groups"][fabric_run.GROUP], variables["ansible_play_hosts_all"]
         due = fabric_run.due(asked, group, there, last, values["ib_fabric_interval"], time.time())
         for line in due.messages:
@@ -49,3 +55,16 @@ class ActionModule(FleetAction):
         result.update(hosts=list(due.hosts), known=list(due.known), last=due.last, judge=judge, wrong=dict(due.wrong))
         result["problem"] = problem
         return result
+
+
+def _judge(variables: Values, path: str) -> Values:
+    there, hostvars = variables["ansible_play_hosts_all"], variables["hostvars"]
+    # As an option it would be a template.
+    plan = hostvars.raw_get(variables["inventory_hostname"])["ib_fabric_plan_result"]
+    registered = dict(due_roles.registered(hostvars, set(there)))
+    answers = {host: fabric_run.read_result(host, hostvars.raw_get(host)) for host in plan["hosts"]}
+    run = fabric_run.Run(plan, path, variables["groups"][fabric_run.GROUP], there)
+    hosts = run.judged(answers, registered, time.time())
+    for line in run.messages:
+        display.display(line)
+    return {"changed": False, "hosts": hosts, "path": run.folder}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The module busy_info on a whole simulated node."""
+"""The users of the node, which module reboot reports, on a whole simulated node."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev, rdma
-from ansible_collections.busbar.fabric.plugins.modules import busy_info
+from ansible_collections.busbar.fabric.plugins.modules import reboot
 
 
 def ask(root: Path, capsys: pytest.CaptureFixture[str], devices: list[str]) -> dict[str, Any]:
     roots = {"hardware_root": str(root / "hw"), "system_root": str(root / "sys")}
     capsys.readouterr()
     with patch_module_args({**roots, "devices": devices}), pytest.raises(SystemExit):
-        busy_info.main()
+        reboot.main()
     return dict(json.loads(capsys.readouterr().out))
 
 
