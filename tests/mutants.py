@@ -66,11 +66,15 @@ def changed(node: ast.expr) -> ast.expr | None:
     return None
 
 
+# Annotations decide nothing, and whether a dataclass is frozen shows in no behaviour.
+UNSEEN = ("annotation", "returns", "decorator_list")
+
+
 def expressions(tree: ast.AST) -> Iterator[ast.expr]:
     """Yield what is no part of an f-string, whose positions are not those of the file, nor of an annotation."""
     for name, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
-            if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in ("annotation", "returns"):
+            if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr) or name in UNSEEN:
                 continue
             if isinstance(node, ast.expr):
                 yield node
