@@ -214,6 +214,8 @@ class CallbackModule(Default):
         self._ended(run, result, "skipped")
 
     @_event
+    # The decorator gives the run.
+    # pylint: disable-next=arguments-renamed
     def v2_runner_on_failed(self, run: progress.Run, result: CallbackTaskResult, ignore_errors: bool = False) -> None:
         end, key = self._end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
         if key in self._itemised:

@@ -184,15 +184,15 @@ def _name(data: Mapping[str, Any], key: str) -> str:
 
 def _integer(data: Mapping[str, Any], key: str, most: int) -> int:
     value = data.get(key)
-    if type(value) is not int or not 0 <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError("%s is not a number of 0 to %d" % (key, most))
     return value
 
 
 def _bandwidth(value: object) -> float:
-    if type(value) not in (int, float) or not 0 <= float(value) < 1e6:  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
         raise ValueError("coll_busbw_gbs is not a number of 0 to 1000000")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 class _Member:

@@ -21,117 +21,270 @@ OLD_DRIVER = "the GPU's driver is older than the CUDA that NCCL or the program w
 NEWER_DRIVER = "take a newer driver on the node (`nvidia-smi` shows its newest CUDA), or an image for that CUDA"
 CUDA_NOT_READY = "CUDA is not ready: the Fabric Manager is not running, not ready, or not of the driver's version"
 FREE_PORT = "end the process that has the port (`ss -ltnp` there), or use another one (MASTER_PORT, --rdzv_endpoint)"
-# fmt: off
 EVENTS: Tuple[Event, ...] = (
     Event("limits", checks.LIMITS, CAUSE, by_code=True),
     Event("completion", checks.RETRIES, NETWORK, by_code=True),
     *(Event(name, checks.PORT, NOTICE) for name in ("event", "port_active")),
-    *(Event(name, checks.WARNING, NOTICE)
-      for name in ("harmless", "driver_functions", "fallback", "gdrcopy", "confidential", "ras")),
+    *(
+        Event(name, checks.WARNING, NOTICE)
+        for name in ("harmless", "driver_functions", "fallback", "gdrcopy", "confidential", "ras")
+    ),
     Event("libfabric", checks.NET_PLUGIN, NOTICE),
     Event("port", checks.PORT, OUTSIDE, by_code=True),
-    Event("hca_lost", checks.PORT, NETWORK, why="NCCL gave up on an HCA or a connection of it, and continues only "
-        "where there is another one"),
-    Event("queue_pair", checks.QUEUE_PAIR, CAUSE, causes="a GID index (NCCL_IB_GID_INDEX) that the port does not have, "
-        "an interface outside of the container's network, or a request that the HCA refuses, such as another MTU"),
-    Event("memory_limit", checks.MEMORY_LIMIT, CAUSE, causes="the limit of locked memory (`ulimit -l`) in the job or "
-        "container; or the HCA has no more queues or registrations"),
+    Event(
+        "hca_lost",
+        checks.PORT,
+        NETWORK,
+        why="NCCL gave up on an HCA or a connection of it, and continues only where there is another one",
+    ),
+    Event(
+        "queue_pair",
+        checks.QUEUE_PAIR,
+        CAUSE,
+        causes="a GID index (NCCL_IB_GID_INDEX) that the port does not have, "
+        "an interface outside of the container's network, or a request that the HCA refuses, such as another MTU",
+    ),
+    Event(
+        "memory_limit",
+        checks.MEMORY_LIMIT,
+        CAUSE,
+        causes="the limit of locked memory (`ulimit -l`) in the job or "
+        "container; or the HCA has no more queues or registrations",
+    ),
     Event("registration", checks.VERBS, CAUSE, by_code=True),
     Event("verbs", checks.VERBS, CAUSE, by_code=True),
-    Event("hca_skipped", checks.VERBS, WEAK, severity="major", why="NCCL skips an RDMA device that it cannot open: "
-        "this node may use one HCA less than its peers", fix="`ls -l /dev/infiniband` and `ibv_devinfo` in the job: "
-        "each device of the node needs its uverbs file there (device plugin, docker --device)"),
+    Event(
+        "hca_skipped",
+        checks.VERBS,
+        WEAK,
+        severity="major",
+        why="NCCL skips an RDMA device that it cannot open: this node may use one HCA less than its peers",
+        fix="`ls -l /dev/infiniband` and `ibv_devinfo` in the job: "
+        "each device of the node needs its uverbs file there (device plugin, docker --device)",
+    ),
     Event("duplicate_gpu", checks.DUPLICATE, CAUSE, plain=True),
-    Event("compiled", checks.VERSIONS, CAUSE, plain=True, why="the program was compiled for another NCCL than the one "
-        "that is loaded", fix="load the libnccl.so.2 that the program was compiled for (`ldd`, LD_LIBRARY_PATH), or "
-        "compile it again"),
+    Event(
+        "compiled",
+        checks.VERSIONS,
+        CAUSE,
+        plain=True,
+        why="the program was compiled for another NCCL than the one that is loaded",
+        fix="load the libnccl.so.2 that the program was compiled for (`ldd`, LD_LIBRARY_PATH), or compile it again",
+    ),
     Event("version", checks.VERSIONS, CAUSE, plain=True),
     Event("no_interface", checks.BOOTSTRAP, CAUSE, why="this process found no interface that it may use", plain=True),
-    Event("address", checks.CONNECTION, CAUSE, why="the address that a peer handed over for a TCP connection is not an "
-        "IP address", fix="check that all ranks load one libnccl.so.2, and that sends and receives are within a group"),
-    Event("name", checks.BOOTSTRAP, CAUSE, why="a host name, usually in NCCL_COMM_ID, does not resolve here",
-        fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out"),
+    Event(
+        "address",
+        checks.CONNECTION,
+        CAUSE,
+        why="the address that a peer handed over for a TCP connection is not an IP address",
+        fix="check that all ranks load one libnccl.so.2, and that sends and receives are within a group",
+    ),
+    Event(
+        "name",
+        checks.BOOTSTRAP,
+        CAUSE,
+        why="a host name, usually in NCCL_COMM_ID, does not resolve here",
+        fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out",
+    ),
     Event("bootstrap", checks.BOOTSTRAP, CAUSE),
     Event("consequence", checks.WARNING, REPORT),
     Event("shared_memory", checks.SHARED_MEMORY, CAUSE),
-    Event("uds", checks.NO_WAY, NETWORK, why="ranks of a node hand each other memory by Unix sockets, and one failed",
+    Event(
+        "uds",
+        checks.NO_WAY,
+        NETWORK,
+        why="ranks of a node hand each other memory by Unix sockets, and one failed",
         fix="check that the peer's process runs, and that containers of one node share the network namespace; "
-        "NCCL_CUMEM_ENABLE=0 avoids these sockets"),
-    Event("connect", checks.CONNECTION, NETWORK, why="a TCP connection was not made: this usually causes the "
-        "connections closed after it", fix="try the address from the node that reports it (`ip route get ADDRESS`, "
-        "`ping`), and read the peer's log; NCCL_SOCKET_IFNAME names the interface between the nodes"),
-    Event("closed", checks.CONNECTION, EFFECT, causes="the peer's process ended; less often a firewall or an idle "
-        "timeout that cuts TCP connections"),
-    Event("accept", checks.BOOTSTRAP, NETWORK, why="a rank could not accept a TCP connection: usually its own "
-        "listening socket was closed before", fix="see what its process did before: another thread that ended NCCL, or "
-        "a limit of files (`ulimit -n`)"),
-    Event("device_api", checks.USAGE, CAUSE, why="something that NCCL's symmetric memory or its network from within "
-        "kernels (GIN, RMA) needs is not there", fix="check what the program (DeepEP, for example) requires of HCA, "
-        "driver and NCCL for GIN, RMA or symmetric memory"),
+        "NCCL_CUMEM_ENABLE=0 avoids these sockets",
+    ),
+    Event(
+        "connect",
+        checks.CONNECTION,
+        NETWORK,
+        why="a TCP connection was not made: this usually causes the connections closed after it",
+        fix="try the address from the node that reports it (`ip route get ADDRESS`, "
+        "`ping`), and read the peer's log; NCCL_SOCKET_IFNAME names the interface between the nodes",
+    ),
+    Event(
+        "closed",
+        checks.CONNECTION,
+        EFFECT,
+        causes="the peer's process ended; less often a firewall or an idle timeout that cuts TCP connections",
+    ),
+    Event(
+        "accept",
+        checks.BOOTSTRAP,
+        NETWORK,
+        why="a rank could not accept a TCP connection: usually its own listening socket was closed before",
+        fix="see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)",
+    ),
+    Event(
+        "device_api",
+        checks.USAGE,
+        CAUSE,
+        why="something that NCCL's symmetric memory or its network from within kernels (GIN, RMA) needs is not there",
+        fix="check what the program (DeepEP, for example) requires of HCA, "
+        "driver and NCCL for GIN, RMA or symmetric memory",
+    ),
     Event("host_memory", checks.HOST_MEMORY, CAUSE),
     Event("nvlink_p2p", checks.NVLINK_P2P, CAUSE),
-    Event("peer_access", checks.NO_WAY, CAUSE, why="memory that GPUs or processes were to share was refused by CUDA",
+    Event(
+        "peer_access",
+        checks.NO_WAY,
+        CAUSE,
+        why="memory that GPUs or processes were to share was refused by CUDA",
         fix="`nvidia-smi topo -p2p r` on the node; containers of one job on a node need a common IPC and PID namespace "
-        "(docker --ipc=host), and all of its GPUs"),
-    Event("fabric_manager", checks.FABRIC_MANAGER, CAUSE, by_code=True, causes="Fabric Manager was not running, "
-        "failed, or was started again without a reset of the GPUs"),
+        "(docker --ipc=host), and all of its GPUs",
+    ),
+    Event(
+        "fabric_manager",
+        checks.FABRIC_MANAGER,
+        CAUSE,
+        by_code=True,
+        causes="Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
+    ),
     Event("driver_old", checks.CUDA, CAUSE, why=OLD_DRIVER, fix=NEWER_DRIVER, plain=True),
     Event("cuda", checks.CUDA, CAUSE, by_code=True),
-    Event("nvml", checks.WARNING, CAUSE, state="unknown", why="the NVIDIA management library (NVML) was missing, or "
-        "NCCL could not use its response", fix="`nvidia-smi` in the job itself; a container needs libnvidia-ml.so.1 of "
-        "the node's driver"),
+    Event(
+        "nvml",
+        checks.WARNING,
+        CAUSE,
+        state="unknown",
+        why="the NVIDIA management library (NVML) was missing, or NCCL could not use its response",
+        fix="`nvidia-smi` in the job itself; a container needs libnvidia-ml.so.1 of the node's driver",
+    ),
     Event("driver", checks.CUDA, CAUSE),
     Event("mismatch", checks.MISMATCH, CAUSE),
-    Event("algorithm", checks.SETTING, CAUSE, plain=True, why="NCCL has no algorithm and protocol left for a call: an "
+    Event(
+        "algorithm",
+        checks.SETTING,
+        CAUSE,
+        plain=True,
+        why="NCCL has no algorithm and protocol left for a call: an "
         "unknown name in NCCL_ALGO or NCCL_PROTO, a tuner plugin, or a size or type that this release does not support",
         fix="remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from /etc/nccl.conf; if none is set, "
-        "NCCL_DEBUG_SUBSYS=COLL shows the call: try another release"),
-    Event("no_network", checks.SETTING, CAUSE, why="the requested network is not there: its plugin is missing or did "
-        "not start", fix="read the NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
-        "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf"),
-    Event("setting", checks.SETTING, CAUSE, why="NCCL or a device does not accept what a variable sets",
-        fix="take the variable that the line is about out of the job and out of /etc/nccl.conf"),
-    Event("plugin_build", checks.NET_PLUGIN, CAUSE, why="the network plugin was built for another NCCL than the one "
-        "that is loaded", fix="use the plugin of this release of NCCL; NCCL_NET_PLUGIN=none does without it"),
+        "NCCL_DEBUG_SUBSYS=COLL shows the call: try another release",
+    ),
+    Event(
+        "no_network",
+        checks.SETTING,
+        CAUSE,
+        why="the requested network is not there: its plugin is missing or did not start",
+        fix="read the NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and "
+        "NCCL_SOCKET_IFNAME in the job and in /etc/nccl.conf",
+    ),
+    Event(
+        "setting",
+        checks.SETTING,
+        CAUSE,
+        why="NCCL or a device does not accept what a variable sets",
+        fix="take the variable that the line is about out of the job and out of /etc/nccl.conf",
+    ),
+    Event(
+        "plugin_build",
+        checks.NET_PLUGIN,
+        CAUSE,
+        why="the network plugin was built for another NCCL than the one that is loaded",
+        fix="use the plugin of this release of NCCL; NCCL_NET_PLUGIN=none does without it",
+    ),
     Event("no_transport", checks.NO_WAY, CAUSE),
-    Event("no_pci_device", checks.DEVICE, WEAK, causes="a device in software, or a container that does not show the "
-        "device in /sys"),
-    Event("link_layer", checks.NO_WAY, CAUSE, why="HCAs of two link layers, or other numbers of HCAs on two nodes, do "
-        "not go together", fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on "
-        "every node"),
-    Event("merge", checks.SETTING, WEAK, why="NCCL could not use several ports or HCAs as one",
-        fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none"),
+    Event(
+        "no_pci_device",
+        checks.DEVICE,
+        WEAK,
+        causes="a device in software, or a container that does not show the device in /sys",
+    ),
+    Event(
+        "link_layer",
+        checks.NO_WAY,
+        CAUSE,
+        why="HCAs of two link layers, or other numbers of HCAs on two nodes, do not go together",
+        fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node",
+    ),
+    Event(
+        "merge",
+        checks.SETTING,
+        WEAK,
+        why="NCCL could not use several ports or HCAs as one",
+        fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none",
+    ),
     Event("handshake", checks.BOOTSTRAP, CAUSE),
-    Event("topology_file", checks.TOPOLOGY, CAUSE, why="a file with a topology or a graph (NCCL_TOPO_FILE, "
-        "NCCL_GRAPH_FILE) is unreadable, or does not fit this node and job", fix="`ls -l` of the file in the job "
-        "itself; take the variable out, or get the file again from its provider"),
-    Event("sharp", checks.NET_PLUGIN, WEAK, why="SHARP could not be set up: usually NCCL continues without it",
+    Event(
+        "topology_file",
+        checks.TOPOLOGY,
+        CAUSE,
+        why="a file with a topology or a graph (NCCL_TOPO_FILE, "
+        "NCCL_GRAPH_FILE) is unreadable, or does not fit this node and job",
+        fix="`ls -l` of the file in the job itself; take the variable out, or get the file again from its provider",
+    ),
+    Event(
+        "sharp",
+        checks.NET_PLUGIN,
+        WEAK,
+        why="SHARP could not be set up: usually NCCL continues without it",
         fix="`systemctl status sharp_am` on the subnet manager's host and its log: jobs and trees that are taken, "
-        "limits, reservations"),
-    Event("topology", checks.TOPOLOGY, WEAK, causes="a virtual machine or container that hides a part of PCI or "
-        "NVLink, or a GPU or HCA that is gone"),
-    Event("value", checks.SETTING, NOTICE, severity="minor", why="NCCL does not accept a value of a variable or of the "
-        "program, and uses another one", fix="take the variable out, or give it a value that is allowed: `busbar lint` "
-        "lists them"),
+        "limits, reservations",
+    ),
+    Event(
+        "topology",
+        checks.TOPOLOGY,
+        WEAK,
+        causes="a virtual machine or container that hides a part of PCI or NVLink, or a GPU or HCA that is gone",
+    ),
+    Event(
+        "value",
+        checks.SETTING,
+        NOTICE,
+        severity="minor",
+        why="NCCL does not accept a value of a variable or of the program, and uses another one",
+        fix="take the variable out, or give it a value that is allowed: `busbar lint` lists them",
+    ),
     Event("usage", checks.USAGE, CAUSE),
-    Event("internal", checks.WARNING, WEAK, state="unknown", why="NCCL's state is inconsistent: a bug of NCCL or a "
-        "plugin, overwritten memory, or an effect of another failure", fix="repair other failures of this log first; "
-        "if there are none, try another NCCL, and report it with the whole log"),
-    Event("port_in_use", checks.STORE, CAUSE, why="a process could not open its port, because another one has it",
-        fix=FREE_PORT, by_code=True, plain=True),
+    Event(
+        "internal",
+        checks.WARNING,
+        WEAK,
+        state="unknown",
+        why="NCCL's state is inconsistent: a bug of NCCL or a "
+        "plugin, overwritten memory, or an effect of another failure",
+        fix="repair other failures of this log first; "
+        "if there are none, try another NCCL, and report it with the whole log",
+    ),
+    Event(
+        "port_in_use",
+        checks.STORE,
+        CAUSE,
+        why="a process could not open its port, because another one has it",
+        fix=FREE_PORT,
+        by_code=True,
+        plain=True,
+    ),
     Event("system", checks.WARNING, WEAK, state="unknown"),
-    Event("plugin_waits", checks.NET_PLUGIN, EFFECT, state="unknown", why="GCP's plugin (GPUDirect-TCPX or FasTrak) "
-        "waits for data from a peer: the waiting rank is not the cause", fix="read the logs of the peers that it "
-        "names, and of the plugin's receive daemon (tcpgpudmarxd, rxdm) on both nodes"),
+    Event(
+        "plugin_waits",
+        checks.NET_PLUGIN,
+        EFFECT,
+        state="unknown",
+        why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from a peer: the waiting rank is not the cause",
+        fix="read the logs of the peers that it "
+        "names, and of the plugin's receive daemon (tcpgpudmarxd, rxdm) on both nodes",
+    ),
     Event("net_plugin", checks.NET_PLUGIN, NETWORK, by_code=True),
-    Event("plugin_warning", checks.NET_PLUGIN, WEAK, severity="minor", state="unknown",
+    Event(
+        "plugin_warning",
+        checks.NET_PLUGIN,
+        WEAK,
+        severity="minor",
+        state="unknown",
         why="the network plugin warns of something that this command has no rule for",
-        fix="read it with the plugin's lines above it, and the peers' logs of that time"),
+        fix="read it with the plugin's lines above it, and the peers' logs of that time",
+    ),
     Event("warning", checks.WARNING, WEAK, state="unknown"),
 )
 # An event of an HCA, up to its name.
-_ASYNC = (
-    r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: ")
+_ASYNC = r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
+# fmt: off
 PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|GDR "
         "Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),

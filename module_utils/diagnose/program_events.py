@@ -21,115 +21,333 @@ from .nccl_events import CUDA_NOT_READY, FREE_PORT
 # Characters of a line that are matched.
 _LONGEST = 2048
 _FIRST_WARNING = ": the first warning of NCCL, of any rank, has the cause"
-# fmt: off
 EVENTS: Tuple[Event, ...] = (
-    Event("oom", EXIT, OUTSIDE, plain=True, why="the kernel or the scheduler killed a process because memory of the "
-        "host, or of its cgroup, ran out", fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it "
-        "need less"),
-    Event("time_limit", EXIT, OUTSIDE, why="the scheduler ended the job at its time limit", plain=True,
+    Event(
+        "oom",
+        EXIT,
+        OUTSIDE,
+        plain=True,
+        why="the kernel or the scheduler killed a process because memory of the host, or of its cgroup, ran out",
+        fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less",
+    ),
+    Event(
+        "time_limit",
+        EXIT,
+        OUTSIDE,
+        why="the scheduler ended the job at its time limit",
+        plain=True,
         fix="if it was still working, raise the limit (`scontrol show job`); if it hung, run `busbar hang HOST` next "
-        "time"),
-    Event("node_failure", EXIT, OUTSIDE, why="the scheduler or launcher lost a node", plain=True,
-        fix="see whether the node named here is up: `sinfo -R`, its console, and BMC"),
-    Event("xid", CUDA, OUTSIDE, by_code=True, why="the driver reports an error on a GPU (Xid)",
+        "time",
+    ),
+    Event(
+        "node_failure",
+        EXIT,
+        OUTSIDE,
+        why="the scheduler or launcher lost a node",
+        plain=True,
+        fix="see whether the node named here is up: `sinfo -R`, its console, and BMC",
+    ),
+    Event(
+        "xid",
+        CUDA,
+        OUTSIDE,
+        by_code=True,
+        why="the driver reports an error on a GPU (Xid)",
         fix="look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, 79, 94, 95, 119 or 140: drain the "
-        "node, and reset the GPU or replace it"),
-    Event("sxid", FABRIC_MANAGER, OUTSIDE, by_code=True, why="an NVSwitch reports a fatal fault of itself or of a link",
+        "node, and reset the GPU or replace it",
+    ),
+    Event(
+        "sxid",
+        FABRIC_MANAGER,
+        OUTSIDE,
+        by_code=True,
+        why="an NVSwitch reports a fatal fault of itself or of a link",
         fix="drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the "
-        "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped"),
-    Event("nvswitch", PROGRAM, WEAK, severity="major", state="unknown", why="Fabric Manager reports an error of an "
-        "NVSwitch or of a link of it", fix="`nvidia-smi nvlink -e` on the node; a non-fatal error that recurs on one "
-        "link: plan a reset"),
-    Event("gpu_lost", PROGRAM, OUTSIDE, why="the driver does not reach this GPU: its slot, power, heat or the GPU",
-        fix="drain and restart the node; `dmesg -T | grep -i -E 'xid|nvrm'` shows what came before", state="unknown"),
-    Event("gpu_reset", PROGRAM, OUTSIDE, why="the driver requires the GPU to be reset before its next use",
-        fix="drain the node and reset the GPU (`nvidia-smi --gpu-reset`), or restart the node", state="unknown"),
-    Event("link_down", PORT, OUTSIDE, state="unknown", why="the driver of the NIC reports that its link went down, or "
-        "that its firmware failed"),
-    Event("kernel", PROGRAM, OUTSIDE, why="the kernel reports that hardware failed, or that a CPU or a task hangs",
+        "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped",
+    ),
+    Event(
+        "nvswitch",
+        PROGRAM,
+        WEAK,
+        severity="major",
+        state="unknown",
+        why="Fabric Manager reports an error of an NVSwitch or of a link of it",
+        fix="`nvidia-smi nvlink -e` on the node; a non-fatal error that recurs on one link: plan a reset",
+    ),
+    Event(
+        "gpu_lost",
+        PROGRAM,
+        OUTSIDE,
+        why="the driver does not reach this GPU: its slot, power, heat or the GPU",
+        fix="drain and restart the node; `dmesg -T | grep -i -E 'xid|nvrm'` shows what came before",
+        state="unknown",
+    ),
+    Event(
+        "gpu_reset",
+        PROGRAM,
+        OUTSIDE,
+        why="the driver requires the GPU to be reset before its next use",
+        fix="drain the node and reset the GPU (`nvidia-smi --gpu-reset`), or restart the node",
+        state="unknown",
+    ),
+    Event(
+        "link_down",
+        PORT,
+        OUTSIDE,
+        state="unknown",
+        why="the driver of the NIC reports that its link went down, or that its firmware failed",
+    ),
+    Event(
+        "kernel",
+        PROGRAM,
+        OUTSIDE,
+        why="the kernel reports that hardware failed, or that a CPU or a task hangs",
         fix="`dmesg -T` of that node around this time, `lspci -vv -s ADDRESS` of a device; drain it if it recurs",
-        state="unknown"),
-    Event("order", EXIT, ORDER, state="unknown", why="the job was told to end: by a user, the scheduler, or a launcher "
-        "after another process failed", fix="see what failed before this line, else who or what ended it (`sacct -j "
-        "JOB`, the shell, a script's limit)"),
+        state="unknown",
+    ),
+    Event(
+        "order",
+        EXIT,
+        ORDER,
+        state="unknown",
+        why="the job was told to end: by a user, the scheduler, or a launcher after another process failed",
+        fix="see what failed before this line, else who or what ended it (`sacct -j JOB`, the shell, a script's limit)",
+    ),
     Event("launcher", EXIT, NOTICE),
-    Event("cancelled", EXIT, ORDER, why="the job was cancelled: by a user, the scheduler, or another task's end",
-        fix="see `sacct -j JOB`", state="unknown"),
+    Event(
+        "cancelled",
+        EXIT,
+        ORDER,
+        why="the job was cancelled: by a user, the scheduler, or another task's end",
+        fix="see `sacct -j JOB`",
+        state="unknown",
+    ),
     Event("exit", EXIT, REPORT, by_code=True),
     Event("watchdog", WATCHDOG, EFFECT),
-    Event("signalled", WATCHDOG, EFFECT, why="a rank gave up the wait for a collective and had all others write their "
-        "flight recorders", fix="read the log of the rank that signalled; then compare the dumps: `busbar diagnose "
-        "--recorder DIR`"),
-    Event("stuck", WATCHDOG, EFFECT, why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread",
+    Event(
+        "signalled",
+        WATCHDOG,
+        EFFECT,
+        why="a rank gave up the wait for a collective and had all others write their flight recorders",
+        fix="read the log of the rank that signalled; then compare the dumps: `busbar diagnose --recorder DIR`",
+    ),
+    Event(
+        "stuck",
+        WATCHDOG,
+        EFFECT,
+        why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread",
         fix="py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks "
-        "(TORCH_NCCL_DUMP_ON_TIMEOUT=1)", causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the "
-        "program"),
+        "(TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
+        causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the program",
+    ),
     Event("progress", WATCHDOG, NOTICE),
-    Event("store", STORE, EFFECT, causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
-        "another one on some nodes; a firewall; ranks that came too late"),
-    Event("store_port", STORE, CAUSE, why="the process that is to open the port of PyTorch's store could not",
-        fix=FREE_PORT, causes="another process on that host has the port, or MASTER_ADDR is not an address of that "
-        "host"),
-    Event("store_wait", STORE, WEAK, severity="critical", why="PyTorch waits until all processes have come to make a "
-        "process group: NCCL has not started", fix="see which processes have not come: their logs, and whether as many "
-        "were started as in WORLD_SIZE"),
-    Event("unresolved", BOOTSTRAP, CAUSE, by_code=True, plain=True, why="a host's name does not resolve where the line "
-        "was written", fix="`getent hosts NAME` on that node, or in that pod (Kubernetes: its headless service has to "
-        "be there before the launcher starts); give addresses, or add the name to DNS or /etc/hosts"),
-    *(Event(name, WARNING, REPORT, severity="critical", state="unknown", why=why + _FIRST_WARNING,
-            fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs")
-      for name, why in (("exception_nccl", "the program reports that a call of NCCL failed"),
-                        ("test", "nccl-tests ends where a call fails"))),
-    Event("exception_remote", PROGRAM, REPORT, why="an exception that reports another process's end, or a wait for "
-        "one: the process that raised it is not the cause", state="unknown"),
-    Event("exception", PROGRAM, CAUSE, why="a program failed by its own exception, not by the network or a node",
-        fix="read the traceback of the rank that is named: its last call of the program's own code", plain=True),
-    Event("arguments", PROGRAM, CAUSE, why="a program did not accept its command line",
-        fix="compare the command line with the program's --help", plain=True),
-    Event("import", PROGRAM, CAUSE, why="a library or module is missing, or does not fit",
-        fix="run the import that failed in the job's own environment; `ldd` shows what a library lacks", plain=True),
+    Event(
+        "store",
+        STORE,
+        EFFECT,
+        causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
+        "another one on some nodes; a firewall; ranks that came too late",
+    ),
+    Event(
+        "store_port",
+        STORE,
+        CAUSE,
+        why="the process that is to open the port of PyTorch's store could not",
+        fix=FREE_PORT,
+        causes="another process on that host has the port, or MASTER_ADDR is not an address of that host",
+    ),
+    Event(
+        "store_wait",
+        STORE,
+        WEAK,
+        severity="critical",
+        why="PyTorch waits until all processes have come to make a process group: NCCL has not started",
+        fix="see which processes have not come: their logs, and whether as many were started as in WORLD_SIZE",
+    ),
+    Event(
+        "unresolved",
+        BOOTSTRAP,
+        CAUSE,
+        by_code=True,
+        plain=True,
+        why="a host's name does not resolve where the line was written",
+        fix="`getent hosts NAME` on that node, or in that pod (Kubernetes: its headless service has to "
+        "be there before the launcher starts); give addresses, or add the name to DNS or /etc/hosts",
+    ),
+    *(
+        Event(
+            name,
+            WARNING,
+            REPORT,
+            severity="critical",
+            state="unknown",
+            why=why + _FIRST_WARNING,
+            fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs",
+        )
+        for name, why in (
+            ("exception_nccl", "the program reports that a call of NCCL failed"),
+            ("test", "nccl-tests ends where a call fails"),
+        )
+    ),
+    Event(
+        "exception_remote",
+        PROGRAM,
+        REPORT,
+        why="an exception that reports another process's end, or a wait for "
+        "one: the process that raised it is not the cause",
+        state="unknown",
+    ),
+    Event(
+        "exception",
+        PROGRAM,
+        CAUSE,
+        why="a program failed by its own exception, not by the network or a node",
+        fix="read the traceback of the rank that is named: its last call of the program's own code",
+        plain=True,
+    ),
+    Event(
+        "arguments",
+        PROGRAM,
+        CAUSE,
+        why="a program did not accept its command line",
+        fix="compare the command line with the program's --help",
+        plain=True,
+    ),
+    Event(
+        "import",
+        PROGRAM,
+        CAUSE,
+        why="a library or module is missing, or does not fit",
+        fix="run the import that failed in the job's own environment; `ldd` shows what a library lacks",
+        plain=True,
+    ),
     Event("assertion", PROGRAM, CAUSE, why="a check in the program or in PyTorch failed"),
-    Event("kernel_assert", CUDA, CAUSE, why="a check in a kernel of the program failed: an index or label that is out "
-        "of range", fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
-        plain=True),
-    Event("triton", PROGRAM, CAUSE, why="CUDA failed at the launch of a Triton kernel of the program",
-        fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first"),
+    Event(
+        "kernel_assert",
+        CUDA,
+        CAUSE,
+        why="a check in a kernel of the program failed: an index or label that is out of range",
+        fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
+        plain=True,
+    ),
+    Event(
+        "triton",
+        PROGRAM,
+        CAUSE,
+        why="CUDA failed at the launch of a Triton kernel of the program",
+        fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first",
+    ),
     Event("cuda_not_ready", PROGRAM, CAUSE, why=CUDA_NOT_READY, fix=FABRIC_MANAGER.fix, state="unknown"),
-    Event("imex", PROGRAM, CAUSE, state="unknown", why="memory that is shared over NVLink between nodes (IMEX, MNNVL) "
-        "was not available", fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
-        "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without"),
-    Event("library", PROGRAM, CAUSE, state="unknown", why="an error of another library than NCCL: of UCX, EFA, verbs, "
-        "NVSHMEM or CUDA", fix="read its line: device and call; `ibv_devinfo -v`, `fi_info`, `nvidia-smi` and `dmesg "
-        "-T` on the node"),
-    Event("expert_wait", PROGRAM, EFFECT, state="unknown", why="expert parallelism waited for a peer in vain: the "
-        "waiting rank is not the cause", fix="read the log of the peer that is named: what it did at that time, and "
-        "whether its process runs"),
-    Event("gloo", PROGRAM, EFFECT, why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it",
-        fix="read the log of the rank that is named or that ended first", state="unknown"),
-    Event("coordination", PROGRAM, EFFECT, state="unknown", why="JAX's or TensorFlow's coordination service (gRPC, not "
-        "NCCL): a process did not come, or its heartbeat stopped", fix="read the log of the process that it names, or "
-        "that ended first"),
-    Event("stall", PROGRAM, EFFECT, why="some ranks or threads wait for others that have not come",
-        fix="look at the ranks that are missing: their stack, another branch of the program", state="unknown"),
-    Event("worker_lost", PROGRAM, REPORT, why="a launcher or serving engine lost a worker", state="unknown",
-        fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)"),
-    Event("evicted", EXIT, OUTSIDE, why="Kubernetes or the container's runtime ended a container or pod",
-        fix="kubectl describe pod, and its log with --previous"),
+    Event(
+        "imex",
+        PROGRAM,
+        CAUSE,
+        state="unknown",
+        why="memory that is shared over NVLink between nodes (IMEX, MNNVL) was not available",
+        fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
+        "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without",
+    ),
+    Event(
+        "library",
+        PROGRAM,
+        CAUSE,
+        state="unknown",
+        why="an error of another library than NCCL: of UCX, EFA, verbs, NVSHMEM or CUDA",
+        fix="read its line: device and call; `ibv_devinfo -v`, `fi_info`, `nvidia-smi` and `dmesg -T` on the node",
+    ),
+    Event(
+        "expert_wait",
+        PROGRAM,
+        EFFECT,
+        state="unknown",
+        why="expert parallelism waited for a peer in vain: the waiting rank is not the cause",
+        fix="read the log of the peer that is named: what it did at that time, and whether its process runs",
+    ),
+    Event(
+        "gloo",
+        PROGRAM,
+        EFFECT,
+        why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it",
+        fix="read the log of the rank that is named or that ended first",
+        state="unknown",
+    ),
+    Event(
+        "coordination",
+        PROGRAM,
+        EFFECT,
+        state="unknown",
+        why="JAX's or TensorFlow's coordination service (gRPC, not "
+        "NCCL): a process did not come, or its heartbeat stopped",
+        fix="read the log of the process that it names, or that ended first",
+    ),
+    Event(
+        "stall",
+        PROGRAM,
+        EFFECT,
+        why="some ranks or threads wait for others that have not come",
+        fix="look at the ranks that are missing: their stack, another branch of the program",
+        state="unknown",
+    ),
+    Event(
+        "worker_lost",
+        PROGRAM,
+        REPORT,
+        why="a launcher or serving engine lost a worker",
+        state="unknown",
+        fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)",
+    ),
+    Event(
+        "evicted",
+        EXIT,
+        OUTSIDE,
+        why="Kubernetes or the container's runtime ended a container or pod",
+        fix="kubectl describe pod, and its log with --previous",
+    ),
     Event("mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job", state="unknown"),
-    Event("permission", PROGRAM, WEAK, state="unknown", why="the process may not do this: a device, file or right that "
-        "it, or its container, does not have"),
-    Event("file_system", PROGRAM, WEAK, why="a file system is full; /dev/shm counts as one",
-        fix="`df -h` of the path in the job itself", state="unknown"),
-    Event("host_memory_program", PROGRAM, CAUSE, why="the program was refused memory of the host",
-        fix="`free -h`, the memory limit of the job's cgroup or pod, `ulimit -v`", state="unknown"),
-    Event("tcp", PROGRAM, NETWORK, why="a TCP connection failed or was lost: its reporter need not be the cause",
-        fix="read the log of the other end", state="unknown"),
-    Event("timeout", PROGRAM, EFFECT, why="something did not come in time: the line names the process that waited, not "
-        "the cause", fix="read the log of what it waited for", state="unknown"),
+    Event(
+        "permission",
+        PROGRAM,
+        WEAK,
+        state="unknown",
+        why="the process may not do this: a device, file or right that it, or its container, does not have",
+    ),
+    Event(
+        "file_system",
+        PROGRAM,
+        WEAK,
+        why="a file system is full; /dev/shm counts as one",
+        fix="`df -h` of the path in the job itself",
+        state="unknown",
+    ),
+    Event(
+        "host_memory_program",
+        PROGRAM,
+        CAUSE,
+        why="the program was refused memory of the host",
+        fix="`free -h`, the memory limit of the job's cgroup or pod, `ulimit -v`",
+        state="unknown",
+    ),
+    Event(
+        "tcp",
+        PROGRAM,
+        NETWORK,
+        why="a TCP connection failed or was lost: its reporter need not be the cause",
+        fix="read the log of the other end",
+        state="unknown",
+    ),
+    Event(
+        "timeout",
+        PROGRAM,
+        EFFECT,
+        why="something did not come in time: the line names the process that waited, not the cause",
+        fix="read the log of what it waited for",
+        state="unknown",
+    ),
     *(Event(name, PROGRAM, NOTICE) for name in ("waits", "success", "step", "noise")),
     Event("error_line", PROGRAM, REPORT, state="unknown"),
 )
 # Marks, one of which a line has to contain, the event and the pattern; "": a mark is enough.
+# fmt: off
 SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("Exception ignored in|cannot be retrieved. err=|unused environment variable|No transition in |"
         "has NOT been destroyed before|destroy_process_group() was not called|corrupted/incomplete data|"

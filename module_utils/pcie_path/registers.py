@@ -98,7 +98,7 @@ class Write(Command):
     def to_register(cls, address: str, register: str, offset: int, mask: int, value: int) -> Write:
         """Return the write. register: setpci's name of the word. The rest is as in Write."""
         argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
-        return cls(argv, "set a PCIe register", address=address, offset=offset, mask=mask, value=value)
+        return cls(argv=argv, why="set a PCIe register", address=address, offset=offset, mask=mask, value=value)
 
     def apply(self, word: int) -> int:
         """The word with its bits changed."""

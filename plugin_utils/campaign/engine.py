@@ -1,5 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# pylint: disable=disallowed-name  # a bar is the field's own word
 """Measure over teams of nodes in rounds, each against a bar: what every campaign has in common.
 
 A campaign is a plan beside this file (cluster.py: the benchmark between nodes; localise.py: the search for slow nodes).

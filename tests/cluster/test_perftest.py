@@ -44,12 +44,11 @@ def start(simulated: Simulated, role: str, own: int, other: int, port: int) -> P
 
 def said(simulated: Simulated, *ends: tuple[int, int]) -> list[tuple[str, str]]:
     """What client and server say of each test, all of them at once. ends: places of client and server."""
-    started = []
-    for place, (client, server) in enumerate(ends):
-        port = 18700 + place
-        one = start(simulated, perftest.SERVER, server, client, port)
-        started.append((start(simulated, perftest.CLIENT, client, server, port), one))
-    return [(client.communicate(timeout=300)[0], server.communicate(timeout=300)[0]) for client, server in started]
+    ports = range(18700, 18700 + len(ends))
+    servers = [start(simulated, perftest.SERVER, *end[::-1], port) for end, port in zip(ends, ports, strict=True)]
+    clients = [start(simulated, perftest.CLIENT, *end, port) for end, port in zip(ends, ports, strict=True)]
+    both = zip(clients, servers, strict=True)
+    return [(client.communicate(timeout=300)[0], server.communicate(timeout=300)[0]) for client, server in both]
 
 
 def figures(simulated: Simulated, *ends: tuple[int, int]) -> list[float]:
@@ -86,7 +85,9 @@ def test_each_direction_has_its_own_figure(simulated: Simulated, fault: str, sen
 
 def test_a_rail_that_is_slow_in_both_directions_at_once(simulated: Simulated) -> None:
     with simulated.broken("both-slow"):
-        assert figures(simulated, (0, 2), (2, 0)) == [pytest.approx(0.6 * WHOLE, rel=0.01)] * 2
+        # A simulated transfer is 0.2 s long: where one program starts late, it had the rail alone for a part of it.
+        slowest = min(figures(simulated, (0, 2), (2, 0)) for _each in range(8))
+        assert slowest == [pytest.approx(0.6 * WHOLE, rel=0.01)] * 2
         assert figures(simulated, (0, 2)) == [pytest.approx(WHOLE, rel=0.01)]
 
 

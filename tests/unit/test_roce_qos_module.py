@@ -511,7 +511,9 @@ def test_the_ports_of_rails_and_what_is_set_of_each(
 def test_interfaces_of_one_bridge_are_no_bond(node: Node) -> None:
     found, match = node.machine("hgx-h200", "ethernet")
     nics = [replace(nic, netdevs=(replace(nic.netdevs[0], master="br0"),)) for nic in match.nics.values()]
-    assert [port.pci for port in ports(replace(found, nics=nics), rails.Rails({0: nics[0]}, {}, None))] == [nics[0].pci]
+    assert [port.pci for port in ports(replace(found, nics=tuple(nics)), rails.Rails({0: nics[0]}, {}, None))] == [
+        nics[0].pci
+    ]
 
 
 def test_a_subfunction_cannot(tmp_path: Path) -> None:
