@@ -127,7 +127,8 @@ def checked(call: Call, given: PlainView, polled: bool = False) -> Plain:
         said = {name: True for name in ("unreachable", "failed") if given.get(name)}
         return {**said, "msg": str(given.get("msg") or "")[: codec.LINE]}
     try:
-        kept = result_schema.check(call.module, given, background=call.seconds > 0)
+        # Without a job there is nothing to poll: this is the module's own result, and has to be whole.
+        kept = result_schema.check(call.module, given, background=polled or bool(given.get("ansible_job_id")))
     except codec.Invalid as error:
         return {"failed": True, "msg": f"{result_schema.SAID}{error}"}
     return kept or {"failed": True, "msg": f"{result_schema.SAID}it is empty"}

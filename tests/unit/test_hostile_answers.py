@@ -330,6 +330,7 @@ def campaign(cluster: Cluster, before: Any, says: Any, measured: Any) -> Play:
 
 @given(broken(BEFORE), broken(SAYS), broken(SLOW))
 @example({"nccl_benchmark_result": True}, {}, SLOW)
+@example({}, {}, [])
 @example({"nccl_benchmark_result": ["x"], "node_lock_result": 1}, {}, SLOW)
 @FEW
 def test_the_search_for_slow_nodes(before: Any, says: Any, measured: Any) -> None:
@@ -345,6 +346,7 @@ PROVEN = {**MEASURED, "evidence": {MEASURED["passed"][0]: ["445 GB/s", "nccl-tes
 @given(broken(BEFORE), broken(SAYS), broken(PROVEN))
 @example({"node_lock_result": True}, {}, None)
 @example({}, {}, MEASURED)
+@example({}, {}, [])
 @FEW
 def test_the_benchmark_between_nodes(before: Any, says: Any, measured: Any) -> None:
     outcome = campaign(Cluster(4, noise=False), before, says, measured).benchmark()
