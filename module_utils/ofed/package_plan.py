@@ -126,7 +126,7 @@ def _package(case: OfedCase) -> Tuple[Tuple[Finding, ...], bool]:
                 "find the container that",
             )
             fix += " loads it (crictl ps), and use the wanted release in its image; or install %s here" % want.package
-            return (PACKAGES.judge(want.package, "unknown", want.package, text, fix),), False
+            return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix),), False
     refresh = packages.refresh(case.system).argv
     words = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
     if words is not None and not good:
@@ -134,7 +134,7 @@ def _package(case: OfedCase) -> Tuple[Tuple[Finding, ...], bool]:
         text = "%s; installing it failed: %s" % (text, words)
         fix = "run %s install %s by hand, read its output, then run this again" % (tool, shlex.quote(_spec(case)))
     wanted = " ".join(filter(None, (want.package, want.version)))
-    finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, fix)
+    finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
     return (finding,), not good and want.manage and words is None
 
 
@@ -170,7 +170,7 @@ def _conflict(case: OfedCase) -> Tuple[Finding, List[str]]:
     fix = RUN if want.manage else "remove them, or set mofed_flavour to what this host has"
     said = ", ".join(others[:4]) + (" and %d more" % (len(others) - 4) if len(others) > 4 else "")
     state = "drift" if others else "ok"
-    return CONFLICT.judge("packages", state, "none but %s" % want.flavour, said or "none", fix), others
+    return CONFLICT.judge("packages", state, "none but %s" % want.flavour, said or "none", _MANAGER, fix), others
 
 
 def _hold(case: OfedCase, coming: bool, package: Sequence[Finding]) -> Plan:
@@ -190,7 +190,7 @@ def _hold(case: OfedCase, coming: bool, package: Sequence[Finding]) -> Plan:
     if words is not None and not good:
         text, commands = "%s (%s)" % (text, words), ()
         fix = "run %s by hand, read its output, then run this again" % _by_hand(case, targets)
-    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, fix, because=because)
+    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, fix, because=because)
     return Plan((finding,), commands=commands)
 
 
