@@ -11,14 +11,14 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
-from . import details, nccl_events, program_events, ras
+from . import nccl_events, program_events, ras, report_details
 from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
 from .folds import fold
 from .lines import LONGEST, Head, clock, decode, launcher_rank
 from .program_events import LABEL
-from .reader import StateLog, StateReader, _compiled
+from .reader import StateLog, StateReader
 from .state import Process
 from .table import Table, read_row
 
@@ -57,6 +57,8 @@ class Log(StateLog):
     rccl: it has lines of AMD's RCCL.
     """
 
+    DETAILS = (*StateLog.DETAILS, *report_details.OF_REPORTS)
+
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
@@ -64,7 +66,6 @@ class Log(StateLog):
         self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
-        self.details = _compiled((*details.OF_WARNINGS, *details.OF_REPORTS))
 
 
 class Reader(StateReader):

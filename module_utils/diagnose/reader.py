@@ -8,9 +8,9 @@ All that is stored has a limit, and what is beyond it is counted. ``log_reader``
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from . import details, nccl_events
+from . import nccl_events, warning_details
 from .event import Detail, Event, Group, Occurrence
 from .facts import Fact, may_read
 from .facts import read as read_fact
@@ -33,12 +33,14 @@ class StateLog:
     groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
     """
 
+    DETAILS: Sequence[Detail] = warning_details.OF_WARNINGS
+
     def __init__(self) -> None:
         self.sources: List[str] = []
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-        self.details = _compiled(details.OF_WARNINGS)
+        self.details = _compiled(self.DETAILS)
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return the stored occurrences of all events."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
-    details,
     facts,
     log_reader,
     nccl_events,
@@ -125,7 +124,7 @@ def test_each_pattern_names_a_known_event() -> None:
     rows = (*program_events.SPECIFIC, *program_events.GENERAL)
     names = {name for _marks, name, _pattern in rows} | {name for name, _pattern in nccl_events.PATTERNS}
     assert names - {*program_events.BY_ID, "quoted"} == set()
-    events = {detail.event for detail in (*details.OF_WARNINGS, *details.OF_REPORTS)}
+    events = {detail.event for detail in log_reader.Log.DETAILS}
     assert events - set(program_events.BY_ID) == set()
 
 
