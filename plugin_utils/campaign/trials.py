@@ -250,16 +250,14 @@ def busbw_of(given: PlainView) -> tuple[float | None, str]:
     A figure counts where the module has judged it against its bar, which it does of one job over all of its hosts, over
     a transport that is proven.
     """
-    drifted = [one for one in given.get("findings", ()) if one["check"] == perf.BUSBW.id and one["state"] == "drift"]
-    judged = drifted or any(name.startswith(perf.BUSBW.id) for name in given.get("passed", ()))
-    roots = [one for one in given.get("findings", ()) if one["because"] is None and one["state"] != "ok"]
+    drifted = [one for one in given["findings"] if one["check"] == perf.BUSBW.id and one["state"] == "drift"]
+    judged = drifted or any(name.startswith(perf.BUSBW.id) for name in given["passed"])
+    roots = [one for one in given["findings"] if one["because"] is None and one["state"] != "ok"]
     first = next((one for one in roots if one["check"] != perf.BUSBW.id), None)
     said = "" if first is None else "%s: %s" % (first["check"], first["have"] or "nothing")
-    # A broken node's result may lack any key.
-    busbw = given.get("busbw")
-    if not judged or busbw is None:
+    if not judged or given["busbw"] is None:
         return None, (said or "no figure that was judged")[:_SAID]
-    return float(busbw), said[:_SAID]
+    return float(given["busbw"]), said[:_SAID]
 
 
 def of_rails(test: Test, sent: Mapping[tuple[str, int], PlainView], failure: str) -> Result:
