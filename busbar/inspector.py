@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +21,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector i
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
 from .command_line import complain
 from .job_files import JobFilesError, open_regular, screen, walk
 
+# A sparse file of a job's owner must not hold a nightly run for hours.
+_MOST_BYTES = 8 << 30
 STOPPED, SLOW, OK, NOT_KNOWN = "stopped", "slow", "ok", "unknown"
 
 
@@ -43,11 +47,17 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
 def load(directory: Path, since: int = 0) -> Collector:
     """Read the records below a directory, those since a time (microseconds). Raises JobFilesError, OSError."""
     collector = Collector(since)
+    room = _MOST_BYTES
     for path in walk(directory):
         try:
             with open_regular(path) as stream:
+                if os.fstat(stream.fileno()).st_mtime * 1e6 < since:
+                    continue
                 # A longer line is refused in parts.
                 while line := stream.readline(MOST_LINE + 1):
+                    room -= len(line)
+                    if room < 0:
+                        raise JobFilesError(f"{directory} has more than {_MOST_BYTES >> 30} GiB; name that of one job")
                     collector.add_line(line.decode("utf-8", "replace"))
         except OSError:
             collector.refused += 1
@@ -64,7 +74,7 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if judgement.late:
         first_late = judgement.late[0]
         return SLOW, f"the others wait for rank {first_late.rank} on {first_late.process.host}"
-    if judgement.missing or judgement.refused or not judgement.compared:
+    if findings(judgement):
         return NOT_KNOWN, "no rank is late in the records, and some are missing"
     return OK, f"no rank is late in {judgement.compared} collectives"
 
@@ -76,7 +86,10 @@ def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
         f"busbw: {figure.host}: {figure.operation}: {figure.busbw:.1f} GB/s (median of {figure.records})"
         for figure in judgement.figures
     ]
-    facts = f"{judgement.records} records, {judgement.communicators} communicators of up to {judgement.ranks} ranks"
+    facts = (
+        f"{counted(judgement.records, 'record')}, {counted(judgement.communicators, 'communicator')}"
+        f" of up to {counted(judgement.ranks, 'rank')}"
+    )
     if judgement.figures:
         most = max(judgement.figures, key=lambda figure: figure.records * figure.operation.size)
         facts += f", {most.operation} {most.busbw:.0f} GB/s busbw on {most.host}"

@@ -30,11 +30,11 @@ def add(hosts: Mapping[str, HostResult], directory: Path, now: float) -> dict[st
     for host in hosts:
         names.setdefault(host.partition(".")[0], []).append(host)
     found = dict(hosts)
-    for name, figure in _largest(collector).items():
+    for name, largest in _largest(collector).items():
         matches = [name] if name in hosts else names.get(name.partition(".")[0], [])
         if len(matches) == 1:
             [host] = matches
-            series = {f"{PREFIX}{printable(str(one.operation))}": _plain(one, now) for one in figure}
+            series = {f"{PREFIX}{printable(str(one.operation))}": _plain(one, now) for one in largest}
             found[host] = replace(found[host], busbw={**found[host].busbw, **series})
     return found
 

@@ -21,8 +21,10 @@ from ..core.size import size_text
 MOST_LINE, _MOST_NAME = 1 << 16, 255
 # Collectives of a rank that are compared with those of others: the last ones.
 WINDOW = 512
-# Ranks of all communicators, and kinds of collectives of all hosts, that are counted.
-_MOST_MEMBERS, _MOST_FIGURES = 32768, 32768
+# Ranks of all communicators, kinds of collectives, and these of all hosts, that are counted.
+_MOST_MEMBERS, _MOST_OPERATIONS, _MOST_FIGURES = 32768, 32768, 32768
+# GB/s; less is not a bandwidth.
+_LEAST_BUSBW = 0.001
 # A rank is late if the others lose at least this share of their time in collectives, most of it for this one rank,
 # and this many microseconds a collective on average where they wait. Below it are imbalance and kernel start.
 LOST, OF_ALL, LEAST_WAIT = 0.5, 0.8, 1000
@@ -126,7 +128,11 @@ class Figure(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """late: one for each process, the longest wait first.   missing: by communicator.   refused: lines not read."""
+    """late: one for each process, the longest wait first.   missing: by communicator.   refused: lines not read.
+
+    compared: collectives.   uncompared: communicators without one that all ranks have recorded.
+    future: ranks whose records are dated in the future.
+    """
 
     late: Sequence[LateRank]
     behind: Sequence[BehindRank]
@@ -137,6 +143,8 @@ class Judgement(NamedTuple):
     records: int
     refused: int
     compared: int
+    uncompared: int
+    future: int
 
 
 def parse_record(line: str) -> Optional[Record]:
@@ -239,25 +247,28 @@ class Collector:
         if record.time < self.since:
             return
         member = self.members.get(record.communicator, {}).get(record.rank)
+        has_room = member is not None or self.count < _MOST_MEMBERS
+        if not has_room or (record.operation not in self.operations and len(self.operations) >= _MOST_OPERATIONS):
+            self.refused += 1
+            return
         if member is None:
-            if self.count >= _MOST_MEMBERS:
-                self.refused += 1
-                return
             self.count += 1
             member = self.members.setdefault(record.communicator, {})[record.rank] = _Member(record)
         self.records += 1
         member.add(record, self.operations.setdefault(record.operation, len(self.operations)))
         key = (record.process.host, record.operation)
-        if record.busbw > 0 and (key in self.figures or len(self.figures) < _MOST_FIGURES):
+        if record.busbw >= _LEAST_BUSBW and (key in self.figures or len(self.figures) < _MOST_FIGURES):
             steps = self.figures.setdefault(key, {})
             step = round(math.log(record.busbw, 1.02))
             steps[step] = steps.get(step, 0) + 1
 
 
 def judge(collector: Collector, now: int) -> Judgement:
-    """Return what the records show.   now: microseconds since 1970, by the clock of the hosts."""
-    newest = max((one.time for members in collector.members.values() for one in members.values()), default=0)
-    compared = 0
+    """Return what the records show.   now: microseconds since 1970."""
+    times = [member.time for members in collector.members.values() for member in members.values()]
+    # A date in the future, of a clock that is wrong, would hide a stop.
+    newest = max((time for time in times if time <= now + QUIET), default=0)
+    compared = uncompared = 0
     late: List[LateRank] = []
     behind: List[BehindRank] = []
     missing: Dict[str, Missing] = {}
@@ -268,20 +279,23 @@ def judge(collector: Collector, now: int) -> Judgement:
             missing[communicator] = Missing(ranks - len(members), first)
         found, count = _late(communicator, members, list(collector.operations))
         compared += count
+        uncompared += ranks > 1 and not count
         late += found
         if now - newest >= QUIET:
             behind += _behind(communicator, members, (now - newest) // 1000000)
     sizes = [max(member.ranks for member in members.values()) for members in collector.members.values()]
     return Judgement(
-        list({one.process: one for one in sorted(late, key=lambda one: one.lost)}.values())[::-1],
-        behind,
-        figures(collector),
-        missing,
-        max(sizes, default=0),
-        len(sizes),
-        collector.records,
-        collector.refused,
-        compared,
+        late=list({one.process: one for one in sorted(late, key=lambda one: one.lost)}.values())[::-1],
+        behind=behind,
+        figures=figures(collector),
+        missing=missing,
+        ranks=max(sizes, default=0),
+        communicators=len(sizes),
+        records=collector.records,
+        refused=collector.refused,
+        compared=compared,
+        uncompared=uncompared,
+        future=sum(time > now + QUIET for time in times),
     )
 
 
@@ -344,7 +358,7 @@ def findings(judgement: Judgement) -> List[Finding]:
     source = "NCCL Inspector"
     found = []
     for late in judgement.late:
-        have = "the others wait %.1f ms for it, in %d of %d collectives (%s): %.0f %% of their time there" % (
+        have = "the others wait %.1f ms for it in %d of %d collectives (%s): %.0f %% of their time in them" % (
             late.wait / 1000,
             late.waits,
             late.compared,
@@ -353,17 +367,20 @@ def findings(judgement: Judgement) -> List[Finding]:
         )
         found.append(LATE.judge(_subject(late), "drift", "all ranks enter together", have, source))
     for behind in judgement.behind:
-        have = "its last collective is %d, and nothing since %d s" % (behind.number, behind.quiet)
+        have = "its last collective is %d; no rank has finished another for %d s" % (behind.number, behind.quiet)
         found.append(BEHIND.judge(_subject(behind), "drift", "collective %d" % behind.most, have, source))
     for communicator, missing in judgement.missing.items():
-        have = "no record of %d ranks, the first is rank %d" % missing
+        have = "%d of its ranks have no record, the first is rank %d" % missing
         found.append(READABLE.judge("communicator %s" % communicator, "unknown", "records of all ranks", have, source))
-    if judgement.refused:
-        have = "%d lines were not read" % judgement.refused
-        found.append(READABLE.judge("the files", "unknown", "records", have, source))
-    if not judgement.compared:
-        have = "no collective with records of two ranks"
-        found.append(READABLE.judge("the job", "unknown", "collectives of several ranks", have, source))
+    for count, have in (
+        (judgement.refused, "lines or files that were not read: %d"),
+        (judgement.uncompared, "communicators without a collective that all ranks have recorded: %d"),
+        (judgement.future, "ranks with records of the future, whose clock is wrong: %d"),
+        (not judgement.compared and not judgement.uncompared, "no collective of several ranks"),
+    ):
+        if count:
+            text = have % count if "%" in have else have
+            found.append(READABLE.judge("the job", "unknown", "records of all ranks", text, source))
     return worst_first(found)
 
 

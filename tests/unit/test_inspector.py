@@ -28,14 +28,17 @@ def line(rank: int, number: int, duration: int = 500, ranks: int = 2, **more: An
     return json.dumps(
         {
             "header": {"id": more.pop("communicator", "0xa"), "rank": rank, "n_ranks": ranks, "nnodes": ranks},
-            "metadata": {"dump_timestamp_us": NOW, "hostname": f"n{rank}", "pid": 100 + rank},
+            "metadata": {"dump_timestamp_us": more.pop("time", NOW), "hostname": f"n{rank}", "pid": 100 + rank},
             "coll_perf": {**values, "coll_busbw_gbs": size / duration / 1000, "coll_proto": "Simple", **more},
         }
     )
 
 
 class Case(NamedTuple):
-    """durations: of each rank's collectives, in microseconds.   late, behind: ranks.   minutes: since the last."""
+    """durations: of each rank's collectives, in microseconds.   late, behind: ranks.   minutes: since the last.
+
+    future: ranks whose clock is a day fast.
+    """
 
     durations: dict[int, list[int]]
     verdict: str
@@ -43,6 +46,7 @@ class Case(NamedTuple):
     behind: tuple[int, ...] = ()
     ranks: int = 2
     minutes: int = 0
+    future: tuple[int, ...] = ()
 
 
 EVEN, WAITS = [500] * 40, [500] * 30 + [20_500] * 10
@@ -59,6 +63,11 @@ CASES = {
     "ended": Case({0: EVEN, 1: EVEN}, command.OK, minutes=60),
     "no record of a rank": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, ranks=3),
     "one rank": Case({0: EVEN}, command.NOT_KNOWN, ranks=1),
+    "no collective in common": Case({0: EVEN * 30, 1: EVEN}, command.NOT_KNOWN),
+    "stopped, and a clock is wrong": Case(
+        {0: EVEN, 1: EVEN[:39]}, command.STOPPED, behind=(1,), minutes=5, future=(0,)
+    ),
+    "a wrong clock": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, minutes=60, future=(0,)),
     "more than the window": Case({0: WAITS + EVEN * 20, 1: EVEN * 21}, command.OK),
 }
 
@@ -68,7 +77,8 @@ def test_the_rank_that_the_others_wait_for(case: Case) -> None:
     collector = inspector.Collector()
     for rank, durations in case.durations.items():
         for number, duration in enumerate(durations):
-            collector.add_line(line(rank, number, duration, case.ranks))
+            day = 24 * 60 * MINUTE * (rank in case.future)
+            collector.add_line(line(rank, number, duration, case.ranks, time=NOW + day))
     found = inspector.judge(collector, NOW + case.minutes * MINUTE)
     assert command.verdict(found)[0] == case.verdict
     assert tuple(late.rank for late in found.late) == case.late
@@ -76,7 +86,7 @@ def test_the_rank_that_the_others_wait_for(case: Case) -> None:
     assert {finding.state for finding in inspector.findings(found)} == {
         command.OK: set(),
         command.NOT_KNOWN: {"unknown"},
-    }.get(case.verdict, {"drift"})
+    }.get(case.verdict, {"drift", *(["unknown"] if case.future else [])})
 
 
 def test_a_process_is_named_once_and_figures_are_medians() -> None:
