@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIE
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 # RDMA MTU where the inventory names none.
 MTU = 4096
@@ -49,10 +49,6 @@ class Pairs:
 
     passes: tuple[Mapping[str, tuple[Session, ...]], ...] = ()
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
-
-    def sessions_of(self, host: str) -> list[list[Plain]]:
-        """Return the host's sessions of each pass, for its module."""
-        return [[dict(session.__dict__) for session in one.get(host, ())] for one in self.passes]
 
 
 def plan(candidates: Sequence[Candidate], limit: int) -> Pairs:

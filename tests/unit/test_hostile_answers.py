@@ -209,8 +209,8 @@ def test_who_tests_with_whom(said: Any) -> None:
     hosts = variables(said)
     planned = rail_pairs.plan([rail_pairs.candidate(host, hosts[host], True, False) for host in HOSTS], 2)
     for host in HOSTS:
-        for sessions in planned.sessions_of(host):
-            for session in sessions:
+        for sessions in planned.passes:
+            for session in (dict(session.__dict__) for session in sessions.get(host, ())):
                 result_schema.session(session)
                 words = perftest.argv(perftest.session_of(session), perftest.Port("mlx5_0", 1, 3), "bw", OPTIONS)
                 assert not any(word.startswith("-") for word in words[-1:] if session["role"] == "client")
