@@ -52,7 +52,6 @@ _NUMBERS = {
     **dict.fromkeys("feg", r"(?:-?[0-9.]{1,40}(?:e[-+][0-9]{1,3})?|-?nan|-?inf)"),
     "%": r"%",
 }
-_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z")
 _VALUE = re.compile(r"(?:0x)?[0-9][0-9a-f]*")
 
 
@@ -76,16 +75,6 @@ class ReleaseRange:
 
     releases: Tuple[str, ...]
     recognised: int
-
-    def holds(self, version: str) -> bool:
-        """Return whether a release, of RELEASES or between two of them, can be the one. Raises ValueError.
-
-        A release that is not tagged may have every form of the tags on either side of it.
-        """
-        number = _number(version)
-        below = [release for release in RELEASES if _number(release) <= number][-1:] or RELEASES[:1]
-        above = [release for release in RELEASES if _number(release) >= number][:1] or RELEASES[-1:]
-        return any(release in self.releases for release in (*below, *above))
 
 
 class _Matcher:
@@ -149,30 +138,45 @@ def lookup(text: str) -> List[Format]:
     return [row for row, _releases in _matching_formats(text)]
 
 
-def release_range(messages: Iterable[Tuple[str, str]]) -> ReleaseRange:
-    """Return the releases that print all messages of one process or host.
+class ReleaseEvidence:
+    """Releases that print all messages of one log. Later messages of a kind that is known cost a lookup."""
 
-    messages: place as NCCL prints it before a warning (``misc/socket.cc:58``, ``init.cc:9 (func)``; else ""), and text.
-    """
-    places = _table().places
-    releases, recognised = ALL, 0
-    kinds: Set[str] = set()
-    for place, text in messages:
+    def __init__(self) -> None:
+        self._releases, self._recognised = ALL, 0
+        self._kinds: Set[str] = set()
+
+    def add(self, place: str, text: str) -> None:
+        """Take a message in.
+
+        place: as NCCL prints it before a warning (``misc/socket.cc:58``, ``init.cc:9 (func)``; else "").
+        """
         name, _colon, behind = place[:_LONGEST].partition(":")
-        for kind, bits in ((name, places.get(name, ALL)), ("(", _with_function() if behind.endswith(")") else ALL)):
-            if bits != ALL and kind not in kinds:
-                kinds.add(kind)
-                releases, recognised = releases & bits, recognised + 1
+        for kind, bits in (
+            (name, _table().places.get(name, ALL)),
+            ("(", _with_function() if behind.endswith(")") else ALL),
+        ):
+            if bits != ALL and kind not in self._kinds:
+                self._kinds.add(kind)
+                self._narrow(bits)
         kind = _VALUE.sub("", text[:_LONGEST])
-        if kind in kinds or len(kinds) >= _KINDS:
-            continue
-        kinds.add(kind)
+        if kind in self._kinds or len(self._kinds) >= _KINDS:
+            return
+        self._kinds.add(kind)
         bits = 0
         for _row, of_row in _matching_formats(text):
             bits |= of_row
         if bits not in (0, ALL):
-            releases, recognised = releases & bits, recognised + 1
-    return ReleaseRange(tuple(release for i, release in enumerate(RELEASES) if releases >> i & 1), recognised)
+            self._narrow(bits)
+
+    def _narrow(self, releases: int) -> None:
+        self._releases &= releases
+        self._recognised += 1
+
+    @property
+    def range(self) -> ReleaseRange:
+        """Return what is known so far."""
+        found = tuple(release for i, release in enumerate(RELEASES) if self._releases >> i & 1)
+        return ReleaseRange(found, self._recognised)
 
 
 def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
@@ -201,13 +205,6 @@ def _bits(row: Format) -> int:
 def _with_function() -> int:
     """Return the releases that print a function behind the place of a warning."""
     return ALL & ALL << RELEASES.index(_FUNCTION_SINCE)
-
-
-def _number(version: str) -> Tuple[int, ...]:
-    """Return ``2.28.9`` as (2, 28, 9). Raises ValueError."""
-    if _VERSION.match(version) is None:
-        raise ValueError("not a release of NCCL: %r" % version[:40])
-    return tuple(int(part) for part in version.split("."))
 
 
 @lru_cache(maxsize=None)

@@ -16,7 +16,8 @@ from .event import Event
 from .facts import Fact
 from .facts import read as read_fact
 from .folds import fold
-from .lines import LONGEST, Head, clock, decode, launcher_rank
+from .formats import ReleaseEvidence
+from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader
 from .state import Process
@@ -54,7 +55,7 @@ class Log(StateLog):
     """Everything that is known of a log. table: of nccl-tests.   ras: reports of RAS.   binary: lines with zero bytes.
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
-    rccl: it has lines of AMD's RCCL.
+    rccl: it has lines of AMD's RCCL.   releases: by the forms of its messages, up to a line that names the release.
     """
 
     DETAILS = (*StateLog.DETAILS, *report_details.OF_REPORTS)
@@ -66,6 +67,7 @@ class Log(StateLog):
         self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
+        self.releases = ReleaseEvidence()
 
 
 class Reader(StateReader):
@@ -85,10 +87,25 @@ class Reader(StateReader):
         self._last_error: Optional[int] = None
         self._error_lines = 0
         self._last_rank: Optional[int] = None
+        self._named = False
 
     def source(self, name: str) -> None:
         super().source(name)
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
+
+    def _info(self, record: Record, line: bytes) -> None:
+        super()._info(record, line)
+        self._compare(record)
+
+    def _warning(self, record: Record) -> None:
+        super()._warning(record)
+        self._compare(record)
+
+    def _compare(self, record: Record) -> None:
+        """Compare a record with NCCL's formats until a line names the release."""
+        self._named = self._named or bool(self._last_process and self._last_process.versions)
+        if not self._named:
+            self.log.releases.add(record.head.place, record.text)
 
     def _other(self, line: bytes) -> None:
         log = self.log

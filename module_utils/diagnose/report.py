@@ -12,6 +12,7 @@ from . import engine, network, waits
 from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
 from .engine import REPORTED
 from .event import Group
+from .formats import RELEASES
 from .jobs import Job, nodes_of
 from .judge import Result
 from .log_reader import Log
@@ -97,6 +98,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "processes": len(job.processes),
         "hosts": job.hosts,
         "nccl": list(job.versions),
+        "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
         "ranks": None if world is None else world.ranks,
@@ -120,6 +122,13 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "algorithms": algorithms,
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }  # fmt: skip
+
+
+def _between(log: Log, job: Job) -> List[str]:
+    """Return the oldest and the newest release that print all messages, where no line names one."""
+    found = log.releases.range
+    known = bool(job.versions or log.table.library or not found.recognised or not found.releases)
+    return [] if known else [found.releases[0], found.releases[-1]]
 
 
 def _all_or_none(values: Sequence[Optional[bool]]) -> Optional[bool]:
@@ -196,7 +205,9 @@ def _program(program: Any) -> Dict[str, Any]:
 
 def facts_line(log: Log, job: Job) -> str:
     """Return the facts of a job in one line: release, ranks, nodes, network, GPUDirect RDMA, HCAs."""
-    parts = ["NCCL %s" % (", ".join(job.versions) or log.table.library or "release unknown")]
+    between = " to ".join(sorted({*_between(log, job)}, key=RELEASES.index))
+    between = between and "%s (inferred)" % between
+    parts = ["NCCL %s" % (", ".join(job.versions) or log.table.library or between or "release unknown")]
     ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
     if ranks:
         here = len(present(job)) if job.world is not None else ranks
