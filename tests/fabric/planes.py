@@ -32,15 +32,7 @@ PROGRAMS = {
     "ibnetdiscover": "infiniband-diags",
     "setpriv": "util-linux",
 }
-TOOLS = (
-    "ibnetdiscover",
-    "iblinkinfo",
-    "ibqueryerrors",
-    "perfquery",
-    "saquery",
-    "sminfo",
-    "smpquery",
-)
+TOOLS = ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "saquery", "sminfo", "smpquery")
 # Else what has happened is in the log only once there is enough of it, and a standby waits for most of a minute.
 CONF = """\
 force_log_flush TRUE
@@ -106,11 +98,7 @@ class Manager:
         self.top.mkdir(exist_ok=True)
         self.log = self.top / "log"
         self.log.unlink(missing_ok=True)
-        environment = {
-            **plane.environment(node),
-            "OSM_CACHE_DIR": str(self.top),
-            "OSM_TMP_DIR": str(self.top),
-        }
+        environment = {**plane.environment(node), "OSM_CACHE_DIR": str(self.top), "OSM_TMP_DIR": str(self.top)}
         (self.top / "conf").write_text(CONF)
         argv = [
             _program("opensm"),

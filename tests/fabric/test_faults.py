@@ -490,9 +490,7 @@ def test_names_tell_nothing(fabric: Site) -> None:
     plane.swap(*ports)
     plane.settle()
     expected = Expected(
-        "swapped",
-        ("node003", "node005"),
-        ("node003 rail 0", "node005 rail 1", *(at(odd, port) for port in ports)),
+        "swapped", ("node003", "node005"), ("node003 rail 0", "node005 rail 1", *(at(odd, port) for port in ports))
     )
     sweeps = fabric.look()
     compare(fabric.judge(sweeps), [expected])

@@ -132,9 +132,7 @@ class Built:
         master = next(iter([*own, *masters]), "")
         keys = {node: self.pkeys[node] for node in reached if node in self.pkeys}
         return Sweep(
-            *(master, host, f"mlx5_{rail}", 1, at, 1.0, "infiniband-diags", managers, nodes),
-            pkeys=keys,
-            complete=True,
+            *(master, host, f"mlx5_{rail}", 1, at, 1.0, "infiniband-diags", managers, nodes), pkeys=keys, complete=True
         )
 
     def port_guid(self, node: str) -> str:
@@ -178,12 +176,7 @@ class Built:
 
 
 def build(
-    hosts: int = 8,
-    rails: int = 4,
-    leaves: int = 2,
-    spines: int = 2,
-    each: int | None = None,
-    apart: bool = False,
+    hosts: int = 8, rails: int = 4, leaves: int = 2, spines: int = 2, each: int | None = None, apart: bool = False
 ) -> Built:
     """Rail-optimised: of each rail ``leaves`` leaves, every leaf with ``each`` cables to each of the spines.
 

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    Host,
-    Output,
-    ParseError,
-    ToolHung,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolHung
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
@@ -241,14 +236,7 @@ def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pyt
 
 # -- the module ------------------------------------------------------------------------------------------------------
 
-GIVEN = {
-    "devices": [],
-    "seconds": 60.0,
-    "counters": True,
-    "partitions": False,
-    "known": [],
-    "dumps": "",
-}
+GIVEN = {"devices": [], "seconds": 60.0, "counters": True, "partitions": False, "known": [], "dumps": ""}
 
 
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
@@ -263,10 +251,7 @@ def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
         result_schema.check("ib_fabric_info", result)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"seconds": 0.0}, {"seconds": 1e9}, {"dumps": "/x", "devices": ["a:1"]}],
-)
+@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"seconds": 1e9}, {"dumps": "/x", "devices": ["a:1"]}])
 def test_options_that_contradict_each_other_are_refused(node: Node, wrong: dict[str, object]) -> None:
     with pytest.raises(ParseError):
         ib_fabric_info.work(node(), {**GIVEN, **wrong}, False)

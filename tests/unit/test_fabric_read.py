@@ -81,10 +81,7 @@ def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[
 
 
 def whole() -> sweep.Sweep:
-    managers = (
-        subnet_manager.parse_sminfo(said("sminfo.txt")),
-        subnet_manager.parse_records(said("saquery-smir.txt")),
-    )
+    managers = (subnet_manager.parse_sminfo(said("sminfo.txt")), subnet_manager.parse_records(said("saquery-smir.txt")))
     return of(topology(), links(), *managers, counters=counters())
 
 

@@ -264,13 +264,7 @@ def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:
     rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
     last = a_record(hosts={"d": Host((rail,), BOOT), "e": Host((rail,), BOOT)})
     found, silent = fabric_run.known_hosts("abcde", run, last)
-    assert found == {
-        "a": Host((rail,), BOOT),
-        "b": Host(),
-        "c": Host(),
-        "d": Host((rail,)),
-        "e": Host((rail,)),
-    }
+    assert found == {"a": Host((rail,), BOOT), "b": Host(), "c": Host(), "d": Host((rail,)), "e": Host((rail,))}
     # e is no host of the run.
     assert silent == {"c", "d"}
     assert fabric_run.known_hosts("d", run, None) == ({"d": Host()}, {"d"})

@@ -7,11 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    Finding,
-    from_dict,
-    worst_first,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import READABLE
 

@@ -56,10 +56,7 @@ _JSON = json.dumps({"Device #1": {"tlv_configuration": {"AN_ODD_ONE": {"next_val
 
 @pytest.mark.parametrize(
     ("on_json", "told"),
-    [
-        (f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")),
-        ("echo '-E- invalid argument: -j'; exit 3", None),
-    ],
+    [(f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")), ("echo '-E- invalid argument: -j'; exit 3", None)],
 )
 def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: str, told: Value | None) -> None:
     table = f"cat <<'END'\n{NEW}\nEND"

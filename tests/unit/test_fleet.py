@@ -145,9 +145,7 @@ def stolen(number: int) -> RailInfo:
 SUBNETS: dict[str, Edit] = {
     "a short prefix on one rail": on(3, addresses=("10.19.0.4/16",)),
     "a short prefix on all": lambda one: {"addresses": (f"10.{16 + one.number}.0.4/12",)},
-    "two rails swapped": lambda one: {
-        "addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",),
-    },
+    "two rails swapped": lambda one: {"addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",)},
 }
 THIRD = member(3)
 assert THIRD.info is not None
@@ -155,9 +153,7 @@ SWAPPED = [replace(one, pci=f"0000:{0x40 - one.number:02x}:00.0") for one in THI
 OTHER = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
 INFINIBAND: dict[str, Any] = {"link_layer": "InfiniBand", "address": None, "addresses": (), "qos": "", "guids": {}}
 LIAR = of_info(
-    member(9, hostname="n1", kernel="x", rails=2),
-    rails=tuple(map(stolen, range(1, 100))),
-    gpus=("GPU-1-1", "GPU-2-1"),
+    member(9, hostname="n1", kernel="x", rails=2), rails=tuple(map(stolen, range(1, 100))), gpus=("GPU-1-1", "GPU-2-1")
 )
 ODD = member(3, always(mtu=1500, firmware="28.39.1002"))
 RACKS = {"rack1": ["node01", "node02"], "rack2": ["node03", "node04"], "all": [f"node0{n}" for n in range(1, 6)]}
