@@ -26,7 +26,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
     merge,
     subnet_manager,
     sweep,
-    tool_output,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
@@ -164,21 +163,6 @@ def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> No
     assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
 
 
-@pytest.mark.parametrize(
-    ("text", "speed"),
-    [
-        ("2.5 Gbps", "SDR"),
-        ("10.0 Gbps", "QDR"),
-        ("10.0 Gbps (FDR10)", "FDR10"),
-        ("106.25 Gbps", "NDR"),
-        ("212.5 Gbps", "XDR"),
-        ("undefined (16)", None),
-    ],
-)
-def test_lanes_are_named_by_their_rate(text: str, speed: str | None) -> None:
-    assert tool_output.lane(text) == speed
-
-
 # -- one tool --------------------------------------------------------------------------------------------------------
 
 
@@ -199,16 +183,6 @@ def test_managers() -> None:
     # Two masters: no one of them is the plane's.
     masters = of(subnet_manager.parse_records(said("saquery-smir.txt") + second.replace(".2", ".3")))
     assert (masters.plane, len(masters.managers)) == ("", 2)
-
-
-def test_keys_and_node_of_a_port() -> None:
-    assert subnet_manager.parse_pkeys(said("smpquery-pkeys.txt")) == (0xFFFF,)
-    assert subnet_manager.parse_node_guid(said("smpquery-nodeinfo.txt")) == HOST[1]
-    for wrong in ("", "   0: 0xffff\n64 pkeys capacity for this port\n", "nonsense\n"):
-        with pytest.raises(ParseError):
-            subnet_manager.parse_pkeys(wrong)
-    with pytest.raises(ParseError):
-        subnet_manager.parse_node_guid("# Node info: Lid 1\n")
 
 
 # -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
@@ -282,29 +256,6 @@ def files(change: Change = str) -> sweep.Sweep:
 UNKNOWN = "\x1b[2Jsomething {{ else }}\n" * 9
 FAKE = f'x" 9 9[  ] ==( 1X 2.5 Gbps Active/ LinkUp)==> 0x{"f" * 16} 9 9[  ] "y" ( )'
 SUM = "ibwarn: [7] print_errors: IB_GSI_PORT_COUNTERS query failed on leaf1, Lid 2 port 255\n"
-UNHEALTHY = (
-    "# NodeGUID, PortNum, NodeDesc, PeerNodeGUID, PeerPortNum, PeerNodeDesc, {BadCond1, ...}, TimeStamp\n"
-    '0x0011223344550001, 25, "spine, \\"3\\"", 0x0055667788990001, 25, "leaf", {FLAPPING, SET_ERR}, Fri Mar 20\n'
-    '0x0011223344550002, 900, "leaf", 0x0055667788990001, 25, "spine", {FLAPPING}, Fri Mar 20 01:13\n'
-)
-DASHES = "-" * 79
-PM = f"""{DASHES}
-Port=1 Lid=0x0007 GUID=0x{HOST[1]} Device=4123 Port Name=node001/U1/P1
-{DASHES}
-link_down_counter=0x2
-symbol_error_counter=0xff
-symbol_error_counter_extended=0x3e8
-port_xmit_discard=0x0
-port_xmit_data_extended=NA
-excessive_buffer_errors=0x1
-retransmission_per_sec=1.5
-{DASHES}
-Port=1 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P1
-{DASHES}
-vl15_dropped=0x4
-port_rcv_errors=soon
-Port=255 Lid=0x0002 GUID=0x{LEAF1} Device=53232 Port Name=leaf1/P255
-"""
 NO_RESPONSE = "START_ERRORS_DISCOVERY\nScope,Summary\nPORT,no response\nEND_ERRORS_DISCOVERY\n"
 LOSSY = "lossy/"
 # What is read of an output that is changed.
@@ -389,8 +340,8 @@ READ: dict[str, tuple[Base, Base]] = {
     "errors alone": (lambda: of(topology(), counters=counters()[:1]), lambda: of(topology())),
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
-    "unhealthy ports": (lambda: joined(UNHEALTHY), sweep.Sweep),
-    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), PM), lambda: of(topology())),
+    "unhealthy ports": (lambda: joined(said("opensm-unhealthy-ports.txt")), sweep.Sweep),
+    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), said("ibdiagnet2.pm.txt")), lambda: of(topology())),
     **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
@@ -545,41 +496,6 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     assert found.problems
 
 
-# -- subnet managers' logs, unhealthy ports, HCAs with two ports ------------------------------------------------------
-
-
-def _log(*lines: tuple[str, str]) -> str:
-    return "".join(f"{when} 717944 [EC430700] 0x01 -> {text}\n" for when, text in lines)
-
-
-TIMEOUT = "sm_mad_ctrl_send_err_cb: ERR 3113: MAD completed in error (IB_TIMEOUT): SubnGet(SMInfo)"
-START, STOP = "OpenSM 5.19.0.MLNX", "Exiting SM"
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([("Mar 11 19:32:26", TIMEOUT), ("Mar 11 19:32:27", TIMEOUT)], {"ERR 3113": 2}),
-        ([("Mar 11 19:32:26", TIMEOUT), ("Mar 13 19:32:27", "SUBNET UP")], {}),
-        ([("Dec 31 23:59:59", TIMEOUT), ("Jan  1 00:00:01", "SUBNET UP")], {"ERR 3113": 1}),
-        ([("Mar 11 19:32:26", STOP)], {sweep.EXITED: 1}),
-        ([("Mar 11 19:32:26", STOP), ("Mar 11 19:33:00", START)], {}),
-        ([("Feb 29 09:00:00", "nvlsm_x: ERR ABCD: Link is not trained")], {"ERR ABCD": 1}),
-        ([("Mar 41 19:32:26", TIMEOUT)], {"ERR 3113": 1}),
-        ([("Mar 11 19:32:26", "umad_receiver: note about ERR handling"), ("Mar 11 19:32:26", START)], {}),
-    ],
-)
-def test_events_of_a_managers_log_are_recent_errors_and_its_exit(
-    lines: list[tuple[str, str]], expected: dict[str, int]
-) -> None:
-    text = _log(*lines) + "                        Method 0x1, Attr 0x20, TID 0x11f51\n"
-    problems: list[Problem] = []
-    found = dumps.join(dumps.parse(text, "log", problems), problems, at=0)
-    assert {event.code: event.count for event in found.events} == expected
-    assert not problems
-    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
-
-
 LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
 
 
@@ -612,20 +528,6 @@ ONE = a_sweep()
 
 def data() -> dict[str, Any]:
     return dict(json.loads(json.dumps(sweep.to_dict(ONE))))
-
-
-def test_what_travels_is_what_was_swept() -> None:
-    assert sweep_data.from_dict(data()) == ONE
-    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(Sweep())))) == Sweep()
-
-
-@pytest.mark.parametrize(
-    ("width", "speed", "rate"),
-    [(4, "NDR", 400), (1, "XDR", 200), (4, "FDR", 56), (4, "FDR10", 40), (12, "SDR", 30), (None, "NDR", None)],
-)
-def test_rates_are_the_kernels(width: int | None, speed: str, rate: float | None) -> None:
-    assert sweep.rate_gbps(width, speed) == rate
-    assert Port(1, width=width, speed=speed).rate == rate
 
 
 def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
