@@ -351,15 +351,14 @@ class Machine:
     """A host with an HCA a rail, as root directories: the tools in /usr/sbin, its HCAs in /sys."""
 
     def __init__(self, name: str, planes: Sequence[Plane], top: Path) -> None:
-        self.name = name
         self.top = top
-        self.rails = {
-            rail: (plane, plane.fabric.nodes[guid])
+        rails = [
+            (rail, plane, plane.fabric.nodes[guid])
             for plane in planes
             for (host, rail), guid in plane.fabric.rails.items()
             if host == name
-        }
-        self.devices = {f"mlx5_{rail}": at for rail, at in sorted(self.rails.items())}
+        ]
+        self.devices = {f"mlx5_{rail}": (plane, node) for rail, plane, node in sorted(rails, key=lambda one: one[0])}
         folder = top / "usr/sbin"
         folder.mkdir(parents=True)
         (top / "tmp").mkdir()

@@ -227,19 +227,7 @@ def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None
 
 # -- files and slurm.conf ----------------------------------------------------------------------------------------------
 
-CONFIG = """\
-Configuration data as of 2026-11-22T20:00:00
-BatchStartTimeout       = 10 sec
-Epilog[0]               = /etc/slurm/epilog.d/*
-Epilog[1]               = /usr/local/lib/busbar/gate-epilog
-HealthCheckInterval     = 300 sec
-HealthCheckNodeState    = CYCLE,IDLE
-HealthCheckProgram      = /usr/local/lib/busbar/gate-health
-MessageTimeout          = 10 sec
-Prolog                  = (null)
-PrologEpilogTimeout     = 65534
-SlurmctldPort           = 6817
-"""
+CONFIG = (readings.FOLDER.parent / "cases/gate/scontrol-show-config.txt").read_text()
 LAST = "var__lib__busbar__gate__state.json"
 SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
 

@@ -26,40 +26,9 @@ INFORMATION = (
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.10.01  Release Build  (build@host)\nGCC version: 12\n"
 )
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.11.02  Sat Aug 19 01:15:15 UTC 2023\n"
-HEADER = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
-CSV = "\n".join(
-    [
-        HEADER,
-        "0, %s, NVIDIA H100 80GB HBM3, 00000000:1B:00.0, Completed, Success" % UUID[A],
-        "1, %s, NVIDIA H100 80GB HBM3, 00000000:43:00.0, Completed, Success" % UUID[B],
-        "",
-    ]
-)
-NVLINK = "GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n" % UUID[A] + (
-    "GPU 1: NVIDIA H100 (UUID: %s)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n" % UUID[B]
-)
-XML_GPU = """
-  <gpu id="00000000:%s:00.0">
-    <product_name>NVIDIA H100 80GB HBM3</product_name>
-    <uuid>%s</uuid>
-    <pci><pci_gpu_link_info>
-      <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
-      <link_widths><max_link_width>16x</max_link_width><current_link_width>8x</current_link_width></link_widths>
-    </pci_gpu_link_info></pci>
-    %s
-  </gpu>"""
-FABRIC = (
-    "<fabric><state>Completed</state><status>Success</status>"
-    "<cliqueId>7</cliqueId><clusterUuid>11111111-0000-0000-0000-000000000000</clusterUuid></fabric>"
-)
-
-
-def xml(fabric: str = FABRIC, doctype: str = '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">') -> str:
-    gpus = XML_GPU % ("1B", UUID[A], fabric) + XML_GPU % ("43", UUID[B], fabric)
-    return '<?xml version="1.0" ?>\n%s\n<nvidia_smi_log>%s\n</nvidia_smi_log>\n' % (doctype, gpus)
-
-
+FOLDER = Path(__file__).parent / "cases" / "gpu"
+# What nvidia-smi says of two H100: --query-gpu=... --format=csv, nvlink -s, and -q -x.
+CSV, NVLINK, XML = ((FOLDER / name).read_text() for name in ("query-gpu.csv", "nvlink-s.txt", "q-x.xml"))
 FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
 
@@ -69,7 +38,7 @@ NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
 def test_xml_does_not_open_what_its_doctype_names(tmp_path: Path) -> None:
     dtd = tmp_path / "log.dtd"
     dtd.write_text("not a DTD at all <<<")
-    assert gpu.parse_xml(xml(doctype='<!DOCTYPE nvidia_smi_log SYSTEM "%s">' % dtd.as_uri()))
+    assert gpu.parse_xml(XML.replace("nvsmi_device_v12.dtd", dtd.as_uri()))
 
 
 # -- reader ----------------------------------------------------------------------------------------------------------
@@ -101,7 +70,7 @@ def build(root: Path) -> Path:
     write_tool(root, TOOL)
     for address, uuid in UUID.items():
         put(root, information(address), INFORMATION % (uuid, address))
-    put_all(root, {VERSION: OPEN, "csv": CSV, "csv.rc": "0", "xml": xml(), "nvlink": NVLINK})
+    put_all(root, {VERSION: OPEN, "csv": CSV, "csv.rc": "0", "xml": XML, "nvlink": NVLINK})
     return root
 
 
@@ -234,7 +203,7 @@ def test_output_that_is_not_text_does_not_stop_the_second_call(machine: Path) ->
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(csv=st.text(max_size=60), nvlink=st.text(max_size=60), said=st.text(max_size=60))
-@example(csv=HEADER, nvlink="GPU 0:", said="Model:")
+@example(csv=CSV.splitlines()[0], nvlink="GPU 0:", said="Model:")
 def test_no_text_of_tool_or_file_breaks_the_reader(machine: Path, csv: str, nvlink: str, said: str) -> None:
     (machine / "csv").write_text(csv)
     (machine / "nvlink").write_text(nvlink)
