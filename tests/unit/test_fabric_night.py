@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
@@ -145,11 +144,3 @@ def test_a_name_that_is_no_node_and_a_folder_that_cannot_be_written_are_told(nig
     (nights.results / "fabric" / "latest").mkdir()
     (nights.results / "fabric" / "latest" / "fabric.json").write_text("{")
     assert nights.play() == {"node000": ["ib_fabric.record"]}
-
-
-def test_a_sweep_is_what_came_over_the_wire(nights: Nights) -> None:
-    """As a node answers it, through JSON: nothing of it is lost."""
-    swept = nights.fabric.sweeps(NOW, (0,))
-    result = {"findings": [], "passed": [], "sweeps": [json.loads(json.dumps(sweep.to_dict(one))) for one in swept]}
-    given = fabric_run.read_result("node000", {"ib_fabric_result": result})
-    assert given.sweeps == tuple(swept)

@@ -20,11 +20,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, si
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 
 from .built_fabric import HCA, NOW, SM, a_sweep
 from .test_due_roles import Run, heard
+
+RAIL = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
+BOOT = "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"
 
 
 def a_record(**more: Any) -> Record:
@@ -33,10 +36,7 @@ def a_record(**more: Any) -> Record:
         begun=NOW,
         finished=NOW,
         asked=("n1",),
-        hosts={
-            "n1": Host((Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0"),), "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"),
-            "n2": Host(),
-        },
+        hosts={"n1": Host((RAIL,), BOOT), "n2": Host()},
         sweeps=(a_sweep(),),
         taken=(NOW,),
         findings=((("n1",), finding),),
@@ -120,21 +120,7 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
 
 
 OTHER = "0c42a10300000021"
-BOOT = "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"
-FABRIC = {
-    "boot_id": BOOT,
-    "rails": [
-        {
-            "rail": 0,
-            "pci": "0000:1b:00.0",
-            "device": "mlx5_0",
-            "node_guid": HCA,
-            "port_guid": SM,
-            "port": 1,
-            "rate_gbps": 400.0,
-        }
-    ],
-}
+FABRIC = {"boot_id": BOOT, "rails": [RAIL._asdict()]}
 
 
 def said(*sweeps: sweep.Sweep, **more: Any) -> dict[str, Any]:
@@ -143,10 +129,10 @@ def said(*sweeps: sweep.Sweep, **more: Any) -> dict[str, Any]:
     return {"changed": False, "findings": [], "passed": [], "sweeps": found, **more}
 
 
-def audit(fabric: Any = FABRIC) -> dict[str, Any]:
-    ok = {"findings": [], "passed": ["platform.x[live]@y"], "changed": False}
-    answer = heard()
-    return {**answer, "roles": json.dumps({"platform": {**ok, "fabric": fabric}, "node_lock": {"held": True}})}
+def audit(**more: Any) -> dict[str, Any]:
+    """What the audit has heard of a host. more: keys of platform's result."""
+    platform = {"findings": [], "passed": ["platform.x[live]@y"], "changed": False, **more}
+    return {**heard(), "roles": json.dumps({"platform": platform, "node_lock": {"held": True}})}
 
 
 # -- who sweeps --------------------------------------------------------------------------------------------------------
@@ -260,19 +246,19 @@ def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
 
 def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:
     own = {"platform_result": {"findings": [], "passed": [], "fabric": {"boot_id": None, "rails": []}}}
-    run = Run({"a": audit(), "c": audit("garbage"), "d": {"unreachable": True}}, a={}, b=own, c={}, d={})
-    rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
-    last = a_record(hosts={"d": Host((rail,), BOOT), "e": Host((rail,), BOOT)})
+    run = Run(
+        {"a": audit(fabric=FABRIC), "c": audit(fabric="garbage"), "d": {"unreachable": True}}, a={}, b=own, c={}, d={}
+    )
+    last = a_record(hosts={"d": Host((RAIL,), BOOT), "e": Host((RAIL,), BOOT)})
     found, silent = fabric_run.known_hosts("abcde", run, last)
-    assert found == {"a": Host((rail,), BOOT), "b": Host(), "c": Host(), "d": Host((rail,)), "e": Host((rail,))}
+    assert found == {"a": Host((RAIL,), BOOT), "b": Host(), "c": Host(), "d": Host((RAIL,)), "e": Host((RAIL,))}
     # e is no host of the run.
     assert silent == {"c", "d"}
     assert fabric_run.known_hosts("d", run, None) == ({"d": Host()}, {"d"})
 
 
 def test_every_host_is_told_whether_its_fabric_was_swept() -> None:
-    rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0)
-    hosts = {"a": Host((rail,)), "b": Host((rail,)), "c": Host(), "d": Host((rail,))}
+    hosts = {"a": Host((RAIL,)), "b": Host((RAIL,)), "c": Host(), "d": Host((RAIL,))}
     good, bad = fabric_run.NodeResult(sweeps=(a_sweep(),)), fabric_run.NodeResult(why="ibnetdiscover is not installed")
     found = {of[0]: finding for of, finding in fabric_run.host_findings(["a"], {"a": good}, True, hosts, {"d"})}
     assert {host: finding.state for host, finding in found.items()} == {"a": "ok", "b": "ok", "c": "ok", "d": "unknown"}
@@ -320,8 +306,7 @@ def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
 def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
     def asked(state: str) -> dict[str, Any]:
         own = partition.RAIL_PARTITION.judge("0000:1b:00.0 mlx5_0", state, "0xffff", "0x7fff", "pkeys").to_dict()
-        result = {"findings": [own], "passed": [], "changed": False}
-        return {**heard(), "roles": json.dumps({"platform": result, "node_lock": {"held": True}})}
+        return audit(findings=[own], passed=[])
 
     run = Run({"a": asked("drift"), "b": asked("unknown")}, a={}, b={})
     own = fabric_run.lacking(run)
@@ -346,13 +331,12 @@ def test_the_verdict_takes_what_was_judged_for_the_host() -> None:
 
 def test_what_the_site_wants_is_what_its_values_say() -> None:
     defaults = {name: value.default for name, value in site_values.VALUES.items()}
-    assert fabric_run.wanted(defaults).oversubscription == 1.0
-    given = {**defaults, "busbar_fabric_partitions": ["0x8001"], "busbar_fabric_managers": [SM]}
-    assert fabric_run.wanted(given).partitions == (0x8001,)
-    assert fabric_run.wanted(given).managers == (SM,)
-    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("", None)
-    given = {**defaults, "busbar_fabric_routing_engine": "ftree", "busbar_fabric_adaptive_routing": False}
-    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("ftree", False)
+    assert fabric_run.wanted(defaults) == Wanted()
+    given = {"partitions": ["0x8001"], "managers": [SM], "routing_engine": "ftree", "adaptive_routing": False}
+    site = {**defaults, **{f"busbar_fabric_{name}": value for name, value in given.items()}}
+    assert fabric_run.wanted(site) == Wanted(
+        partitions=(0x8001,), managers=(SM,), routing="ftree", adaptive_routing=False
+    )
 
 
 def test_a_sweep_is_one_line() -> None:
@@ -360,4 +344,3 @@ def test_a_sweep_is_one_line() -> None:
     assert line == (
         f"FABRIC: plane 0x{SM} from n1 mlx5_0:1 at 14:13:17 UTC: 1 switches, 1 HCAs, 2 cables, NOT COMPLETE"
     )
-    assert fabric_record.KIND == "fabric"
