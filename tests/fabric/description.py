@@ -11,9 +11,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-# ibsim 0.10 speaks no newer speed.
-RATE = (4, "HDR")
-
 
 @dataclass(frozen=True)
 class Node:
@@ -56,13 +53,13 @@ class Fabric:
     nodes: dict[int, Node] = field(default_factory=dict)
     # Every cable in both directions.
     cables: dict[End, End] = field(default_factory=dict)
-    # Rates of links that are not RATE, under both ends.
-    rates: dict[End, tuple[int, str]] = field(default_factory=dict)
+    # Lanes of links that have not four, under both ends.
+    widths: dict[End, int] = field(default_factory=dict)
     # (host, rail) -> node GUID.
     rails: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def copy(self) -> Fabric:
-        return Fabric(self.name, dict(self.nodes), dict(self.cables), dict(self.rates), dict(self.rails))
+        return Fabric(self.name, dict(self.nodes), dict(self.cables), dict(self.widths), dict(self.rails))
 
     # -- what is where ---------------------------------------------------------------------------------------------
 
@@ -99,12 +96,8 @@ class Fabric:
         del self.cables[other]
         return other
 
-    def degrade(self, end: End, width: int = RATE[0], speed: str = RATE[1]) -> None:
-        self.rates[end] = self.rates[self.cables[end]] = (width, speed)
-
-    def rate(self, end: End) -> str:
-        width, speed = self.rates.get(end, RATE)
-        return f"{width}x{speed}"
+    def degrade(self, end: End, width: int) -> None:
+        self.widths[end] = self.widths[self.cables[end]] = width
 
 
 def rail_optimised(
@@ -167,6 +160,7 @@ def names(count: int) -> list[str]:
 
 def netfile(fabric: Fabric) -> str:
     """The fabric as a topology file, without LIDs: a subnet manager gives them."""
+    # ibsim 0.10 speaks no newer speed than HDR.
     # What a port can that no cable is in: else it is QDR, whatever is put into it later. 7: FDR, EDR and HDR.
     lines = ["# Topology file: written by a test", "extspeed=7", ""]
     ends: dict[int, list[End]] = {
@@ -185,7 +179,7 @@ def netfile(fabric: Fabric) -> str:
             mine = "" if node.switch else f"({node.port_guid:x})"
             theirs = "" if other.switch else f"({other.port_guid:x})"
             own = "" if node.switch else "lid 0 lmc 0 "
-            shown = f'{own}"{other.description}" lid 0 {fabric.rate(end)}'
+            shown = f'{own}"{other.description}" lid 0 {fabric.widths.get(end, 4)}xHDR'
             lines.append(f'[{end.port}]{mine}\t"{other.name}"[{far.port}]{theirs}\t\t# {shown}')
         lines.append("")
     return "\n".join(lines) + "\n"

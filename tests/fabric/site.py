@@ -21,11 +21,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cablin
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Rail, Wanted
 
-from .description import RATE, Fabric, names, rail_optimised
+from .description import Fabric, names, rail_optimised
 from .planes import Machine, Plane
 
 HOSTS = names(8)
-LANE = {"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR": 14, "EDR": 25, "HDR": 50}
+# Gb/s of four lanes of HDR.
+RATE = 200.0
 
 
 def described() -> tuple[Fabric, Fabric]:
@@ -53,21 +54,10 @@ def inventory(fabrics: Sequence[Fabric], boot_id: str = "of the day") -> dict[st
     of_host: dict[str, list[Rail]] = {}
     for fabric in fabrics:
         for (host, rail), guid in sorted(fabric.rails.items()):
-            node = fabric.nodes[guid]
-            of_host.setdefault(host, []).append(
-                Rail(
-                    rail,
-                    f"0000:{0x10 + rail:02x}:00.0",
-                    node.id,
-                    f"{node.port_guid:016x}",
-                    1,
-                    RATE[0] * LANE[RATE[1]],
-                    f"mlx5_{rail}",
-                )
-            )
-    return {
-        host: Host(tuple(sorted(rails, key=lambda rail: rail.rail)), boot_id) for host, rails in sorted(of_host.items())
-    }
+            node, pci = fabric.nodes[guid], f"0000:{0x10 + rail:02x}:00.0"
+            own = Rail(rail, pci, node.id, f"{node.port_guid:016x}", 1, RATE, f"mlx5_{rail}")
+            of_host.setdefault(host, []).append(own)
+    return {host: Host(tuple(sorted(rails)), boot_id) for host, rails in sorted(of_host.items())}
 
 
 def read(top: Path, devices: Sequence[str] = (), **more: object) -> diags.Reading:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -80,11 +79,11 @@ def do(action: str, *names: str) -> Plant:
 cut, swap, connect = partial(do, "cut"), partial(do, "swap"), partial(do, "connect")
 
 
-def slow(name: str, **change: Any) -> Plant:
+def slow(name: str, width: int) -> Plant:
     def plant(of: Site) -> None:
         plane, end = end_of(of, name)
         fabric = plane.fabric.copy()
-        fabric.degrade(end, **change)
+        fabric.degrade(end, width)
         of.load(plane, fabric)
 
     return plant
