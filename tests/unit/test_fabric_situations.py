@@ -9,7 +9,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -30,6 +30,7 @@ from .test_fabric_judge import Change, Lines, bad
 OTHER = guid(0xEE00, 1)
 WIDE = Wanted(oversubscription=2.0)
 BOTH = (True, False)
+P = ParamSpec("P")
 SYMBOL, DOWNED = fabric_rates.SYMBOL, fabric_rates.DOWNED
 Hosts = dict[str, Host]
 
@@ -89,22 +90,22 @@ def rows(lines: Lines) -> list[Any]:
 # -- what may happen -----------------------------------------------------------------------------------------------
 
 
-def all_of(*changes: Change) -> Change:
-    def change(built: Built) -> None:
-        for one in changes:
-            one(built)
-
-    return change
+def change(of: Callable[Concatenate[Built, P], object]) -> Callable[P, Change]:
+    """A change with its arguments, to be made once there is a fabric."""
+    return lambda *given, **more: lambda built: of(built, *given, **more)
 
 
-def replug(host: str, rail: int, switch: str, port: int) -> Change:
+@change
+def all_of(built: Built, *changes: Change) -> None:
+    for one in changes:
+        one(built)
+
+
+@change
+def replug(built: Built, host: str, rail: int, switch: str, port: int) -> None:
     """Put a rail's cable into another port."""
-
-    def change(built: Built) -> None:
-        built.cut(built.nic(host, rail))
-        built.connect(built.nic(host, rail), (built.called(switch), port), planned=False)
-
-    return change
+    built.cut(built.nic(host, rail))
+    built.connect(built.nic(host, rail), (built.called(switch), port), planned=False)
 
 
 def cable(one: str, port: int, other: str, far: int) -> Change:
@@ -120,12 +121,10 @@ def cut_uplink(leaf: str) -> Change:
     return lambda built: built.cut(built.uplinks(built.called(leaf))[0])
 
 
-def gone(*names: str) -> Change:
-    def change(built: Built) -> None:
-        for name in names:
-            built.remove(built.called(name))
-
-    return change
+@change
+def gone(built: Built, *names: str) -> None:
+    for name in names:
+        built.remove(built.called(name))
 
 
 def slow(host: str, rail: int, width: int, speed: str) -> Change:
@@ -136,12 +135,10 @@ def rail_speed(rail: int, speed: str) -> Change:
     return lambda built: built.links.update({built.nic(host, rail): (4, speed) for host in built.hosts})
 
 
-def stranger(name: str = "login01 mlx5_0") -> Change:
-    def change(built: Built) -> None:
-        built.names[OTHER] = name
-        built.connect((OTHER, 1), (built.called("leaf01"), 11), planned=False)
-
-    return change
+@change
+def stranger(built: Built, name: str = "login01 mlx5_0") -> None:
+    built.names[OTHER] = name
+    built.connect((OTHER, 1), (built.called("leaf01"), 11), planned=False)
 
 
 def idle(state: str) -> Change:
@@ -197,24 +194,19 @@ def failover(built: Built) -> None:
     built.count(built.nic("node003", 1), "SymbolErrorCounter", 500)
 
 
-def firmware(*old: tuple[str, int]) -> Change:
+@change
+def firmware(built: Built, *old: tuple[str, int]) -> None:
     """All HCAs have one version, all switches another one, and these rails an older one."""
-
-    def change(built: Built) -> None:
-        for node in built.names:
-            built.firmware[node] = ("31.2014.2036", "MT_S") if node in built.sizes else ("28.43.1014", "MT_H")
-        for rail in old:
-            built.firmware[built.rails[rail]] = ("28.39.1002", "MT_H")
-
-    return change
+    for node in built.names:
+        built.firmware[node] = ("31.2014.2036", "MT_S") if node in built.sizes else ("28.43.1014", "MT_H")
+    for rail in old:
+        built.firmware[built.rails[rail]] = ("28.39.1002", "MT_H")
 
 
-def keys(*limited: tuple[str, int]) -> Change:
-    def change(built: Built) -> None:
-        built.pkeys = dict.fromkeys(built.rails.values(), (0xFFFF, 0x8001))
-        built.pkeys.update({built.rails[rail]: (0xFFFF, 0x0001) for rail in limited})
-
-    return change
+@change
+def keys(built: Built, *limited: tuple[str, int]) -> None:
+    built.pkeys = dict.fromkeys(built.rails.values(), (0xFFFF, 0x8001))
+    built.pkeys.update({built.rails[rail]: (0xFFFF, 0x0001) for rail in limited})
 
 
 def renamed(form: str) -> Change:
@@ -503,15 +495,13 @@ def counts(
 ) -> Situation:
     """changes: end ("host" or "switch" of one cable), counter, value before, value now.   boots: of its host."""
 
-    def counted(boot: str, which: int) -> Change:
-        def change(built: Built) -> None:
-            ends = {"host": built.nic("node003", 1), "switch": built.leaf_port("node003", 1)}
-            built.boots = {"node003": boot}
-            built.speed, built.rate = speed, RATES[speed]
-            for end, name, *value in changes:
-                built.count(ends[end], name, value[which])
-
-        return change
+    @change
+    def counted(built: Built, boot: str, which: int) -> None:
+        ends = {"host": built.nic("node003", 1), "switch": built.leaf_port("node003", 1)}
+        built.boots = {"node003": boot}
+        built.speed, built.rate = speed, RATES[speed]
+        for end, name, *value in changes:
+            built.count(ends[end], name, value[which])
 
     return Situation(counted(boots[1], 1), counted(boots[0], 0), **more)
 
