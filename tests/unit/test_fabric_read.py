@@ -190,13 +190,6 @@ def test_managers() -> None:
 CSV = said("ibdiagnet2.db_csv.txt")
 
 
-def of_files(text: str, tool: str) -> sweep.Sweep:
-    problems: list[Problem] = []
-    outputs = dumps.parse(text, "file", problems)
-    assert {name for name, _said in outputs} == {tool}
-    return dumps.join(outputs, problems, 1.0)
-
-
 @pytest.mark.parametrize(
     ("code", "speed"),
     [
@@ -207,7 +200,7 @@ def of_files(text: str, tool: str) -> sweep.Sweep:
 )
 def test_codes_of_speeds(code: int, speed: str | None) -> None:
     text = CSV.replace(",2048,3847,5,4", f",{code},3847,5,4")
-    port = by_guid(of_files(text, "db_csv"))[HOST[1]].port(1)
+    port = by_guid(joined(text))[HOST[1]].port(1)
     assert port is not None
     assert (port.speed, port.speed_supported) == (speed, "NDR")
 
@@ -414,9 +407,9 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
     rows = [f"0x{LEAF1},{first},1", *([f"0x{LEAF2},{second},0"] if second else [])]
     section = "\n".join(("START_AR_INFO", "NodeGUID,e,is_arn_sup", *rows, "END_AR_INFO\n"))
     other = f"leaf2,2,2,1,1,0x{LEAF2},0x{LEAF2},0x{LEAF2},54002\nEND_NODES"
-    found = of_files(CSV.replace("END_NODES", other, 1) + section, "db_csv")
+    found = joined(CSV.replace("END_NODES", other, 1) + section)
     assert found.adaptive_routing is expected
-    alone = of_files(CSV + section, "db_csv")
+    alone = joined(CSV + section)
     assert (alone.complete, alone.problems, alone.adaptive_routing) == (True, (), first == "1")
 
 
