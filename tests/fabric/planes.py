@@ -359,9 +359,7 @@ class Machine:
             if host == name
         ]
         self.devices = {f"mlx5_{rail}": (plane, node) for rail, plane, node in sorted(rails, key=lambda one: one[0])}
-        folder = top / "usr/sbin"
-        folder.mkdir(parents=True)
-        (top / "tmp").mkdir()
+        (top / "tmp").mkdir(parents=True)
         self.write_tools()
         self.write_hardware()
 
@@ -370,9 +368,7 @@ class Machine:
             self.shim(tool, self.wrapper(tool))
 
     def shim(self, tool: str, text: str) -> None:
-        path = self.top / "usr/sbin" / tool
-        path.write_text(text)
-        path.chmod(0o755)
+        trees.put(self.top, f"usr/sbin/{tool}", text, 0o755)
 
     def wrapper(self, tool: str) -> str:
         cases = "\n".join(
@@ -393,26 +389,7 @@ class Machine:
             function = trees.pci_function(
                 self.top, f"pci0000:00/0000:{0x10 + number:02x}:00.0", kind="0x020700", ids="15b3:101b"
             )
-            guid = ":".join(re.findall("....", node.id))
-            port = ":".join(re.findall("....", f"{node.port_guid:016x}"))
-            path = function / "infiniband" / device
-            files = {
-                "node_guid": guid,
-                "sys_image_guid": guid,
-                "node_type": "1: CA",
-                "node_desc": node.description,
-                "fw_ver": "20.31.1014",
-                "hca_type": "MT4123",
-                "board_id": "MT_0000000223",
-                "ports/1/state": "4: ACTIVE",
-                "ports/1/phys_state": "5: LinkUp",
-                "ports/1/rate": "200 Gb/sec (4X HDR)",
-                "ports/1/link_layer": "InfiniBand",
-                "ports/1/lid": "0x1",
-                "ports/1/sm_lid": "0x1",
-                "ports/1/gids/0": f"fe80:0000:0000:0000:{port}",
-                "ports/1/pkeys/0": "0xffff",
-            }
-            trees.lines(path, files)
-            trees.link(path / "device", function)
-            trees.link(self.top / "sys/class/infiniband" / device, path)
+            guid, port = (":".join(re.findall("....", one)) for one in (node.id, f"{node.port_guid:016x}"))
+            files = {"gids/0": f"fe80:0000:0000:0000:{port}", "pkeys/0": "0xffff"}
+            path = trees.rdma_device(self.top, device, function, rate="200 Gb/sec (4X HDR)", **files)
+            trees.lines(path, {"node_guid": guid, "sys_image_guid": guid, "node_desc": node.description})

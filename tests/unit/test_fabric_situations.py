@@ -321,6 +321,10 @@ LEAF03: list[tuple[str, int] | str] = ["leaf03", *((f"node{number:03d}", 1) for 
 PARTITIONS = Wanted(partitions=(0x8001, 0x7FFF))
 ROUTING = Wanted(routing="ftree", adaptive_routing=True)
 APART: dict[str, Any] = {"apart": True}
+HALF_RATE: dict[str, Any] = {"always": rail_speed(0, "HDR"), "hosts": half_rate, "wanted": WIDE}
+TWO_PAIRS = all_of(swap(("node003", 1), ("node006", 2)), swap(("node005", 1), ("node004", 2)))
+OLDER, UPLINK_OUT = firmware(("node003", 1)), cut_uplink("leaf03")
+PART = silent(("node005", 2), said="timeout")
 NARROW: dict[str, Any] = {"hosts": 8, "spines": 2, "each": 1}
 HALF = tuple((f"node{number:03d}", rail) for number in range(4) for rail in range(4))
 
@@ -335,32 +339,22 @@ SITUATIONS = {
     "one end could do more": Situation(seen=port_with(speed="HDR", speed_supported="NDR")),
     "two lanes are all that one end has": Situation(seen=port_with(width=2, width_supported=2)),
     "rate that nobody has read": Situation(seen=unread),
-    "slow uplink of slow rails": Situation(
-        always=rail_speed(0, "HDR"), seen=slow_uplink("leaf00"), hosts=half_rate, wanted=WIDE
-    ),
-    "slow uplink of other rails": Situation(
-        always=rail_speed(0, "HDR"), seen=slow_uplink("leaf03"), hosts=half_rate, wanted=WIDE
-    ),
+    "slow uplink of slow rails": Situation(seen=slow_uplink("leaf00"), **HALF_RATE),
+    "slow uplink of other rails": Situation(seen=slow_uplink("leaf03"), **HALF_RATE),
     "slow as a whole": Situation(lambda b: setattr(b, "speed", "EDR"), shape={"hosts": 32}),
     "leaf of storage": Situation(always=storage),
     "profile without rates": Situation(always=all_of(storage, without_rates)),
     # -- cables
     "leaf with leaf, spine with spine": Situation(crossed),
     "rails of two hosts exchanged": Situation(swap(("node003", 1), ("node004", 2)), shape=APART),
-    "two pairs of 16 hosts": Situation(
-        all_of(swap(("node003", 1), ("node006", 2)), swap(("node005", 1), ("node004", 2))),
-        plans=BOTH,
-        shape={"hosts": 16},
-    ),
+    "two pairs of 16 hosts": Situation(TWO_PAIRS, plans=BOTH, shape={"hosts": 16}),
     # Half of a leaf is no majority.
-    "two pairs of 8 hosts": Situation(
-        all_of(swap(("node003", 1), ("node006", 2)), swap(("node005", 1), ("node004", 2))), plans=(False,)
-    ),
+    "two pairs of 8 hosts": Situation(TWO_PAIRS, plans=(False,)),
     "three cables went round": Situation(
         all_of(swap(("node003", 1), ("node004", 2)), swap(("node004", 2), ("node005", 3))), plans=BOTH
     ),
     "plan of hosts": Situation(plan=only_cables(lambda one: one.rail is not None)),
-    "plan of hosts, uplink out": Situation(cut_uplink("leaf03"), plan=only_cables(lambda one: one.rail is not None)),
+    "plan of hosts, uplink out": Situation(UPLINK_OUT, plan=only_cables(lambda one: one.rail is not None)),
     "plan of switches": Situation(plan=only_cables(lambda one: one.rail is None)),
     "leaf of all rails": Situation(
         always=every_rail_on_one_leaf, plans=(False,), shape={"hosts": 32, "rails": 1, "leaves": 4}
@@ -371,7 +365,7 @@ SITUATIONS = {
     "rail on a spine of its plane": Situation(replug("node003", 1, "spine02", 12), plans=(False,), shape=APART),
     "rail on another port of its leaf": Situation(replug("node003", 1, "leaf03", 9), plans=BOTH),
     # Without an earlier sweep there are the other leaves.
-    "uplink out at the first sweep": Situation(always=cut_uplink("leaf03"), plans=(False,), earlier=False),
+    "uplink out at the first sweep": Situation(always=UPLINK_OUT, plans=(False,), earlier=False),
     "16 leaves without an uplink": Situation(
         lambda b: [b.cut(b.uplinks(leaf)[0]) for leaf in b.leaf_of], plans=(False,), shape={"rails": 8}
     ),
@@ -432,10 +426,8 @@ SITUATIONS = {
     "GUID of two rails": Situation(hosts=twin, plans=(False,)),
     # -- how it is set up
     "one firmware": Situation(always=firmware()),
-    "older firmware": Situation(always=firmware(("node003", 1))),
-    "older firmware is declared": Situation(
-        always=firmware(("node003", 1)), wanted=Wanted(firmware={"MT_H": "28.39.1002"})
-    ),
+    "older firmware": Situation(always=OLDER),
+    "older firmware is declared": Situation(always=OLDER, wanted=Wanted(firmware={"MT_H": "28.39.1002"})),
     "older firmware on half": Situation(always=firmware(*HALF)),
     "keys not read": Situation(wanted=PARTITIONS),
     "keys": Situation(always=keys(), wanted=PARTITIONS),
@@ -454,13 +446,11 @@ SITUATIONS = {
         always=all_of(lambda b: setattr(b, "rate", 200.0), *(rail_speed(rail, "HDR") for rail in range(4))),
         shape=NARROW,
     ),
-    "half of the uplinks, and one out": Situation(cut_uplink("leaf03"), shape=NARROW),
+    "half of the uplinks, and one out": Situation(UPLINK_OUT, shape=NARROW),
     "one of two leaves without an uplink": Situation(
         always=cut_uplink("leaf00"), plans=(False,), wanted=WIDE, earlier=False, shape={"rails": 1}
     ),
-    "uplinks that crowd a spine": Situation(
-        all_of(cut_uplink("leaf03"), cable("leaf03", 5, "spine01", 20)), plans=BOTH
-    ),
+    "uplinks that crowd a spine": Situation(all_of(UPLINK_OUT, cable("leaf03", 5, "spine01", 20)), plans=BOTH),
     # -- the plan
     "no such port": Situation(plan=more(Cable("leaf03", 77, "spine00", 30, None, 9))),
     "port as on the panel": Situation(plan=more(Cable("leaf03", "1/3/1", "spine00", 30, None, 9))),
@@ -593,9 +583,7 @@ COUNTED = {
         all_of(slow("node003", 1, 1, "NDR"), lambda b: b.count(b.nic("node003", 1), SYMBOL, 500))
     ),
     # What was seen to be wrong does not follow from what was not seen.
-    "errors, in part of a plane": counts(
-        ("host", "PortRcvErrors", 0, 9_000_000), seen=silent(("node005", 2), said="timeout")
-    ),
+    "errors, in part of a plane": counts(("host", "PortRcvErrors", 0, 9_000_000), seen=PART),
     "errors of a whole rail": Situation(rail_errors, shape={"hosts": 32}),
     "first sweep": Situation(earlier=False),
     "first sweep, with an error": counts(("host", SYMBOL, 1, 1), earlier=False),

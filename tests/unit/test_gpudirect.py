@@ -18,29 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import read
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.peermem import (
-    NO_API,
-    NO_SYMBOLS,
-    NOT_INSTALLED,
-    NOT_SIGNED,
-    OTHER_DRIVER,
-    OTHER_KERNEL,
-    OTHER_OFED,
-    Failure,
-    Reason,
-    classify,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import TEXTS, Judgement, judge
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import notes as notes_of
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import plan as plan_of
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.read import (
-    DROPIN,
-    LEGACY_MASK,
-    LIST,
-    OPENIBD_DROPIN,
-    UNIT,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
 from hypothesis import given, settings
@@ -103,7 +81,7 @@ P2PDMA = config("CONFIG_PCI_P2PDMA=y")
 LARGE_PAGES = {**driver("590.44.01"), **config("CONFIG_PCI_P2PDMA=y", "CONFIG_ARM64_64K_PAGES=y")}
 OF_DEBIAN, OF_ROCKY, OF_NOBODY = ({"/etc/os-release": text} for text in (DEBIAN, ROCKY, None))
 OPENIBD = {"/usr/lib/systemd/system/openibd.service": "[Unit]\n"}
-LISTED = {LIST: TEXTS[LIST]}
+LISTED = {read.LIST: plan.TEXTS[read.LIST]}
 THEIRS = {"/usr/lib/modules-load.d/of-others.conf": "# loader\nnvidia-peermem\n"}
 INIT = {"/etc/init.d/nv_peer_mem": "#!/bin/bash\n"}
 
@@ -154,10 +132,10 @@ class Node:
         return read.read(Host(str(self.root), str(self.root)), mode)
 
     def plan(self, mode: str = "auto") -> Plan:
-        return plan_of(self.have(mode), mode)
+        return plan.plan(self.have(mode), mode)
 
-    def judge(self, mode: str = "auto", failed: Failure | None = None) -> Judgement:
-        return judge(self.have(mode), mode, failed)
+    def judge(self, mode: str = "auto") -> plan.Judgement:
+        return plan.judge(self.have(mode), mode)
 
     def files(self) -> dict[str, str]:
         return {str(path): path.read_text() for path in self.root.rglob("*") if path.is_file()}
@@ -215,8 +193,12 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     # Ubuntu's own kernel has the API.
     "inbox of Ubuntu": ({**module_of(BUILT_WITHOUT), **INBOX}, "peermem", "dkms build --force nvidia/580.95.05"),
-    "built without peer memory": (module_of(BUILT_WITHOUT), "peermem", NO_SYMBOLS.fix % {"version": "580.95.05"}),
-    "not installed": (NO_MODULE, "peermem", NOT_INSTALLED.fix),
+    "built without peer memory": (
+        module_of(BUILT_WITHOUT),
+        "peermem",
+        peermem.NO_SYMBOLS.fix % {"version": "580.95.05"},
+    ),
+    "not installed": (NO_MODULE, "peermem", peermem.NOT_INSTALLED.fix),
     "large pages": ({**LARGE_PAGES, **NO_MODULE}, "auto", "branch 580"),
     "no kernel config": ({f"/boot/config-{RELEASE}": None}, "auto", f"config-{RELEASE}"),
     "no kernel config, loaded": ({f"/boot/config-{RELEASE}": None, **LOADED}, "auto"),
@@ -233,7 +215,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "at boot on SLES": ({**LOADED, "/etc/os-release": "ID=sles\n"}, "peermem"),
     "at boot on nobody's": ({**LOADED, **OF_NOBODY}, "peermem"),
     "openibd is gone": (
-        {**LOADED, **OF_ROCKY, **{path: TEXTS[path] for path in (UNIT, DROPIN, OPENIBD_DROPIN)}},
+        {**LOADED, **OF_ROCKY, **{path: plan.TEXTS[path] for path in (read.UNIT, read.DROPIN, read.OPENIBD_DROPIN)}},
         "peermem",
     ),
     "list of others": ({**LOADED, **THEIRS}, "peermem"),
@@ -253,7 +235,7 @@ CASES: dict[str, tuple[Any, ...]] = {
         "peermem",
         "use count 3",
     ),
-    "old module, masked": ({**LOADED, **LISTED, **INIT, LEGACY_MASK: Path("/dev/null")}, "peermem"),
+    "old module, masked": ({**LOADED, **LISTED, **INIT, read.LEGACY_MASK: Path("/dev/null")}, "peermem"),
     # The file behind Debian's link is changed, and not the link.
     "old module behind a link": (
         {**LOADED, "/etc/modules": "nv_peer_mem\nloop\n", "/etc/modules-load.d/modules.conf": Path("../modules")},
@@ -286,7 +268,7 @@ for mode in ("auto", "peermem", "dmabuf"):
 for mode in ("off", "dmabuf"):
     CASES[f"not wanted, {mode}"] = ({**P2PDMA, **LOADED}, mode)
     CASES[f"not wanted any more, {mode}"] = ({**P2PDMA, **LOADED, **LISTED}, mode)
-for path in (LIST, LEGACY_MASK, "/etc/init.d/nv_peer_mem", "/etc/modprobe.d/site.conf"):
+for path in (read.LIST, read.LEGACY_MASK, "/etc/init.d/nv_peer_mem", "/etc/modprobe.d/site.conf"):
     CASES[f"a directory at {path}"] = ({**LOADED, **LISTED, path: ...}, "peermem")
 for path, text in (
     ("/proc/sys/kernel/osrelease", ""),
@@ -303,12 +285,12 @@ for path, text in (
 def test_what_is_planned(node: Node, case: str) -> None:
     files, mode, *words = CASES[case]
     node.set(files)
-    plan = node.plan(mode).limit("reboot")
-    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in notes_of(plan)]
-    goldens.check("gpudirect", case, golden_rows.plan(plan, texts=True) + notes)
-    text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in plan.findings if not finding.ok)
+    made = node.plan(mode).limit("reboot")
+    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in plan.notes(made)]
+    goldens.check("gpudirect", case, golden_rows.plan(made, texts=True) + notes)
+    text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in made.findings if not finding.ok)
     assert [word for word in words if word not in text] == []
-    node.set({change.path: change.after for change in plan.changes})
+    node.set({change.path: change.after for change in made.changes})
     assert node.plan(mode).changes == ()
 
 
@@ -347,7 +329,7 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
 
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert plan_of(read.read(host, "off"), "off") == Plan()
+    assert plan.plan(read.read(host, "off"), "off") == Plan()
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
@@ -358,7 +340,7 @@ def test_off_asks_for_nothing(tmp_path: Path) -> None:
 def test_parsers_parse_or_say_why(text: str) -> None:
     module_lists.listed(text)
     module_lists.unlisted(text, "nvidia_peermem")
-    classify(text)
+    peermem.classify(text)
     for parse in (
         read.parse_release,
         read.parse_config,
@@ -386,12 +368,12 @@ def test_check_apply_and_again(node: Node, run: Run) -> None:
         assert done[name] == predicted[name], name
     assert done["changed"]
     assert done["findings"] == []
-    assert node.text(LIST) == TEXTS[LIST]
+    assert node.text(read.LIST) == plan.TEXTS[read.LIST]
     again = run()
     assert (again["changed"], again["commands"], again["diff"], again["findings"]) == (False, [], [], [])
     assert node.text("/calls") == "loaded\n"
     assert run("off")["repaired"] == [PERSISTED]
-    assert node.text(LIST) is None
+    assert node.text(read.LIST) is None
     assert [path.name for path in (node.root / "etc/modules-load.d").iterdir()] == []
 
 
@@ -402,19 +384,25 @@ def finding_of(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("modprobe", "log", "reason"),
     [
-        (EINVAL, "", NO_SYMBOLS),
+        (EINVAL, "", peermem.NO_SYMBOLS),
         # The kernel says both of them, and the first is the cause.
-        (EINVAL, f"{DISAGREES}\nnvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)", OTHER_OFED),
-        (EINVAL, "nvidia_peermem: disagrees about version of symbol nvidia_p2p_get_pages", OTHER_DRIVER),
-        (EINVAL, UNKNOWN, NO_API),
-        (ABSENT, "", NOT_INSTALLED),
-        (f"{REFUSED}Key was rejected by service", "", NOT_SIGNED),
-        (f"{REFUSED}Required key not available", "", NOT_SIGNED),
-        (f"{REFUSED}Exec format error", "", OTHER_KERNEL),
+        (
+            EINVAL,
+            f"{DISAGREES}\nnvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)",
+            peermem.OTHER_OFED,
+        ),
+        (EINVAL, "nvidia_peermem: disagrees about version of symbol nvidia_p2p_get_pages", peermem.OTHER_DRIVER),
+        (EINVAL, UNKNOWN, peermem.NO_API),
+        (ABSENT, "", peermem.NOT_INSTALLED),
+        (f"{REFUSED}Key was rejected by service", "", peermem.NOT_SIGNED),
+        (f"{REFUSED}Required key not available", "", peermem.NOT_SIGNED),
+        (f"{REFUSED}Exec format error", "", peermem.OTHER_KERNEL),
         *((f"{REFUSED}Cannot allocate memory", line, None) for line in ("", CALLBACK, OTHERS)),
     ],
 )
-def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, log: str, reason: Reason | None) -> None:
+def test_a_failing_modprobe_is_a_finding(
+    node: Node, run: Run, modprobe: str, log: str, reason: peermem.Reason | None
+) -> None:
     node.set(LISTED)
     node.tool("modprobe", f'echo "{log}" >> {node.root}/kernel.log; echo "{modprobe}" >&2; exit 1')
     for _time in range(2):
@@ -432,8 +420,8 @@ def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, lo
 def test_what_an_earlier_attempt_left_in_the_log_is_not_this_failure(node: Node, run: Run) -> None:
     node.set({"/kernel.log": f"{DISAGREES}\n"})
     node.tool("modprobe", f"echo \"{EINVAL}\" >&2; echo '{UNKNOWN}' >> {node.root}/kernel.log; exit 1")
-    assert finding_of(run("peermem", check=True))["have"].endswith(OTHER_OFED.says)
-    assert NO_API.says in finding_of(run("peermem"))["have"]
+    assert finding_of(run("peermem", check=True))["have"].endswith(peermem.OTHER_OFED.says)
+    assert peermem.NO_API.says in finding_of(run("peermem"))["have"]
 
 
 def test_exit_code_zero_is_no_proof(node: Node, run: Run) -> None:
