@@ -43,6 +43,8 @@ echo loaded >> {root}/calls
 """
 REFUSED = "modprobe: ERROR: could not insert 'nvidia_peermem': "
 EINVAL = f"{REFUSED}Invalid argument"
+VERSION = {"version": "580.95.05"}
+NO_SYMBOL = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)"
 DISAGREES = "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client"
 UNKNOWN = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"
 ABSENT = "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules/" + RELEASE
@@ -76,14 +78,15 @@ NO_MODULE = {"/usr/bin/modinfo": "#!/bin/sh\necho 'modinfo: ERROR: Module nvidia
 OFED = {"/usr/bin/ofed_info": "#!/bin/sh\necho OFED-internal-25.10-1.7.1:\n"}
 INBOX = {"/usr/bin/ofed_info": None}
 LOADED = {"/sys/module/nvidia_peermem/initstate": "live\n", "/sys/module/nvidia_peermem/version": "580.95.05\n"}
-LEGACY = {"/sys/module/nv_peer_mem/initstate": "live\n", "/sys/module/nv_peer_mem/refcnt": "3\n"}
+INIT = "/etc/init.d/nv_peer_mem"
+LEGACY = {"/sys/module/nv_peer_mem/initstate": "live\n", "/sys/module/nv_peer_mem/refcnt": "3\n", INIT: "#!/bin/bash\n"}
 P2PDMA = config("CONFIG_PCI_P2PDMA=y")
 LARGE_PAGES = {**driver("590.44.01"), **config("CONFIG_PCI_P2PDMA=y", "CONFIG_ARM64_64K_PAGES=y")}
 OF_DEBIAN, OF_ROCKY, OF_NOBODY = ({"/etc/os-release": text} for text in (DEBIAN, ROCKY, None))
 OPENIBD = {"/usr/lib/systemd/system/openibd.service": "[Unit]\n"}
 LISTED = {read.LIST: plan.TEXTS[read.LIST]}
 THEIRS = {"/usr/lib/modules-load.d/of-others.conf": "# loader\nnvidia-peermem\n"}
-INIT = {"/etc/init.d/nv_peer_mem": "#!/bin/bash\n"}
+EL = {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX}
 
 
 class Node:
@@ -181,23 +184,15 @@ def test_the_path_of_each_mode(node: Node) -> None:
 # A node, the mode, and what its findings name.
 CASES: dict[str, tuple[Any, ...]] = {
     "inbox of EL": (
-        {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX, **driver(kind=CLOSED)},
+        {**EL, **driver(kind=CLOSED)},
         "peermem",
         "install DOCA-OFED",
         "install the open GPU kernel modules",
     ),
-    "inbox of EL, DMA-BUF would do": (
-        {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX, **P2PDMA},
-        "peermem",
-        "set busbar_gpudirect: auto",
-    ),
+    "inbox of EL, DMA-BUF would do": ({**EL, **P2PDMA}, "peermem", "set busbar_gpudirect: auto"),
     # Ubuntu's own kernel has the API.
     "inbox of Ubuntu": ({**module_of(BUILT_WITHOUT), **INBOX}, "peermem", "dkms build --force nvidia/580.95.05"),
-    "built without peer memory": (
-        module_of(BUILT_WITHOUT),
-        "peermem",
-        peermem.NO_SYMBOLS.fix % {"version": "580.95.05"},
-    ),
+    "built without peer memory": (module_of(BUILT_WITHOUT), "peermem", peermem.NO_SYMBOLS.fix % VERSION),
     "not installed": (NO_MODULE, "peermem", peermem.NOT_INSTALLED.fix),
     "large pages": ({**LARGE_PAGES, **NO_MODULE}, "auto", "branch 580"),
     "no kernel config": ({f"/boot/config-{RELEASE}": None}, "auto", f"config-{RELEASE}"),
@@ -230,12 +225,8 @@ CASES: dict[str, tuple[Any, ...]] = {
         },
         "peermem",
     ),
-    "old module": (
-        {**LEGACY, **INIT, "/etc/modules-load.d/peer.conf": "nv_peer_mem\nib_umad\n"},
-        "peermem",
-        "use count 3",
-    ),
-    "old module, masked": ({**LOADED, **LISTED, **INIT, read.LEGACY_MASK: Path("/dev/null")}, "peermem"),
+    "old module": ({**LEGACY, "/etc/modules-load.d/peer.conf": "nv_peer_mem\nib_umad\n"}, "peermem", "use count 3"),
+    "old module, masked": ({**LOADED, **LISTED, INIT: LEGACY[INIT], read.LEGACY_MASK: Path("/dev/null")}, "peermem"),
     # The file behind Debian's link is changed, and not the link.
     "old module behind a link": (
         {**LOADED, "/etc/modules": "nv_peer_mem\nloop\n", "/etc/modules-load.d/modules.conf": Path("../modules")},
@@ -268,7 +259,7 @@ for mode in ("auto", "peermem", "dmabuf"):
 for mode in ("off", "dmabuf"):
     CASES[f"not wanted, {mode}"] = ({**P2PDMA, **LOADED}, mode)
     CASES[f"not wanted any more, {mode}"] = ({**P2PDMA, **LOADED, **LISTED}, mode)
-for path in (read.LIST, read.LEGACY_MASK, "/etc/init.d/nv_peer_mem", "/etc/modprobe.d/site.conf"):
+for path in (read.LIST, read.LEGACY_MASK, INIT, "/etc/modprobe.d/site.conf"):
     CASES[f"a directory at {path}"] = ({**LOADED, **LISTED, path: ...}, "peermem")
 for path, text in (
     ("/proc/sys/kernel/osrelease", ""),
@@ -386,11 +377,7 @@ def finding_of(result: dict[str, Any]) -> dict[str, Any]:
     [
         (EINVAL, "", peermem.NO_SYMBOLS),
         # The kernel says both of them, and the first is the cause.
-        (
-            EINVAL,
-            f"{DISAGREES}\nnvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)",
-            peermem.OTHER_OFED,
-        ),
+        (EINVAL, f"{DISAGREES}\n{NO_SYMBOL}", peermem.OTHER_OFED),
         (EINVAL, "nvidia_peermem: disagrees about version of symbol nvidia_p2p_get_pages", peermem.OTHER_DRIVER),
         (EINVAL, UNKNOWN, peermem.NO_API),
         (ABSENT, "", peermem.NOT_INSTALLED),
@@ -400,9 +387,7 @@ def finding_of(result: dict[str, Any]) -> dict[str, Any]:
         *((f"{REFUSED}Cannot allocate memory", line, None) for line in ("", CALLBACK, OTHERS)),
     ],
 )
-def test_a_failing_modprobe_is_a_finding(
-    node: Node, run: Run, modprobe: str, log: str, reason: peermem.Reason | None
-) -> None:
+def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, log: str, reason: Any) -> None:
     node.set(LISTED)
     node.tool("modprobe", f'echo "{log}" >> {node.root}/kernel.log; echo "{modprobe}" >&2; exit 1')
     for _time in range(2):
@@ -413,7 +398,7 @@ def test_a_failing_modprobe_is_a_finding(
         if reason is None:
             assert "Cannot allocate memory" in finding["have"]
         else:
-            assert finding["fix"].startswith(reason.fix % {"version": "580.95.05"})
+            assert finding["fix"].startswith(reason.fix % VERSION)
         assert (result["changed"], result["repaired"]) == (False, [])
 
 
