@@ -10,10 +10,12 @@ A Machine is a host with HCAs in some planes: a root in which the tools are the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -34,11 +36,7 @@ PROGRAMS = {
 }
 TOOLS = ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "saquery", "sminfo", "smpquery")
 # Else what has happened is in the log only once there is enough of it, and a standby waits for most of a minute.
-CONF = """\
-force_log_flush TRUE
-sminfo_polling_timeout 300
-polling_retry_number 2
-"""
+CONF = "force_log_flush TRUE\nsminfo_polling_timeout 300\npolling_retry_number 2\n"
 PROMPT = b"sim> "
 # A wait for the slowest machine, in seconds.
 PATIENCE = 60.0
@@ -76,10 +74,9 @@ def wait(for_what: str, ready: Callable[[], object], seconds: float = PATIENCE) 
 
 
 def _program(name: str) -> str:
-    for folder in debian.PLACES.split(os.pathsep):
-        if os.access(f"{folder}/{name}", os.X_OK):
-            return f"{folder}/{name}"
-    raise AssertionError(f"{name} is not installed")
+    found = shutil.which(name, path=debian.PLACES)
+    assert found, f"{name} is not installed"
+    return found
 
 
 def preload() -> str:
@@ -100,20 +97,8 @@ class Manager:
         self.log.unlink(missing_ok=True)
         environment = {**plane.environment(node), "OSM_CACHE_DIR": str(self.top), "OSM_TMP_DIR": str(self.top)}
         (self.top / "conf").write_text(CONF)
-        argv = [
-            _program("opensm"),
-            "-F",
-            self.top / "conf",
-            "-f",
-            self.log,
-            "-g",
-            f"0x{node.port_guid:x}",
-            "-p",
-            priority,
-            "-s",
-            2,
-            *more,
-        ]
+        options = {"-F": self.top / "conf", "-f": self.log, "-g": f"0x{node.port_guid:x}", "-p": priority, "-s": 2}
+        argv = [_program("opensm"), *itertools.chain(*options.items()), *more]
         with (self.top / "out").open("ab") as out:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *map(str, argv)],
@@ -142,16 +127,6 @@ class Manager:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.kill()
-
-    def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-
-    def sweep(self) -> None:
-        """Lets it look at the whole plane, and read its configuration again."""
-        self.process.send_signal(signal.SIGHUP)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
 
 
 class Plane:
@@ -242,9 +217,7 @@ class Plane:
     def count(self, end: End, **counters: int) -> None:
         """Sets counters of a port, by the names that perfquery prints."""
         for name, value in counters.items():
-            wide = name.startswith(("PortXmit", "PortRcv")) and name.endswith(("Data", "Pkts"))
-            group = "PortCountersExtended" if wide else "PortCounters"
-            self.console(f"PerformanceSet {self._at(end)} {group}.{name}={value}")
+            self.console(f"PerformanceSet {self._at(end)} PortCounters.{name}={value}")
 
     def drop(self, node: Node, percent: int) -> None:
         """Loses a part of the MADs to a node from now on."""
@@ -256,12 +229,12 @@ class Plane:
         # ibsim knows no timeouts: who asks a manager that is not ready to answer waits for ever. Others ask later.
         running = [each for each in self.managers if each.runs]
         for each in running:
-            each.pause()
+            each.process.send_signal(signal.SIGSTOP)
         manager = Manager(self, node, priority, [str(word) for word in more])
         self.managers.append(manager)
         wait("the manager to start", lambda: "Setting IS_SM" in manager.said())
         for each in running:
-            each.resume()
+            each.process.send_signal(signal.SIGCONT)
         return manager
 
     def tool(self, node: Node, *argv: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:

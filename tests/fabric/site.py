@@ -8,6 +8,7 @@ What is expected of it is said in the terms of the description: hosts, rails, sw
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,7 +144,7 @@ class Site:
                 return
             if sorted(plane.states().values()) == ["2", "3"]:
                 return
-            plane.managers[0].sweep()
+            plane.managers[0].process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
             plane.settle()
 

@@ -8,19 +8,26 @@ A fault is planted in the simulated fabric, the product sweeps and judges, and s
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 import pytest
 from _pytest.mark import ParameterSet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Wanted
 
+from tests import processes
+
 from .description import End, Node
-from .planes import Plane
+from .planes import Plane, wait
 from .site import HOSTS, Expected, Site, compare, site
 
 Plant = Callable[[Site], object]
+P = ParamSpec("P")
 
 
 @pytest.fixture(scope="module")
@@ -68,52 +75,46 @@ def end_of(of: Site, name: str) -> tuple[Plane, End]:
     return plane, End(found.guid, int(port or 1))
 
 
-def do(action: str, *names: str) -> Plant:
-    def plant(of: Site) -> None:
-        ends = [end_of(of, name) for name in names]
-        getattr(ends[0][0], action)(*(end for _plane, end in ends))
+def plant(act: Callable[Concatenate[Site, P], object]) -> Callable[P, Plant]:
+    """What is done, with its arguments, to be done once there is a site."""
+    return lambda *given, **more: lambda of: act(of, *given, **more)
 
-    return plant
+
+@plant
+def do(of: Site, action: str, *names: str) -> None:
+    ends = [end_of(of, name) for name in names]
+    getattr(ends[0][0], action)(*(end for _plane, end in ends))
 
 
 cut, swap, connect = partial(do, "cut"), partial(do, "swap"), partial(do, "connect")
 
 
-def slow(name: str, width: int) -> Plant:
-    def plant(of: Site) -> None:
-        plane, end = end_of(of, name)
-        fabric = plane.fabric.copy()
-        fabric.degrade(end, width)
-        of.load(plane, fabric)
-
-    return plant
+@plant
+def slow(of: Site, name: str, width: int) -> None:
+    plane, end = end_of(of, name)
+    fabric = plane.fabric.copy()
+    fabric.degrade(end, width)
+    of.load(plane, fabric)
 
 
-def off(name: str) -> Plant:
-    def plant(of: Site) -> None:
-        plane, node = node_of(of, name)
-        for end in [end for end in plane.fabric.cables if end.guid == node.guid]:
-            plane.cut(end)
-
-    return plant
+@plant
+def off(of: Site, name: str) -> None:
+    plane, node = node_of(of, name)
+    for end in [end for end in plane.fabric.cables if end.guid == node.guid]:
+        plane.cut(end)
 
 
-def remember(name: str) -> Plant:
+@plant
+def remember(of: Site, name: str) -> None:
     """What is now in the plane of this node is what the last sweeps have seen."""
-
-    def plant(of: Site) -> None:
-        node_of(of, name)
-        of.remember()
-
-    return plant
+    node_of(of, name)
+    of.remember()
 
 
-def count(name: str, **counters: int) -> Plant:
-    def plant(of: Site) -> None:
-        plane, end = end_of(of, name)
-        plane.count(end, **counters)
-
-    return plant
+@plant
+def count(of: Site, name: str, **counters: int) -> None:
+    plane, end = end_of(of, name)
+    plane.count(end, **counters)
 
 
 def standby_gone(of: Site) -> None:
@@ -187,8 +188,8 @@ def test_each_fault_is_exactly_its_finding(name: str, fabric: Site) -> None:
     before = fabric.before
     plants, expected = FAULTS[name]
     try:
-        for plant in plants:
-            plant(fabric)
+        for change in plants:
+            change(fabric)
         for plane in fabric.planes:
             if plane.fabric.name in fabric.changed:
                 plane.settle()
@@ -217,24 +218,17 @@ def test_rails_without_a_partition_are_named(fabric: Site) -> None:
     partitioned(fabric, fabric.plane(0), {("node004", 0)}, {("node006", 1)})
     partitioned(fabric, fabric.plane(2), set(), set())
     said = fabric.judge(fabric.look(partitions=True), wanted=Wanted(partitions=(0x8001,)))
-    compare(
-        said,
-        [
-            Expected("partition", ("node004",), ("node004 rail 0", "limited member only")),
-            Expected("partition", ("node006",), ("node006 rail 1", "lacks 0x8001")),
-        ],
-    )
+    limited = found("partition", "node004 rail 0, limited member only")
+    compare(said, [limited, found("partition", "node006 rail 1, lacks 0x8001")])
 
 
 # -- what is not seen is not well -------------------------------------------------------------------------------------
 
 
-def drop(name: str, percent: int) -> Plant:
-    def plant(of: Site) -> None:
-        plane, node = node_of(of, name)
-        plane.drop(node, percent)
-
-    return plant
+@plant
+def drop(of: Site, name: str, percent: int) -> None:
+    plane, node = node_of(of, name)
+    plane.drop(node, percent)
 
 
 def no_manager(of: Site) -> None:
@@ -303,3 +297,27 @@ def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) ->
         # One cause, one line.
         roots = {one.finding.check for one in said if one.finding.because is None}
         assert roots == {"ib_fabric.sweep"}, "\n".join(map(str, said))
+
+
+# -- the test bed ------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from tests.fabric import planes
+from tests.fabric.description import names, rail_optimised
+with planes.planes(rail_optimised("tree", 1, names(2), [0]), top=Path(sys.argv[1])) as [plane]:
+    print(plane.socket, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_a_test_that_is_killed(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with subprocess.Popen(argv, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as test:
+        assert test.stdout
+        socket = test.stdout.readline().strip()
+        running = processes.marked("IBSIM_SOCKNAME", socket)
+        test.kill()
+    assert {Path(command.split()[0]).name for command in running.values()} == {"ibsim", "opensm"}
+    wait("the processes to end", lambda: not processes.marked("IBSIM_SOCKNAME", socket))

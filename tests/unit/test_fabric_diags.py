@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,51 +141,45 @@ def nvswitches(root: Path) -> None:
         trees.line(root / f"sys/class/infiniband/mlx5_{number}/ports/1/state", "1: DOWN")
 
 
-# Name -> of the host, of the question, and what else there is. CALLED: the file that the tools note their calls in.
-HOSTS: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Path], object]]] = {
-    "two planes": ({"sminfo": SECOND}, {}, str),
-    "complaints": (
-        {"ibnetdiscover": f"cat {FOLDER}/lossy/ibnetdiscover.txt; cat {FOLDER}/lossy/ibnetdiscover.err >&2"},
-        {},
-        str,
-    ),
-    "exit code": ({"iblinkinfo": f"cat {FOLDER}/iblinkinfo-line.txt; exit 3"}, {}, str),
-    "one crash": ({"ibqueryerrors": CRASH % 1 + ERRORS.format(FOLDER)}, {}, str),
-    "two crashes": ({"ibqueryerrors": CRASH % 2 + ERRORS.format(FOLDER)}, {}, str),
+def row(prepare: Callable[[Path], object] = str, devices: Sequence[str] = (), **node: Any) -> tuple[Any, ...]:
+    """Of the host, of the question, and what else there is."""
+    return node, devices, prepare
+
+
+LOSSY = f"{FOLDER}/lossy/ibnetdiscover"
+DIES = f"if [ $(grep -c sminfo CALLED) -lt 4 ]; then cat {FOLDER}/sminfo.txt; else exit 255; fi"
+TIMED_OUT = "echo 'Query SA failed: Connection timed out; sa call path_query failed' >&2"
+OTHERS = LOG.replace("0x8f10500100011", "0x8f10500100021")
+# CALLED: the file that the tools note their calls in.
+HOSTS = {
+    "two planes": row(sminfo=SECOND),
+    "complaints": row(ibnetdiscover=f"cat {LOSSY}.txt; cat {LOSSY}.err >&2"),
+    "exit code": row(iblinkinfo=f"cat {FOLDER}/iblinkinfo-line.txt; exit 3"),
+    "one crash": row(ibqueryerrors=CRASH % 1 + ERRORS.format(FOLDER)),
+    "two crashes": row(ibqueryerrors=CRASH % 2 + ERRORS.format(FOLDER)),
     # The second port is of a node that the first has found.
-    "silent manager": ({"sminfo": SILENT}, {}, str),
-    "manager that dies": (
-        {
-            "sminfo": f"if [ $(grep -c sminfo CALLED) -lt 4 ]; then cat {FOLDER}/sminfo.txt; else exit 255; fi",
-            "ibqueryerrors": "echo 'Query SA failed: Connection timed out; sa call path_query failed' >&2",
-        },
-        {},
-        str,
-    ),
-    "log of the manager": ({}, {}, logs(**{".log": LOG, "-subnet.lst": "{"})),
-    "log of another plane's manager": (
-        {},
-        {},
-        logs(**{".log": LOG.replace("0x8f10500100011", "0x8f10500100021"), "-subnet.lst": "{"}),
-    ),
-    "logs that cannot be read": ({}, {}, logs(**{"-a.log": "", "-b.log": LOG, "-unhealthy-ports.dump": ""})),
-    "not permitted": ({"sminfo": UNWILLING}, {}, str),
-    "Ethernet": ({"layer": "Ethernet"}, {}, str),
-    "Ethernet, named": ({"layer": "Ethernet"}, {"devices": ["mlx5_0:1"]}, str),
-    "down": ({"state": "1: DOWN"}, {}, str),
-    "no tools": ({}, {}, no_tools),
-    "ports of NVSwitches": ({"ports": 4}, {}, nvswitches),
-    "ports of NVSwitches, named": ({"ports": 4}, {"devices": ["mlx5_2:1"]}, nvswitches),
+    "silent manager": row(sminfo=SILENT),
+    "manager that dies": row(sminfo=DIES, ibqueryerrors=TIMED_OUT),
+    "log of the manager": row(logs(**{".log": LOG, "-subnet.lst": "{"})),
+    "log of another plane's manager": row(logs(**{".log": OTHERS, "-subnet.lst": "{"})),
+    "logs that cannot be read": row(logs(**{"-a.log": "", "-b.log": LOG, "-unhealthy-ports.dump": ""})),
+    "not permitted": row(sminfo=UNWILLING),
+    "Ethernet": row(layer="Ethernet"),
+    "Ethernet, named": row(devices=["mlx5_0:1"], layer="Ethernet"),
+    "down": row(state="1: DOWN"),
+    "no tools": row(no_tools),
+    "ports of NVSwitches": row(nvswitches, ports=4),
+    "ports of NVSwitches, named": row(nvswitches, ["mlx5_2:1"], ports=4),
 }
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("name", HOSTS)
 def test_what_a_host_sweeps(name: str, node: Node, tmp_path: Path) -> None:
-    scripts, given, prepare = HOSTS[name]
+    scripts, devices, prepare = HOSTS[name]
     host = node(**scripts)
     prepare(tmp_path)
-    reading = diags.read(host, **given)
+    reading = diags.read(host, devices)
     rows: list[Any] = []
     for one in reading.sweeps:
         unread = sorted({port.unread for found in one.nodes for port in found.ports})

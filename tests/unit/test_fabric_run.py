@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Due
 
 from .built_fabric import HCA, NOW, SM, a_sweep
 from .test_due_roles import Run, heard
@@ -135,55 +136,32 @@ def audit(**more: Any) -> dict[str, Any]:
     return {**heard(), "roles": json.dumps({"platform": platform, "node_lock": {"held": True}})}
 
 
-# -- who sweeps --------------------------------------------------------------------------------------------------------
-
-
-def due(asked: list[str], there: str = "abc", **more: Any) -> fabric_run.Due:
-    given: dict[str, Any] = {"record": None, "interval": 300, "now": NOW, **more}
-    return fabric_run.due(asked, "abcd", there, given["record"], given["interval"], given["now"])
-
-
-def test_those_sweep_that_the_inventory_names_and_the_run_has() -> None:
-    assert due(["b", "a", "b"]).hosts == ("b", "a")
-    found = due(["d", "a", "x"])
-    assert (found.hosts, found.messages) == (("a",), ())
-    assert found.wrong == {"x": "it is not a node of the group gpu_nodes"}
-    left_out = due(["d"])
-    assert left_out.hosts == ()
-    assert left_out.messages == ("FABRIC: not swept: --limit leaves out d, which would sweep it",)
+WHOLE = a_record(asked=("a",))
+PART = replace(WHOLE, sweeps=(a_sweep(), a_sweep(OTHER, complete=False)), taken=(NOW, NOW), complete=False)
+AGAIN = "FABRIC: %snot swept again: that was %d s ago, and ib_fabric_interval is 300 s"
+ONE_PLANE = (AGAIN % ("1 plane ", 60),)
 
 
 @pytest.mark.parametrize(
-    ("later", "hosts", "last"),
+    ("asked", "last", "later", "due"),
     [
-        *((0, (), True), (299, (), True), (300, ("a",), False)),
-        # The clock was set back.
-        (-1, ("a",), False),
+        ("bab", None, 0, Due(("b", "a"))),
+        ("dax", None, 0, Due(("a",), wrong={"x": "it is not a node of the group gpu_nodes"})),
+        ("d", None, 0, Due(messages=("FABRIC: not swept: --limit leaves out d, which would sweep it",))),
+        *(("a", WHOLE, later, Due(last=True, messages=(AGAIN % ("", later),))) for later in (0, 299)),
+        # The second: the clock was set back.
+        *(("a", WHOLE, later, Due(("a",))) for later in (300, -1)),
+        # Of a sweep that is not complete the rest is swept again, and one does not count that another is to make.
+        ("a", PART, 60, Due(("a",), (SM,), messages=ONE_PLANE)),
+        ("ab", WHOLE, 60, Due(("a", "b"), (SM,), messages=ONE_PLANE)),
+        # A plane that one run takes over from another gets older all the same.
+        ("a", replace(PART, taken=(NOW - 250, NOW)), 60, Due(("a",))),
     ],
 )
-def test_what_was_swept_just_now_is_not_swept_again_which_is_said(
-    later: float, hosts: tuple[str, ...], last: bool
+def test_who_sweeps_is_who_is_asked_and_has_not_just_done_it(
+    asked: str, last: Record | None, later: float, due: Due
 ) -> None:
-    found = due(["a"], record=a_record(asked=("a",)), now=NOW + later)
-    assert (found.hosts, found.known, found.last) == (hosts, (), last)
-    assert found.messages == (
-        (f"FABRIC: not swept again: that was {later} s ago, and ib_fabric_interval is 300 s",) * last
-    )
-
-
-def test_of_a_sweep_that_is_not_complete_the_rest_is_swept_again() -> None:
-    record = a_record(
-        asked=("a",), sweeps=(a_sweep(), a_sweep(OTHER, complete=False)), taken=(NOW, NOW), complete=False
-    )
-    found = due(["a"], record=record, now=NOW + 60)
-    assert (found.hosts, found.known, found.last) == (("a",), (SM,), False)
-    assert found.messages == ("FABRIC: 1 plane not swept again: that was 60 s ago, and ib_fabric_interval is 300 s",)
-    # Nor does one count that another node is to make.
-    found = due(["a", "b"], record=a_record(asked=("a",)), now=NOW + 60)
-    assert (found.hosts, found.known, found.last) == (("a", "b"), (SM,), False)
-    # A plane that one run takes over from another gets older all the same.
-    record = replace(record, taken=(NOW - 250, NOW))
-    assert due(["a"], record=record, now=NOW + 60).known == ()
+    assert fabric_run.due(asked, "abcd", "abc", last, 300, NOW + later) == due
 
 
 def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
