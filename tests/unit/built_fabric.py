@@ -6,7 +6,6 @@ A sweep shows what can be reached from the HCA that it starts at, so that what i
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -109,17 +108,12 @@ class Built:
 
     def sweep(self, host: str, rail: int, at: float) -> Sweep:
         start = self.rails[host, rail]
-        reached, queue = {start}, deque([start])
-        beside: dict[str, list[str]] = {}
-        for end, other in self.cables.items():
-            beside.setdefault(end[0], []).append(other[0])
-        while queue:
-            for far in beside.get(queue.popleft(), ()):
-                if far not in reached:
-                    reached.add(far)
-                    # An HCA forwards nothing.
-                    if far in self.sizes:
-                        queue.append(far)
+        reached, through = {start}, {start}
+        while through:
+            beside = {far for (near, _port), (far, _other) in self.cables.items() if near in through} - reached
+            reached |= beside
+            # An HCA forwards nothing.
+            through = beside & self.sizes.keys()
         managers = tuple(
             SubnetManager(self.port_guid(node), state, 5 if state == "master" else 3)
             for node, state in self.managers

@@ -108,8 +108,6 @@ def test_a_tool_that_hangs_costs_no_other_its_answer(node: Node, monkeypatch: py
     assert port.unread == "no output shows those of errors"
 
 
-# -- hosts as rows -----------------------------------------------------------------------------------------------------
-
 LOG = (FOLDER / "opensm.log").read_text()
 CRASH = (
     'case "$*" in *--counters*) [ "$(grep -c "^ibqueryerrors.*--counters" CALLED)" -gt %d ] || kill -SEGV $$;; esac; '
@@ -221,8 +219,6 @@ def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pyt
     assert reading.sweeps == []
     assert states(reading.findings) == {"ib_fabric.answer sweep": "unknown"}
 
-
-# -- the module ------------------------------------------------------------------------------------------------------
 
 GIVEN = {"devices": [], "seconds": 60.0, "counters": True, "partitions": False, "known": [], "dumps": ""}
 

@@ -44,9 +44,6 @@ def only(lines: Lines) -> tuple[tuple[str, ...], Finding]:
     return found
 
 
-# -- nothing is wrong ----------------------------------------------------------------------------------------------
-
-
 @BOTH
 @pytest.mark.parametrize("seed", range(20))
 def test_a_healthy_fabric_of_any_shape_says_nothing(seed: int, plan: bool) -> None:
@@ -80,9 +77,6 @@ def test_the_order_of_sweeps_and_hosts_changes_nothing() -> None:
     one = asked(before, now)
     two = replace(one, sweeps=one.sweeps[::-1], before=one.before[::-1], hosts=dict(reversed(list(one.hosts.items()))))
     assert judge(one) == judge(two)
-
-
-# -- cables --------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -141,9 +135,6 @@ def test_leaves_that_are_cabled_to_each_other_are_no_spines() -> None:
         built.connect(built.nic(host, 0), (leaves[1], 18 + int(host[4:]) // 2), None)
     fabric = Fabric(asked(built, built, plan=False))
     assert fabric.spines == frozenset()
-
-
-# -- what nodes are called, and how many there are -------------------------------------------------------------------
 
 
 def test_an_hca_with_two_ports_is_in_two_planes() -> None:
@@ -254,9 +245,6 @@ def test_a_managed_switch_has_the_name_within_its_description() -> None:
     assert found == only(judge(asked(before, now)))[1]
 
 
-# -- names that others choose, and size ----------------------------------------------------------------------------
-
-
 def test_what_nodes_call_themselves_commands_nothing_and_may_all_be_the_same() -> None:
     before = build()
     for node in before.names:
@@ -318,9 +306,6 @@ def test_the_inventory_may_be_empty() -> None:
     built = build()
     lines = judge(Evidence(built.sweeps(1e9, (0,))))
     assert short(lines) == [("unknown_host", "plane of switch 0xa000000000000000: strangers")]
-
-
-# -- what ports have counted between two sweeps ----------------------------------------------------------------------
 
 
 def test_a_counter_that_went_back_began_anew_and_counts_what_it_shows() -> None:

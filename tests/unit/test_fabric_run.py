@@ -117,9 +117,6 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
     assert len([name for name in names if name in left]) == fabric_record.KEPT + 1
 
 
-# -- a run -----------------------------------------------------------------------------------------------------------
-
-
 OTHER = "0c42a10300000021"
 FABRIC = {"boot_id": BOOT, "rails": [RAIL._asdict()]}
 
@@ -179,9 +176,6 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     assert play_nodes("", run, "fabric") == NO_HOSTS
 
 
-# -- what comes of an answer -------------------------------------------------------------------------------------------
-
-
 def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
     found = fabric_run.read_result("a", {"ib_fabric_result": said(a_sweep(host="somebody else"))})
     assert found.why == ""
@@ -215,9 +209,6 @@ def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
     run = Run({"a": {"unreachable": True, "msg": "no route"}}, a={})
     found = fabric_run.read_result("a", run["a"])
     assert (found.why, found.because) == ("the node did not respond", "run.platform[live]@platform")
-
-
-# -- hosts -------------------------------------------------------------------------------------------------------------
 
 
 def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:

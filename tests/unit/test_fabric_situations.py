@@ -306,7 +306,9 @@ def only_cables(which: Callable[[Cable], bool]) -> Callable[[Plan], Plan]:
     return lambda plan: replace(plan, cables=tuple(one for one in plan.cables if which(one)))
 
 
-def more(*cables: Cable) -> Callable[[Plan], Plan]:
+def more(*rows: tuple[Any, ...]) -> Callable[[Plan], Plan]:
+    """rows: both ends of a cable, and their kinds."""
+    cables = (Cable(*row[:4], None, line, *row[4:]) for line, row in enumerate(rows, 9))
     return lambda plan: replace(plan, cables=(*plan.cables, *cables))
 
 
@@ -324,6 +326,7 @@ APART: dict[str, Any] = {"apart": True}
 HALF_RATE: dict[str, Any] = {"always": rail_speed(0, "HDR"), "hosts": half_rate, "wanted": WIDE}
 TWO_PAIRS = all_of(swap(("node003", 1), ("node006", 2)), swap(("node005", 1), ("node004", 2)))
 OLDER, UPLINK_OUT = firmware(("node003", 1)), cut_uplink("leaf03")
+MANAGED = "MF0;switch:MQM9700/U1"
 PART = silent(("node005", 2), said="timeout")
 NARROW: dict[str, Any] = {"hosts": 8, "spines": 2, "each": 1}
 HALF = tuple((f"node{number:03d}", rail) for number in range(4) for rail in range(4))
@@ -452,23 +455,16 @@ SITUATIONS = {
     ),
     "uplinks that crowd a spine": Situation(all_of(UPLINK_OUT, cable("leaf03", 5, "spine01", 20)), plans=BOTH),
     # -- the plan
-    "no such port": Situation(plan=more(Cable("leaf03", 77, "spine00", 30, None, 9))),
-    "port as on the panel": Situation(plan=more(Cable("leaf03", "1/3/1", "spine00", 30, None, 9))),
-    "no such rail": Situation(plan=more(Cable("node003", "mlx5_9", "leaf03", 11, None, 9))),
-    "two cables at one port": Situation(plan=more(Cable("leaf03", 5, "spine00", 19, None, 9))),
-    "no such switch": Situation(plan=more(Cable("leaf99", 5, "spine00", 19, None, 9, "switch", "switch"))),
+    "no such port": Situation(plan=more(("leaf03", 77, "spine00", 30))),
+    "port as on the panel": Situation(plan=more(("leaf03", "1/3/1", "spine00", 30))),
+    "no such rail": Situation(plan=more(("node003", "mlx5_9", "leaf03", 11))),
+    "two cables at one port": Situation(plan=more(("leaf03", 5, "spine00", 19))),
+    "no such switch": Situation(plan=more(("leaf99", 5, "spine00", 19, "switch", "switch"))),
     "name of 10 switches": Situation(
-        always=renamed("MF0;switch:MQM9700/U1"),
-        plan=more(
-            Cable("MF0;switch:MQM9700/U1", 5, "node003", "mlx5_1", None, 9),
-            Cable("switch", 6, "node003", "mlx5_1", None, 10),
-        ),
+        always=renamed(MANAGED), plan=more((MANAGED, 5, "node003", "mlx5_1"), ("switch", 6, "node003", "mlx5_1"))
     ),
     "no such machine": Situation(
-        plan=more(
-            Cable("storage01", "mlx5_0", "leaf03", 9, None, 9),
-            Cable("storage01", "mlx5_1", "a000000000000081", 9, None, 10, "host", "switch"),
-        )
+        plan=more(("storage01", "mlx5_0", "leaf03", 9), ("storage01", "mlx5_1", guid(0xA000, 129), 9, "host", "switch"))
     ),
     "plan without a rail": Situation(plan=only_cables(lambda one: one.rail != 3), shape={"hosts": 32}),
 }

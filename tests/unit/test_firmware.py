@@ -22,9 +22,6 @@ NEW, OLD = (
 ETH = Value("ETH(2)", 2, "ETH")
 
 
-# -- the tools -------------------------------------------------------------------------------------------------------
-
-
 def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
     tool(tmp_path, "/usr/bin/mlxconfig", f"cat <<'END'\n{OLD}\nEND")
     host = Host(str(tmp_path), str(tmp_path))

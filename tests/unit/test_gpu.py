@@ -32,16 +32,11 @@ CSV, NVLINK, XML = ((FOLDER / name).read_text() for name in ("query-gpu.csv", "n
 FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
 
-# -- parsers ---------------------------------------------------------------------------------------------------------
-
 
 def test_xml_does_not_open_what_its_doctype_names(tmp_path: Path) -> None:
     dtd = tmp_path / "log.dtd"
     dtd.write_text("not a DTD at all <<<")
     assert gpu.parse_xml(XML.replace("nvsmi_device_v12.dtd", dtd.as_uri()))
-
-
-# -- reader ----------------------------------------------------------------------------------------------------------
 
 
 def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> PciDevice:

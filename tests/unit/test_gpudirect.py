@@ -164,8 +164,6 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
 PATH = "gpudirect.path[live]@GPUDirect RDMA"
 PERSISTED = "gpudirect.persisted[persisted]@nvidia_peermem"
 
-# -- what is planned -------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.golden
 def test_the_path_of_each_mode(node: Node) -> None:
@@ -321,9 +319,6 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
     assert plan.plan(read.read(host, "off"), "off") == Plan()
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
