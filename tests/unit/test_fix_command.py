@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Com
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = fix_command.run_tag("mtu")
+AGAIN = FixCommand(("platform",), mends=False)
 
 
 def plan(disruption: str, fix: str = RUN) -> Plan:
@@ -30,11 +31,8 @@ def plan(disruption: str, fix: str = RUN) -> Plan:
         (RUN, FixCommand(("mtu",))),
         ("run site.yml --tags mtu -e busbar_max_disruption=link for this host", FixCommand(("mtu",), "link")),
         ("run site.yml --tags multirail,mtu for both hosts", FixCommand(("multirail", "mtu"))),
-        ("reseat it; then run site.yml --tags platform for this host again", FixCommand(("platform",), mends=False)),
-        (
-            "run nvidia-smi, then run site.yml --tags platform for this host again",
-            FixCommand(("platform",), mends=False),
-        ),
+        ("reseat it; then run site.yml --tags platform for this host again", AGAIN),
+        ("run nvidia-smi, then run site.yml --tags platform for this host again", AGAIN),
         ("run all of site.yml for the host, read what it says", FixCommand(())),
         ("reseat the NIC", None),
         ("", None),
