@@ -112,7 +112,7 @@ def remember(of: Site, name: str) -> None:
 
 
 @plant
-def count(of: Site, name: str, **counters: int) -> None:
+def count(of: Site, /, name: str, **counters: int) -> None:
     plane, end = end_of(of, name)
     plane.count(end, **counters)
 

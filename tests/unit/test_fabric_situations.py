@@ -308,7 +308,7 @@ def only_cables(which: Callable[[Cable], bool]) -> Callable[[Plan], Plan]:
 
 def more(*rows: tuple[Any, ...]) -> Callable[[Plan], Plan]:
     """rows: both ends of a cable, and their kinds."""
-    cables = (Cable(*row[:4], None, line, *row[4:]) for line, row in enumerate(rows, 9))
+    cables = (Cable(*(*row[:4], None, line, *row[4:])) for line, row in enumerate(rows, 9))
     return lambda plan: replace(plan, cables=(*plan.cables, *cables))
 
 

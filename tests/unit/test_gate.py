@@ -42,18 +42,11 @@ def line(name: str, states: str = "IDLE", reason: str = "", at: int = 0, partiti
 class Controller(gate_slurm.Slurm):
     """A slurmctld of many nodes. now: seconds of its clock."""
 
-    def __init__(self, name: str, nodes: dict[str, list[Any]], partitions: str = "main") -> None:
-        self.name, self.known, self.partitions, self.asked = name, nodes, partitions, 0
-        self.now = 0
+    def __init__(self, name: str, nodes: dict[str, list[Any]], now: int = 0) -> None:
+        self.name, self.known, self.now = name, nodes, now
 
     def nodes(self, name: str = "") -> list[gate_slurm.Seen]:
-        self.asked += 1
-        text = "\n".join(
-            line(one, states, reason, at, self.partitions)
-            for one, (states, reason, at) in self.known.items()
-            if name in ("", one)
-        )
-        return gate_slurm.parse(text)
+        return gate_slurm.parse("\n".join(line(one, *of) for one, of in self.known.items() if name in ("", one)))
 
     def drain(self, reason: str) -> None:
         self.known[self.name] = ["IDLE+DRAIN", reason, self.now]
@@ -71,8 +64,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_slurm, "SETTLE", 0)
 
 
-def keep_out(controller: gate_slurm.Slurm, share: float = 0.1) -> gate_slurm.Done:
-    return gate_slurm.keep_out(controller, "why", share, lambda _reason: None)
+def keep_out(name: str, nodes: dict[str, list[Any]], share: float = 0.1) -> gate_slurm.Done:
+    return gate_slurm.keep_out(Controller(name, nodes), "why", share, lambda _reason: None)
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------
@@ -102,12 +95,12 @@ def test_a_reason_is_ours_with_its_sum_and_not_without() -> None:
 def test_what_others_have_decided_stays_whatever_the_verdict(states: str, reason: str) -> None:
     nodes: dict[str, list[Any]] = {**idle(20), "me": [states, reason, 0]}
     before = dict(nodes)
-    assert (keep_out(Controller("me", nodes)).action, nodes) == ("left_alone", before)
+    assert (keep_out("me", nodes).action, nodes) == ("left_alone", before)
     assert gate_slurm.give_back(Controller("me", nodes)).action in ("left_alone", "none")
     assert nodes == before
     # A Prolog that fails sets a reason where none is yet.
     drained = bool({"DRAIN", "DOWN", "FAIL", "FAILING"} & {*states.split("+")})
-    assert keep_out(Controller("me", nodes)).out is drained
+    assert keep_out("me", nodes).out is drained
 
 
 def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
@@ -116,7 +109,7 @@ def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
     done = gate_slurm.keep_out(Controller("n003", nodes), "7 GPUs", 0.1, noted.append)
     assert (done.action, done.out, noted) == ("drained", True, [gate_slurm.signed("7 GPUs")])
     assert nodes["n003"][:2] == ["IDLE+DRAIN", gate_slurm.signed("7 GPUs")]
-    again = keep_out(Controller("n003", nodes))
+    again = keep_out("n003", nodes)
     assert (again.action, again.out, again.reason) == ("none", True, nodes["n003"][1])
     assert [gate_slurm.give_back(Controller("n003", nodes)).action for _again in range(2)] == ["resumed", "none"]
     assert nodes == idle(20)
@@ -128,7 +121,7 @@ def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
 )
 def test_when_all_are_sick_one_after_another_no_more_than_the_share_are_out(count: int, share: float, out: int) -> None:
     nodes = idle(count)
-    actions = [keep_out(Controller(name, nodes), share).action for name in list(nodes)]
+    actions = [keep_out(name, nodes, share).action for name in list(nodes)]
     assert (actions.count("drained"), actions.count("held_by_breaker")) == (out, count - out)
     assert sum(of[0] != "IDLE" for of in nodes.values()) == out
 
@@ -149,20 +142,16 @@ def test_a_small_partition_is_kept_too_and_one_of_a_single_node_says_nothing_bes
 def test_when_all_are_sick_at_the_same_time_the_first_of_them_stay_out(seed: int) -> None:
     """Each sees the others only once they are drained. Whatever the order of what they do, some stay and no more."""
     chance = random.Random(seed)
-    nodes = idle(50)
-    most = 5
-    clock = 0
+    nodes, clock = idle(50), 0
     # All have counted before any was drained.
     for name in chance.sample(list(nodes), len(nodes)):
         clock += chance.random() < 0.3
-        controller = Controller(name, nodes)
-        controller.now = clock
-        controller.drain(OWN)
+        Controller(name, nodes, clock).drain(OWN)
     for name in chance.sample(list(nodes), len(nodes)):
         controller = Controller(name, nodes)
         gate_slurm._yield(controller, controller.nodes(), 0.1)
     out = sorted(name for name, of in nodes.items() if of[0] != "IDLE")
-    assert len(out) == most
+    assert len(out) == 5
     assert all(nodes[name][2] <= 50 for name in out)
 
 

@@ -134,7 +134,7 @@ class Node:
     def have(self, mode: str = "auto") -> read.Have:
         return read.read(Host(str(self.root), str(self.root)), mode)
 
-    def plan(self, mode: str = "auto") -> Plan:
+    def planned(self, mode: str = "auto") -> Plan:
         return plan.plan(self.have(mode), mode)
 
     def judge(self, mode: str = "auto") -> plan.Judgement:
@@ -274,13 +274,13 @@ for path, text in (
 def test_what_is_planned(node: Node, case: str) -> None:
     files, mode, *words = CASES[case]
     node.set(files)
-    made = node.plan(mode).limit("reboot")
+    made = node.planned(mode).limit("reboot")
     notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in plan.notes(made)]
     goldens.check("gpudirect", case, golden_rows.plan(made, texts=True) + notes)
     text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in made.findings if not finding.ok)
     assert [word for word in words if word not in text] == []
     node.set({change.path: change.after for change in made.changes})
-    assert node.plan(mode).changes == ()
+    assert node.planned(mode).changes == ()
 
 
 @pytest.mark.parametrize(
@@ -310,9 +310,9 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
     node.set(LOADED)
     for name in ("modinfo", "ofed_info", "dmesg", "modprobe"):
         node.tool(name, f"echo {name} >> {node.root}/calls")
-    node.plan("peermem")
+    node.planned("peermem")
     node.set(P2PDMA)
-    node.plan("auto")
+    node.planned("auto")
     assert node.text("/calls") is None
 
 
