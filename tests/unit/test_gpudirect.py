@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
-from tests.trees import put, tool
+from tests.trees import contents, put, tool
 
 RELEASE = "6.8.0-60-generic"
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n'
@@ -139,9 +139,6 @@ class Node:
 
     def judge(self, mode: str = "auto") -> plan.Judgement:
         return plan.judge(self.have(mode), mode)
-
-    def files(self) -> dict[str, str]:
-        return {str(path): path.read_text() for path in self.root.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -343,9 +340,9 @@ def test_parsers_parse_or_say_why(text: str) -> None:
 
 
 def test_check_apply_and_again(node: Node, run: Run) -> None:
-    before = node.files()
+    before = contents(node.root)
     predicted = run(check=True)
-    assert node.files() == before
+    assert contents(node.root) == before
     assert predicted["commands"] == ["modprobe nvidia_peermem"]
     assert [finding["id"] for finding in predicted["findings"]] == [PATH, PERSISTED]
     assert predicted["repaired"] == [PERSISTED, PATH]

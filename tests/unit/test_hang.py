@@ -72,16 +72,17 @@ def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() 
 
 
 def test_a_text_of_an_old_release_is_a_table_too() -> None:
-    given = job(version="2.26.2", late={"3": 2})
-    parsed = answer_text.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
-    fine = answer_text.parse_text(emulator.as_text(job(version="2.26.2"), emulator.seen(job(), [], 2.0)))
-    said = hang.text(hang.build({"node01": told(1, views.View("RAS", ("alice",), parsed, parsed, 10.0))}), 120)
+    def table(simulated: bool, **more: Any) -> str:
+        given = job(version="2.26.2", **more)
+        parsed = answer_text.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
+        seen = told(1, views.View("RAS", ("alice",), parsed, parsed, 10.0))
+        return hang.text(hang.build({"node01": seen}, simulated=simulated), 120)
+
+    said = table(False, late={"3": 2})
     assert "JOB of alice: NCCL 2.26.2, 4 processes" in said
     assert "AllReduce 100 (3), 98 (1)" in said
     assert "without name" not in said
-    said = hang.text(
-        hang.build({"node01": told(1, views.View("RAS", ("alice",), fine, fine, 10.0))}, simulated=True), 120
-    )
+    said = table(True)
     assert "1 without name  4      -        RUNNING  ?      alike" in said
     assert "1 of 1 hosts responded, simulated; nothing was changed)" in " ".join(said.split())
 
