@@ -55,9 +55,6 @@ def test_a_healthy_fabric_has_no_finding(fabric: Site) -> None:
     compare(fabric.judge(fabric.look()), [])
 
 
-# -- what may be done to it --------------------------------------------------------------------------------------------
-
-
 def node_of(of: Site, name: str) -> tuple[Plane, Node]:
     """A switch as people call it, or ``node003 rail 1``; its plane is about to be changed."""
     if rail := re.fullmatch("(node[0-9]+) rail ([0-9])", name):
@@ -214,9 +211,6 @@ def test_rails_without_a_partition_are_named(fabric: Site) -> None:
     compare(said, [limited, found("partition", "node006 rail 1, lacks 0x8001")])
 
 
-# -- what is not seen is not well -------------------------------------------------------------------------------------
-
-
 @plant
 def drop(of: Site, name: str, percent: int) -> None:
     plane, node = node_of(of, name)
@@ -291,8 +285,6 @@ def test_what_was_not_seen_is_unknown_and_never_well(name: str, fabric: Site) ->
         roots = {one.finding.check for one in said if one.finding.because is None}
         assert roots == {"ib_fabric.sweep"}, "\n".join(map(str, said))
 
-
-# -- the test bed ------------------------------------------------------------------------------------------------------
 
 KILLED = """
 import sys, time

@@ -57,17 +57,18 @@ def of(*outputs: ToolOutput, counters: tuple[ToolOutput, ...] = (), decodes_xdr:
     return merged.sweep()
 
 
-def topology(change: Change = str, stderr: str = "", name: str = "ibnetdiscover.txt") -> ToolOutput:
-    """ibnetdiscover's output, changed, and what it says on stderr."""
-    found = ibnetdiscover.parse(change(said(name)))
-    found.complain(stderr)
-    return found
+def tool(parse: Callable[[str], ToolOutput], output: str) -> Callable[..., ToolOutput]:
+    """A reader of the tool's output, changed, or of another one, and of what it says on stderr."""
+
+    def read(change: Change = str, stderr: str = "", name: str = output) -> ToolOutput:
+        found = parse(change(said(name)))
+        found.complain(stderr)
+        return found
+
+    return read
 
 
-def links(change: Change = str, stderr: str = "", name: str = "iblinkinfo-line.txt") -> ToolOutput:
-    found = iblinkinfo.parse(change(said(name)))
-    found.complain(stderr)
-    return found
+topology, links = tool(ibnetdiscover.parse, "ibnetdiscover.txt"), tool(iblinkinfo.parse, "iblinkinfo-line.txt")
 
 
 def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[ToolOutput, ToolOutput]:
@@ -163,9 +164,6 @@ def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> No
     assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
 
 
-# -- one tool --------------------------------------------------------------------------------------------------------
-
-
 def test_managers() -> None:
     standby = "SMInfoRecord dump:\n\t\tRID\n\t\tLID...................0x9\n\t\tSMInfo dump:\n"
     found = subnet_manager.parse_records(said("saquery-smir.txt") + standby)
@@ -185,8 +183,6 @@ def test_managers() -> None:
     assert (masters.plane, len(masters.managers)) == ("", 2)
 
 
-# -- ibdiagnet: by hand, after its manual ----------------------------------------------------------------------------
-
 CSV = said("ibdiagnet2.db_csv.txt")
 
 
@@ -203,9 +199,6 @@ def test_codes_of_speeds(code: int, speed: str | None) -> None:
     port = by_guid(joined(text))[HOST[1]].port(1)
     assert port is not None
     assert (port.speed, port.speed_supported) == (speed, "NDR")
-
-
-# -- sweeps as rows --------------------------------------------------------------------------------------------------
 
 
 def swap(before: str, after: str) -> Change:
@@ -384,9 +377,6 @@ def test_what_is_said_of_outputs() -> None:
     goldens.text("fabric_read", "".join(parts))
 
 
-# -- a directory of outputs ------------------------------------------------------------------------------------------
-
-
 def test_a_directory_is_a_plane_and_each_folder_in_it_one_more(tmp_path: Path) -> None:
     for name in ("ibnetdiscover", "iblinkinfo-line", "sminfo", "ibqueryerrors", "ibqueryerrors-counters"):
         for folder in ("fabric", "fabric/second"):
@@ -451,9 +441,6 @@ def test_a_directory_that_is_none_or_empty_is_an_error(tmp_path: Path) -> None:
         dumps.read(host, "/")
 
 
-# -- whatever comes --------------------------------------------------------------------------------------------------
-
-
 def _mangled(text: str, by: random.Random) -> str:
     """The text as a bad disk, a bad hand or a bad node leaves it."""
     for _times in range(by.randint(1, 6)):
@@ -511,9 +498,6 @@ def test_ports_of_one_hca_are_one_node(line: bool, number: int) -> None:
         ("switch", [1, 2]),
     ]
     assert found.complete
-
-
-# -- a sweep on its way from a node ----------------------------------------------------------------------------------
 
 
 ONE = a_sweep()

@@ -87,9 +87,6 @@ def rows(lines: Lines) -> list[Any]:
     return [dict(sorted(Counter(one.subject for _hosts, one in lines if one.ok).items())), *sorted(found, key=str)]
 
 
-# -- what may happen -----------------------------------------------------------------------------------------------
-
-
 def change(of: Callable[Concatenate[Built, P], object]) -> Callable[P, Change]:
     """A change with its arguments, to be made once there is a fabric."""
     return lambda *given, **more: lambda built: of(built, *given, **more)
@@ -214,8 +211,6 @@ def renamed(form: str) -> Change:
     return lambda built: built.names.update({node: form.format(built.names[node]) for node in built.sizes})
 
 
-# -- what may be seen of it ----------------------------------------------------------------------------------------
-
 Seen = Callable[[Built, Sweep], Sweep | None]
 
 
@@ -277,9 +272,6 @@ def logged(built: Built, sweep: Sweep) -> Sweep:
     )
     leaf = next(iter(built.cables.values()))
     return replace(sweep, events=events, unhealthy={leaf: "FLAPPING", ("0" * 15 + "1", 3): "SET_ERR"})
-
-
-# -- what is known of hosts, and what the plan has -----------------------------------------------------------------
 
 
 def known(host: str, *rails: int, **values: Any) -> Callable[[Hosts], Hosts]:
@@ -468,9 +460,6 @@ SITUATIONS = {
     ),
     "plan without a rail": Situation(plan=only_cables(lambda one: one.rail != 3), shape={"hosts": 32}),
 }
-
-
-# -- what ports have counted ---------------------------------------------------------------------------------------
 
 
 RATES = {"EDR": 100.0, "HDR": 200.0, "NDR": 400.0, "XDR": 800.0}

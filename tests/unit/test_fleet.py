@@ -276,9 +276,6 @@ def test_information_comes_back_from_json_as_it_went() -> None:
     assert json.loads(json.dumps(codec.build(rail_info.HostInfo, data).to_dict())) == data
 
 
-# -- the stage ---------------------------------------------------------------------------------------------------------
-
-
 def results(one: Member, **more: object) -> dict[str, RoleResult]:
     assert one.info is not None
     read = {"rail_info": json.loads(json.dumps(one.info.to_dict())), "facts": dict(one.facts)}

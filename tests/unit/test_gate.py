@@ -68,9 +68,6 @@ def keep_out(name: str, nodes: dict[str, list[Any]], share: float = 0.1) -> gate
     return gate_slurm.keep_out(Controller(name, nodes), "why", share, lambda _reason: None)
 
 
-# -- Slurm -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("text", "lost"), readings.cases("gate_free_text"))
 def test_a_free_text_with_line_breaks_costs_one_node_at_most(text: str, lost: list[str]) -> None:
     records = [line(name, "IDLE") for name in ("n0", "n1", "n2", "n3")]
@@ -155,9 +152,6 @@ def test_when_all_are_sick_at_the_same_time_the_first_of_them_stay_out(seed: int
     assert all(nodes[name][2] <= 50 for name in out)
 
 
-# -- the verdict -------------------------------------------------------------------------------------------------------
-
-
 def result(*states: str, passed: int = 3) -> dict[str, Any]:
     """Return a step's result. states: of critical findings, or of minor ones where they end in a dot."""
     checks = [(MINOR if state[-1] == "." else CRITICAL, state.rstrip(".")) for state in states]
@@ -209,8 +203,6 @@ def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None
         os._exit(0 if "did not respond within 0.5 s" in said["msg"] else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
-
-# -- files and slurm.conf ----------------------------------------------------------------------------------------------
 
 CONFIG = (readings.FOLDER.parent / "cases/gate/scontrol-show-config.txt").read_text()
 LAST = "var__lib__busbar__gate__state.json"

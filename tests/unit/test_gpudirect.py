@@ -336,9 +336,6 @@ def test_parsers_parse_or_say_why(text: str) -> None:
             parse(text)
 
 
-# -- the module ------------------------------------------------------------------------------------------------------
-
-
 def test_check_apply_and_again(node: Node, run: Run) -> None:
     before = contents(node.root)
     predicted = run(check=True)
