@@ -61,8 +61,6 @@ class Fabric:
     def copy(self) -> Fabric:
         return Fabric(self.name, dict(self.nodes), dict(self.cables), dict(self.widths), dict(self.rails))
 
-    # -- what is where ---------------------------------------------------------------------------------------------
-
     def hca(self, host: str, rail: int) -> Node:
         return self.nodes[self.rails[host, rail]]
 
@@ -76,8 +74,6 @@ class Fabric:
     def links(self) -> Iterator[tuple[End, End]]:
         """Each cable once, from its lesser end."""
         return ((a, z) for a, z in sorted(self.cables.items()) if a < z)
-
-    # -- what is made and changed ----------------------------------------------------------------------------------
 
     def add(self, node: Node) -> Node:
         assert not {node.guid, node.port_guid} & self.nodes.keys(), f"{node.name} is there already"
@@ -153,9 +149,6 @@ def rail_optimised(
 
 def names(count: int) -> list[str]:
     return [f"node{number:03d}" for number in range(1, count + 1)]
-
-
-# -- as ibsim reads it, which is what ibnetdiscover prints -------------------------------------------------------
 
 
 def netfile(fabric: Fabric) -> str:

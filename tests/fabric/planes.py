@@ -173,8 +173,6 @@ class Plane:
             "LD_PRELOAD": preload(),
         }
 
-    # -- the console -----------------------------------------------------------------------------------------------
-
     def _answer(self) -> str:
         assert self.process.stdout is not None
         stream, said = self.process.stdout.fileno(), b""
@@ -223,8 +221,6 @@ class Plane:
         """Loses a part of the MADs to a node from now on."""
         self.console(f'Error "{node.name}" {percent}')
 
-    # -- managers --------------------------------------------------------------------------------------------------
-
     def manage(self, node: Node, *more: object, priority: int = 0) -> Manager:
         # ibsim knows no timeouts: who asks a manager that is not ready to answer waits for ever. Others ask later.
         running = [each for each in self.managers if each.runs]
@@ -237,27 +233,17 @@ class Plane:
             each.process.send_signal(signal.SIGCONT)
         return manager
 
-    def tool(self, node: Node, *argv: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        """A tool of infiniband-diags, run on a node."""
-        return subprocess.run(
-            [_program(argv[0]), *argv[1:]],
-            env=self.environment(node),
-            cwd=self.top,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-
     def active(self) -> int:
         """How many ports are active, without port 0 of switches, as ibsim itself says."""
         return len(re.findall(r"\]\s+\d*x? ?.*Active/LinkUp", self.console("Dump"))) - len(self.fabric.switches())
 
     def states(self) -> dict[str, str]:
         """Port GUID of a subnet manager -> 3 for a master, 2 for a standby, as the master itself has it."""
-        said = self.tool(self.eye, "saquery", "SMIR").stdout
-        return dict(re.findall(r"GUID\.+0x([0-9a-f]+)[^G]*SMState\.+(\d)", said))
+        argv, environment = [_program("saquery"), "SMIR"], self.environment(self.eye)
+        done = subprocess.run(
+            argv, env=environment, cwd=self.top, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        return dict(re.findall(r"GUID\.+0x([0-9a-f]+)[^G]*SMState\.+(\d)", done.stdout))
 
     def settle_managers(self) -> None:
         """Until the master knows a standby.

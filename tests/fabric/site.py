@@ -85,8 +85,6 @@ class Site:
         self.plan = cabling_plan.read(plan_text(self.planned), "site.csv")
         self.hosts = inventory(self.planned)
 
-    # -- the planes ------------------------------------------------------------------------------------------------
-
     def plane(self, rail: int) -> Plane:
         """The plane of a rail, which a test is about to change."""
         [plane] = [each for each in self.planes if any(rail == number for _, number in each.fabric.rails)]
@@ -120,8 +118,6 @@ class Site:
             if plane.fabric.name in self.changed:
                 self.load(plane, planned.copy())
         self.changed = set()
-
-    # -- the product -----------------------------------------------------------------------------------------------
 
     def look(self, **more: object) -> list[Sweep]:
         """Sweeps of all planes, ten minutes after the last; one that no test has changed is not swept again."""

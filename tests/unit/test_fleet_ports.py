@@ -52,14 +52,10 @@ def findings(registered: dict[str, dict[str, Any]]) -> list[tuple[str, Finding]]
 @pytest.mark.parametrize(
     ("odd", "severity"),
     [
-        ({"symbol_error": 11}, "major"),
-        ({"port_rcv_errors": 11}, "major"),
-        ({"packet_seq_err": 11_000}, "minor"),
-        ({"port_xmit_discards": 1100}, "minor"),
-        ({"rx_prio_buf_discard": 1100}, "minor"),
-        ({"np_ecn_marked_roce_packets": 11_000_000}, "minor"),
-        ({"rx_paused_us": 870 * 10**6}, "minor"),
-        ({"tx_paused_us": 87 * 10**6}, "minor"),
+        *(({name: 11}, "major") for name in ("symbol_error", "port_rcv_errors")),
+        *(({name: 1100}, "minor") for name in ("port_xmit_discards", "rx_prio_buf_discard")),
+        *(({"packet_seq_err": 11_000}, "minor"), ({"np_ecn_marked_roce_packets": 11_000_000}, "minor")),
+        *(({"rx_paused_us": 870 * 10**6}, "minor"), ({"tx_paused_us": 87 * 10**6}, "minor")),
     ],
 )
 def test_the_one_that_stands_out_is_named(odd: dict[str, int], severity: str) -> None:

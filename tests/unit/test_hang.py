@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, result_schema
 
 from lab import ras as emulator
+from tests.nested import changed
 
 TOLD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/\x1b[2J%p"}
 
@@ -139,14 +139,6 @@ def test_another_users_process_that_answers_with_the_hash_of_a_job_is_no_part_of
     assert behind == ["communicator 0xa982ee6e1e529f6 of mallory"]
 
 
-def change(data: dict[str, Any], path: str, value: Any) -> None:
-    *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
-    at: Any = data
-    for key in keys:
-        at = at[key]
-    at[last] = value
-
-
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -167,8 +159,8 @@ def change(data: dict[str, Any], path: str, value: Any) -> None:
 )
 def test_an_answer_that_cannot_be_costs_its_own_host_the_verdict(path: str, value: Any, said: str) -> None:
     answers = both(job())
-    hostile = copy.deepcopy(answers["node02"])
-    change(hostile, path, value)
+    keys = tuple(int(key) if key.isdigit() else key for key in path.split("."))
+    hostile = changed(answers["node02"], keys, value)
     report = hang.build({**answers, "node02": hostile})
     assert said in report["hosts"]["node02"]
     assert report["hosts"]["node01"] == ""
