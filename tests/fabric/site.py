@@ -108,10 +108,6 @@ class Site:
         plane.start()
         self.manage(plane, *more)
 
-    def remember(self) -> None:
-        """What is now is what the last sweeps have seen."""
-        self.before = [replace(sweep, at=sweep.at - 600) for sweep in self.look()]
-
     def mend(self) -> None:
         """As it was planned, where a test has changed it."""
         for plane, planned in zip(self.planes, self.planned, strict=True):

@@ -105,7 +105,7 @@ def off(of: Site, name: str) -> None:
 def remember(of: Site, name: str) -> None:
     """What is now in the plane of this node is what the last sweeps have seen."""
     node_of(of, name)
-    of.remember()
+    of.before = [replace(sweep, at=sweep.at - 600) for sweep in of.look()]
 
 
 @plant

@@ -233,18 +233,6 @@ def test_a_switch_that_was_read_in_part_is_accused_of_no_cable(lost: str) -> Non
     assert {(one.check, one.state) for _hosts, one in found if not one.ok} == {("ib_fabric.sweep", "unknown")}
 
 
-def test_a_managed_switch_has_the_name_within_its_description() -> None:
-    before = build()
-    short_names = named(before)
-    for node in before.sizes:
-        before.names[node] = f"MF0;{before.names[node]}:MQM9700/U1"
-    now = copy.deepcopy(before)
-    now.cut(now.nic("node003", 2))
-    _hosts, found = only(judge(replace(asked(before, now), plan=short_names)))
-    assert found.want == "node003 rail 2 - leaf05 port 2"
-    assert found == only(judge(asked(before, now)))[1]
-
-
 def test_what_nodes_call_themselves_commands_nothing_and_may_all_be_the_same() -> None:
     before = build()
     for node in before.names:

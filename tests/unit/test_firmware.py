@@ -15,10 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings
 from tests import readings
 from tests.trees import tool
 
-NEW, OLD = (
-    (readings.FOLDER / f"firmware.nv_settings.parse_text/synthetic-{which}-release.txt").read_text()
-    for which in ("new", "old")
-)
+FOLDER = readings.FOLDER / "firmware.nv_settings.parse_text"
+NEW, OLD = ((FOLDER / f"synthetic-{which}-release.txt").read_text() for which in ("new", "old"))
 ETH = Value("ETH(2)", 2, "ETH")
 
 

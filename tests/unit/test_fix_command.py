@@ -20,9 +20,8 @@ AGAIN = FixCommand(("platform",), mends=False)
 
 
 def plan(disruption: str, fix: str = RUN) -> Plan:
-    finding = Finding("netdev_mtu.live", "0000:1b:00.0", "drift", "major", "9000", "1500", "/sys", "why", fix)
-    found = Finding(**{**finding.__dict__, "disruption": disruption})
-    return Plan((found,), commands=(Command(("ip",), "why", disruption),))
+    values = ("netdev_mtu.live", "0000:1b:00.0", "drift", "major", "9000", "1500", "/sys", "why", fix)
+    return Plan((Finding(*values, disruption=disruption),), commands=(Command(("ip",), "why", disruption),))
 
 
 @pytest.mark.parametrize(

@@ -295,13 +295,12 @@ def test_every_run_over_two_hosts_finds_what_they_share() -> None:
     clone = member(
         2, lambda one: {"address": f"10.{16 + one.number}.0.1", "addresses": (f"10.{16 + one.number}.0.1/24",)}
     )
-    found = joined([member(1), clone])
+    both = [member(1), clone]
+    found = joined(both)
     assert [[one.check for one in of_host.findings] for of_host in found.values()] == [["consistency.address"]] * 2
     assert joined([member(1)]) == {}
     # A playbook that is for something else compares nothing.
-    assert stage.Fleet().join({one.host: results(one) for one in (member(1), clone)}, ["ib_fabric"], {}) == [
-        "ib_fabric"
-    ]
+    assert stage.Fleet().join({one.host: results(one) for one in both}, ["ib_fabric"], {}) == ["ib_fabric"]
 
 
 def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody() -> None:
