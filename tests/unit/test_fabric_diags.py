@@ -34,6 +34,7 @@ OUTPUTS = {
     "smpquery": 'case "$*" in *pkeys*) cat {0}/smpquery-pkeys.txt;; *) cat {0}/smpquery-nodeinfo.txt;; esac',
 }
 UNWILLING = 'echo "ibwarn: [7] mad_rpc_open_port: can\'t open UMAD port (mlx5_0:1)" >&2; exit 255'
+GIVEN = {"devices": [], "seconds": 60.0, "counters": True, "partitions": False, "known": [], "dumps": ""}
 Node = Callable[..., Host]
 
 
@@ -216,9 +217,6 @@ def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pyt
         reading = diags.read(host)
     assert reading.sweeps == []
     assert states(reading.findings) == {"ib_fabric.answer sweep": "unknown"}
-
-
-GIVEN = {"devices": [], "seconds": 60.0, "counters": True, "partitions": False, "known": [], "dumps": ""}
 
 
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:

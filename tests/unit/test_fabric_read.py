@@ -42,6 +42,8 @@ LEAF1, LEAF2, SPINE = "0008f10500200001", "0008f10500200002", "0008f10500200003"
 HOST = ["", *(f"0008f105001000{number}0" for number in range(1, 6))]
 MARKUP = "node004 'a' <b>x</b> - ( mlx5_0"
 Change = Callable[[str], str]
+ONE = a_sweep()
+LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
 
 
 def said(name: str) -> str:
@@ -183,9 +185,6 @@ def test_managers() -> None:
     assert (masters.plane, len(masters.managers)) == ("", 2)
 
 
-CSV = said("ibdiagnet2.db_csv.txt")
-
-
 @pytest.mark.parametrize(
     ("code", "speed"),
     [
@@ -239,6 +238,7 @@ def files(change: Change = str) -> sweep.Sweep:
     return joined(change("".join(f"[root@node001 ~]# {name}\n{said(name + '.txt')}\n" for name in names)))
 
 
+CSV = said("ibdiagnet2.db_csv.txt")
 UNKNOWN = "\x1b[2Jsomething {{ else }}\n" * 9
 FAKE = f'x" 9 9[  ] ==( 1X 2.5 Gbps Active/ LinkUp)==> 0x{"f" * 16} 9 9[  ] "y" ( )'
 SUM = "ibwarn: [7] print_errors: IB_GSI_PORT_COUNTERS query failed on leaf1, Lid 2 port 255\n"
@@ -476,9 +476,6 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     assert found.problems
 
 
-LINKED = "==( 4X          10.0 Gbps Active/  LinkUp)==>"
-
-
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("line", [True, False])
 def test_ports_of_one_hca_are_one_node(line: bool, number: int) -> None:
@@ -498,9 +495,6 @@ def test_ports_of_one_hca_are_one_node(line: bool, number: int) -> None:
         ("switch", [1, 2]),
     ]
     assert found.complete
-
-
-ONE = a_sweep()
 
 
 def data() -> dict[str, Any]:

@@ -29,6 +29,8 @@ from .test_due_roles import Run, heard
 
 RAIL = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
 BOOT = "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"
+OTHER = "0c42a10300000021"
+FABRIC = {"boot_id": BOOT, "rails": [RAIL._asdict()]}
 
 
 def a_record(**more: Any) -> Record:
@@ -115,10 +117,6 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
     assert names[1] not in left
     assert {*others, "latest", "20250101T000000Z-linked"} <= left
     assert len([name for name in names if name in left]) == fabric_record.KEPT + 1
-
-
-OTHER = "0c42a10300000021"
-FABRIC = {"boot_id": BOOT, "rails": [RAIL._asdict()]}
 
 
 def said(*sweeps: sweep.Sweep, **more: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from tests.trees import put_all, tool
 CRITICAL = Check("a.critical", why="w", fix="f", severity="critical")
 MINOR = Check("a.minor", why="w", fix="f", severity="minor")
 ROOT = "root@2026-11-22T20:00:%02d"
+SILENT = {"failed": True, "msg": "did not respond"}
 # What administrators, Slurm and other tools say of a node: states, reason. Also ours, as somebody has changed it.
 OWN = gate_slurm.signed("platform.gpu_count of the node: 7, wanted 8")
 THEIRS = readings.cases("gate_others")
@@ -157,9 +158,6 @@ def result(*states: str, passed: int = 3) -> dict[str, Any]:
     checks = [(MINOR if state[-1] == "." else CRITICAL, state.rstrip(".")) for state in states]
     findings = [check.judge(f"s{n}", state, "w", "h").to_dict() for n, (check, state) in enumerate(checks)]
     return {"findings": findings, "passed": ["p"] * passed}
-
-
-SILENT = {"failed": True, "msg": "did not respond"}
 
 
 @pytest.mark.parametrize(

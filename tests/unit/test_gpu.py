@@ -44,6 +44,7 @@ def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> Pc
 
 
 FAR, NEAR = "10000:01:00.0", "2000:01:00.0"
+VERSION = "proc/driver/nvidia/version"
 DEVICES = {address: device(address) for address in (B, A)}  # not in PCI order, on purpose
 TOOL = """#!/bin/sh
 echo "$*" >> {log}
@@ -77,9 +78,6 @@ def information(address: str) -> str:
     return f"proc/driver/nvidia/gpus/{address}/information"
 
 
-VERSION = "proc/driver/nvidia/version"
-
-
 def rows(root: Path, devices: "dict[str, PciDevice] | None" = None, timeout: float = 20.0) -> "list[object]":
     """What was called, the driver, each GPU and each problem by its source and the values in it."""
     host = Host(hardware_root=str(root), system_root=str(root), timeout=timeout)
@@ -105,6 +103,8 @@ OTHERS = {
 NO_GPU = {information(address): None for address in UUID}
 NO_ANSWER: "dict[str, str | None]" = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
 NO_DEVICES: "dict[str, str | None]" = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NO_UUID = {information(A): INFORMATION % (UNKNOWN, A)}
+FIRST_GPU = {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]}
 NOT_SUPPORTED = "Device does not have or support Nvlink.\n" * 2
 # Files of the tree that are others, None for one that is not there, and the PCI devices.
 CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = {
@@ -129,17 +129,11 @@ CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = 
     "nothing said": ({"csv": "", "xml": "", "nvlink": ""}, None),
     "nothing but no NVLink": ({"csv": "", "xml": "", "nvlink": NOT_SUPPORTED}, None),
     "a whole answer with an exit code": ({"csv.rc": "14"}, None),
-    "a GPU that is not listed": (
-        {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]},
-        None,
-    ),
+    "a GPU that is not listed": (FIRST_GPU, None),
     "a GPU that sysfs does not have": ({}, {A: DEVICES[A]}),
     "a GPU that the driver does not have": ({}, {**DEVICES, C: device(C)}),
-    "a UUID that proc does not have": ({information(A): INFORMATION % (UNKNOWN, A)}, None),
-    "a UUID that nothing has": (
-        {information(A): INFORMATION % (UNKNOWN, A), "csv": CSV.replace(UUID[A], "[Unknown Error]")},
-        None,
-    ),
+    "a UUID that proc does not have": (NO_UUID, None),
+    "a UUID that nothing has": ({**NO_UUID, "csv": CSV.replace(UUID[A], "[Unknown Error]")}, None),
     "a row without address": ({"csv": CSV.replace("00000000:43:00.0", "[GPU is lost]")}, None),
     "an empty information": ({information(B): ""}, None),
     "a damaged information": ({information(B): "\x07\x07"}, None),
