@@ -100,14 +100,15 @@ OTHERS = {
     "0000:02:00.0": device("0000:02:00.0", vendor=0x1A03, class_code=0x030000),  # a BMC's display
     "0000:07:00.0": device("0000:07:00.0", class_code=0x068000),  # NVSwitch
 }
+Files = dict[str, str | None]
 NO_GPU = {information(address): None for address in UUID}
-NO_ANSWER: "dict[str, str | None]" = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
-NO_DEVICES: "dict[str, str | None]" = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
-NO_UUID = {information(A): INFORMATION % (UNKNOWN, A)}
-FIRST_GPU = {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]}
+NO_ANSWER: Files = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
+NO_DEVICES: Files = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NO_UUID: Files = {information(A): INFORMATION % (UNKNOWN, A)}
+FIRST_GPU: Files = {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]}
 NOT_SUPPORTED = "Device does not have or support Nvlink.\n" * 2
 # Files of the tree that are others, None for one that is not there, and the PCI devices.
-CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = {
+CASES: "dict[str, tuple[Files, dict[str, PciDevice] | None]]" = {
     "healthy": ({}, None),
     "other display functions": ({}, {**OTHERS, **DEVICES}),
     "in the order of numbers": ({}, {FAR: device(FAR), NEAR: device(NEAR)}),
@@ -144,7 +145,7 @@ CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = 
 }
 
 
-def change(root: Path, files: "dict[str, str | None]") -> None:
+def change(root: Path, files: Files) -> None:
     for path, text in files.items():
         if text is not None:
             put(root, path, text)
