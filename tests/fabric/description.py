@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-
-# ibsim 0.10 speaks no newer speed.
-RATE = (4, "HDR")
-SPEEDS = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR")
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -51,37 +47,26 @@ class End:
 
 @dataclass
 class Fabric:
-    """One plane, or several that one simulator holds."""
+    """One plane."""
 
     name: str
     nodes: dict[int, Node] = field(default_factory=dict)
     # Every cable in both directions.
     cables: dict[End, End] = field(default_factory=dict)
-    # Rates of links that are not RATE, under both ends.
-    rates: dict[End, tuple[int, str]] = field(default_factory=dict)
+    # Lanes of links that have not four, under both ends.
+    widths: dict[End, int] = field(default_factory=dict)
     # (host, rail) -> node GUID.
     rails: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def copy(self) -> Fabric:
-        return Fabric(self.name, dict(self.nodes), dict(self.cables), dict(self.rates), dict(self.rails))
-
-    # -- what is where ---------------------------------------------------------------------------------------------
+        return Fabric(self.name, dict(self.nodes), dict(self.cables), dict(self.widths), dict(self.rails))
 
     def hca(self, host: str, rail: int) -> Node:
         return self.nodes[self.rails[host, rail]]
 
-    def nic(self, host: str, rail: int) -> End:
-        return End(self.rails[host, rail], 1)
-
     def leaf_port(self, host: str, rail: int) -> End:
         """The switch port that a rail of a host is cabled to."""
-        return self.cables[self.nic(host, rail)]
-
-    def spare(self, guid: int) -> End:
-        """The first port of a node that no cable is in."""
-        return next(
-            End(guid, port) for port in range(1, self.nodes[guid].ports + 1) if End(guid, port) not in self.cables
-        )
+        return self.cables[End(self.rails[host, rail], 1)]
 
     def switches(self) -> list[Node]:
         return [node for node in self.nodes.values() if node.switch]
@@ -90,15 +75,10 @@ class Fabric:
         """Each cable once, from its lesser end."""
         return ((a, z) for a, z in sorted(self.cables.items()) if a < z)
 
-    # -- what is made and changed ----------------------------------------------------------------------------------
-
     def add(self, node: Node) -> Node:
-        assert not {node.guid, node.port_guid} & self._guids(), f"{node.name} is there already"
+        assert not {node.guid, node.port_guid} & self.nodes.keys(), f"{node.name} is there already"
         self.nodes[node.guid] = node
         return node
-
-    def _guids(self) -> set[int]:
-        return set(self.nodes)
 
     def connect(self, a: End, z: End) -> None:
         for end in (a, z):
@@ -112,37 +92,8 @@ class Fabric:
         del self.cables[other]
         return other
 
-    def swap(self, a: End, b: End) -> None:
-        """What is cabled to port a goes to port b, and the reverse."""
-        far_a, far_b = self.cut(a), self.cut(b)
-        self.connect(a, far_b)
-        self.connect(b, far_a)
-
-    def degrade(self, end: End, width: int = RATE[0], speed: str = RATE[1]) -> None:
-        self.rates[end] = self.rates[self.cables[end]] = (width, speed)
-
-    def rename(self, guid: int, description: str) -> None:
-        self.nodes[guid] = replace(self.nodes[guid], description=description)
-
-    def rate(self, end: End) -> str:
-        width, speed = self.rates.get(end, RATE)
-        return f"{width}x{speed}"
-
-    def options(self, end: End) -> str:
-        """For ibsim, which else gives a slow port the extended speeds of all."""
-        return " e=0" if self.rates.get(end, RATE)[1] in ("SDR", "DDR", "QDR", "FDR10") else ""
-
-
-def joined(fabrics: Sequence[Fabric]) -> Fabric:
-    """Several planes in one description: for a simulator in which a cable may lead from one to the other."""
-    whole = Fabric("+".join(each.name for each in fabrics))
-    for each in fabrics:
-        assert not whole._guids() & each._guids(), "planes share GUIDs"
-        whole.nodes.update(each.nodes)
-        whole.cables.update(each.cables)
-        whole.rates.update(each.rates)
-        whole.rails.update(each.rails)
-    return whole
+    def degrade(self, end: End, width: int) -> None:
+        self.widths[end] = self.widths[self.cables[end]] = width
 
 
 def rail_optimised(
@@ -200,11 +151,9 @@ def names(count: int) -> list[str]:
     return [f"node{number:03d}" for number in range(1, count + 1)]
 
 
-# -- as ibsim reads it, which is what ibnetdiscover prints -------------------------------------------------------
-
-
 def netfile(fabric: Fabric) -> str:
     """The fabric as a topology file, without LIDs: a subnet manager gives them."""
+    # ibsim 0.10 speaks no newer speed than HDR.
     # What a port can that no cable is in: else it is QDR, whatever is put into it later. 7: FDR, EDR and HDR.
     lines = ["# Topology file: written by a test", "extspeed=7", ""]
     ends: dict[int, list[End]] = {
@@ -215,7 +164,7 @@ def netfile(fabric: Fabric) -> str:
         guid = f"0x{node.guid:x}"
         lines += ["vendid=0x2c9", f"devid=0x{node.device_id:x}", f"sysimgguid={guid}"]
         lines += [f"{kind}={guid}({node.guid:x})" if node.switch else f"{kind}={guid}"]
-        head = f'{"Switch" if node.switch else "Ca"}\t{node.ports} "{node.name}"\t\t# {_described(node.description)}'
+        head = f'{"Switch" if node.switch else "Ca"}\t{node.ports} "{node.name}"\t\t# "{node.description}"'
         lines.append(f"{head} base port 0 lid 0 lmc 0" if node.switch else head)
         for end in ends.get(node.guid, []):
             far = fabric.cables[end]
@@ -223,12 +172,7 @@ def netfile(fabric: Fabric) -> str:
             mine = "" if node.switch else f"({node.port_guid:x})"
             theirs = "" if other.switch else f"({other.port_guid:x})"
             own = "" if node.switch else "lid 0 lmc 0 "
-            shown = f"{own}{_described(other.description)} lid 0 {fabric.rate(end)}{fabric.options(end)}"
+            shown = f'{own}"{other.description}" lid 0 {fabric.widths.get(end, 4)}xHDR'
             lines.append(f'[{end.port}]{mine}\t"{other.name}"[{far.port}]{theirs}\t\t# {shown}')
         lines.append("")
     return "\n".join(lines) + "\n"
-
-
-def _described(description: str) -> str:
-    """A description that holds a quote is loaded only without quotes around it."""
-    return description if '"' in description else f'"{description}"'

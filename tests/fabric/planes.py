@@ -10,10 +10,12 @@ A Machine is a host with HCAs in some planes: a root in which the tools are the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -32,21 +34,9 @@ PROGRAMS = {
     "ibnetdiscover": "infiniband-diags",
     "setpriv": "util-linux",
 }
-TOOLS = (
-    "ibnetdiscover",
-    "iblinkinfo",
-    "ibqueryerrors",
-    "perfquery",
-    "saquery",
-    "sminfo",
-    "smpquery",
-)
+TOOLS = ("ibnetdiscover", "iblinkinfo", "ibqueryerrors", "perfquery", "saquery", "sminfo", "smpquery")
 # Else what has happened is in the log only once there is enough of it, and a standby waits for most of a minute.
-CONF = """\
-force_log_flush TRUE
-sminfo_polling_timeout 300
-polling_retry_number 2
-"""
+CONF = "force_log_flush TRUE\nsminfo_polling_timeout 300\npolling_retry_number 2\n"
 PROMPT = b"sim> "
 # A wait for the slowest machine, in seconds.
 PATIENCE = 60.0
@@ -84,10 +74,9 @@ def wait(for_what: str, ready: Callable[[], object], seconds: float = PATIENCE) 
 
 
 def _program(name: str) -> str:
-    for folder in debian.PLACES.split(os.pathsep):
-        if os.access(f"{folder}/{name}", os.X_OK):
-            return f"{folder}/{name}"
-    raise AssertionError(f"{name} is not installed")
+    found = shutil.which(name, path=debian.PLACES)
+    assert found, f"{name} is not installed"
+    return found
 
 
 def preload() -> str:
@@ -106,26 +95,10 @@ class Manager:
         self.top.mkdir(exist_ok=True)
         self.log = self.top / "log"
         self.log.unlink(missing_ok=True)
-        environment = {
-            **plane.environment(node),
-            "OSM_CACHE_DIR": str(self.top),
-            "OSM_TMP_DIR": str(self.top),
-        }
+        environment = {**plane.environment(node), "OSM_CACHE_DIR": str(self.top), "OSM_TMP_DIR": str(self.top)}
         (self.top / "conf").write_text(CONF)
-        argv = [
-            _program("opensm"),
-            "-F",
-            self.top / "conf",
-            "-f",
-            self.log,
-            "-g",
-            f"0x{node.port_guid:x}",
-            "-p",
-            priority,
-            "-s",
-            2,
-            *more,
-        ]
+        options = {"-F": self.top / "conf", "-f": self.log, "-g": f"0x{node.port_guid:x}", "-p": priority, "-s": 2}
+        argv = [_program("opensm"), *itertools.chain(*options.items()), *more]
         with (self.top / "out").open("ab") as out:
             self.process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *map(str, argv)],
@@ -154,16 +127,6 @@ class Manager:
             self.process.wait(10)
         except subprocess.TimeoutExpired:
             self.kill()
-
-    def pause(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-
-    def sweep(self) -> None:
-        """Lets it look at the whole plane, and read its configuration again."""
-        self.process.send_signal(signal.SIGHUP)
-
-    def resume(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
 
 
 class Plane:
@@ -210,8 +173,6 @@ class Plane:
             "LD_PRELOAD": preload(),
         }
 
-    # -- the console -----------------------------------------------------------------------------------------------
-
     def _answer(self) -> str:
         assert self.process.stdout is not None
         stream, said = self.process.stdout.fileno(), b""
@@ -254,40 +215,23 @@ class Plane:
     def count(self, end: End, **counters: int) -> None:
         """Sets counters of a port, by the names that perfquery prints."""
         for name, value in counters.items():
-            wide = name.startswith(("PortXmit", "PortRcv")) and name.endswith(("Data", "Pkts"))
-            group = "PortCountersExtended" if wide else "PortCounters"
-            self.console(f"PerformanceSet {self._at(end)} {group}.{name}={value}")
+            self.console(f"PerformanceSet {self._at(end)} PortCounters.{name}={value}")
 
     def drop(self, node: Node, percent: int) -> None:
         """Loses a part of the MADs to a node from now on."""
         self.console(f'Error "{node.name}" {percent}')
 
-    # -- managers --------------------------------------------------------------------------------------------------
-
     def manage(self, node: Node, *more: object, priority: int = 0) -> Manager:
         # ibsim knows no timeouts: who asks a manager that is not ready to answer waits for ever. Others ask later.
         running = [each for each in self.managers if each.runs]
         for each in running:
-            each.pause()
+            each.process.send_signal(signal.SIGSTOP)
         manager = Manager(self, node, priority, [str(word) for word in more])
         self.managers.append(manager)
         wait("the manager to start", lambda: "Setting IS_SM" in manager.said())
         for each in running:
-            each.resume()
+            each.process.send_signal(signal.SIGCONT)
         return manager
-
-    def tool(self, node: Node, *argv: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        """A tool of infiniband-diags, run on a node."""
-        return subprocess.run(
-            [_program(argv[0]), *argv[1:]],
-            env=self.environment(node),
-            cwd=self.top,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
 
     def active(self) -> int:
         """How many ports are active, without port 0 of switches, as ibsim itself says."""
@@ -295,8 +239,11 @@ class Plane:
 
     def states(self) -> dict[str, str]:
         """Port GUID of a subnet manager -> 3 for a master, 2 for a standby, as the master itself has it."""
-        said = self.tool(self.eye, "saquery", "SMIR").stdout
-        return dict(re.findall(r"GUID\.+0x([0-9a-f]+)[^G]*SMState\.+(\d)", said))
+        argv, environment = [_program("saquery"), "SMIR"], self.environment(self.eye)
+        done = subprocess.run(
+            argv, env=environment, cwd=self.top, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        return dict(re.findall(r"GUID\.+0x([0-9a-f]+)[^G]*SMState\.+(\d)", done.stdout))
 
     def settle_managers(self) -> None:
         """Until the master knows a standby.
@@ -363,18 +310,15 @@ class Machine:
     """A host with an HCA a rail, as root directories: the tools in /usr/sbin, its HCAs in /sys."""
 
     def __init__(self, name: str, planes: Sequence[Plane], top: Path) -> None:
-        self.name = name
         self.top = top
-        self.rails = {
-            rail: (plane, plane.fabric.nodes[guid])
+        rails = [
+            (rail, plane, plane.fabric.nodes[guid])
             for plane in planes
             for (host, rail), guid in plane.fabric.rails.items()
             if host == name
-        }
-        self.devices = {f"mlx5_{rail}": at for rail, at in sorted(self.rails.items())}
-        folder = top / "usr/sbin"
-        folder.mkdir(parents=True)
-        (top / "tmp").mkdir()
+        ]
+        self.devices = {f"mlx5_{rail}": (plane, node) for rail, plane, node in sorted(rails, key=lambda one: one[0])}
+        (top / "tmp").mkdir(parents=True)
         self.write_tools()
         self.write_hardware()
 
@@ -383,9 +327,7 @@ class Machine:
             self.shim(tool, self.wrapper(tool))
 
     def shim(self, tool: str, text: str) -> None:
-        path = self.top / "usr/sbin" / tool
-        path.write_text(text)
-        path.chmod(0o755)
+        trees.put(self.top, f"usr/sbin/{tool}", text, 0o755)
 
     def wrapper(self, tool: str) -> str:
         cases = "\n".join(
@@ -406,26 +348,7 @@ class Machine:
             function = trees.pci_function(
                 self.top, f"pci0000:00/0000:{0x10 + number:02x}:00.0", kind="0x020700", ids="15b3:101b"
             )
-            guid = ":".join(re.findall("....", node.id))
-            port = ":".join(re.findall("....", f"{node.port_guid:016x}"))
-            path = function / "infiniband" / device
-            files = {
-                "node_guid": guid,
-                "sys_image_guid": guid,
-                "node_type": "1: CA",
-                "node_desc": node.description,
-                "fw_ver": "20.31.1014",
-                "hca_type": "MT4123",
-                "board_id": "MT_0000000223",
-                "ports/1/state": "4: ACTIVE",
-                "ports/1/phys_state": "5: LinkUp",
-                "ports/1/rate": "200 Gb/sec (4X HDR)",
-                "ports/1/link_layer": "InfiniBand",
-                "ports/1/lid": "0x1",
-                "ports/1/sm_lid": "0x1",
-                "ports/1/gids/0": f"fe80:0000:0000:0000:{port}",
-                "ports/1/pkeys/0": "0xffff",
-            }
-            trees.lines(path, files)
-            trees.link(path / "device", function)
-            trees.link(self.top / "sys/class/infiniband" / device, path)
+            guid, port = (":".join(re.findall("....", one)) for one in (node.id, f"{node.port_guid:016x}"))
+            files = {"gids/0": f"fe80:0000:0000:0000:{port}", "pkeys/0": "0xffff"}
+            path = trees.rdma_device(self.top, device, function, rate="200 Gb/sec (4X HDR)", **files)
+            trees.lines(path, {"node_guid": guid, "sys_image_guid": guid, "node_desc": node.description})

@@ -8,7 +8,7 @@ What is expected of it is said in the terms of the description: hosts, rails, sw
 from __future__ import annotations
 
 import contextlib
-import re
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +22,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cablin
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Rail, Wanted
 
-from .description import RATE, End, Fabric, Node, joined, names, rail_optimised
-from .planes import Machine, Manager, Plane
+from .description import Fabric, names, rail_optimised
+from .planes import Machine, Plane
 
 HOSTS = names(8)
-LANE = {"SDR": 2.5, "DDR": 5, "QDR": 10, "FDR": 14, "EDR": 25, "HDR": 50}
+# Gb/s of four lanes of HDR.
+RATE = 200.0
 
 
 def described() -> tuple[Fabric, Fabric]:
@@ -54,21 +55,10 @@ def inventory(fabrics: Sequence[Fabric], boot_id: str = "of the day") -> dict[st
     of_host: dict[str, list[Rail]] = {}
     for fabric in fabrics:
         for (host, rail), guid in sorted(fabric.rails.items()):
-            node = fabric.nodes[guid]
-            of_host.setdefault(host, []).append(
-                Rail(
-                    rail,
-                    f"0000:{0x10 + rail:02x}:00.0",
-                    node.id,
-                    f"{node.port_guid:016x}",
-                    1,
-                    RATE[0] * LANE[RATE[1]],
-                    f"mlx5_{rail}",
-                )
-            )
-    return {
-        host: Host(tuple(sorted(rails, key=lambda rail: rail.rail)), boot_id) for host, rails in sorted(of_host.items())
-    }
+            node, pci = fabric.nodes[guid], f"0000:{0x10 + rail:02x}:00.0"
+            own = Rail(rail, pci, node.id, f"{node.port_guid:016x}", 1, RATE, f"mlx5_{rail}")
+            of_host.setdefault(host, []).append(own)
+    return {host: Host(tuple(sorted(rails)), boot_id) for host, rails in sorted(of_host.items())}
 
 
 def read(top: Path, devices: Sequence[str] = (), **more: object) -> diags.Reading:
@@ -89,14 +79,11 @@ class Site:
     machine: Machine
     planned: tuple[Fabric, ...]
     before: list[Sweep] = field(default_factory=list)
-    standbys: dict[str, Manager] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.plan = cabling_plan.read(plan_text(self.planned), "site.csv")
         self.hosts = inventory(self.planned)
-
-    # -- the planes ------------------------------------------------------------------------------------------------
 
     def plane(self, rail: int) -> Plane:
         """The plane of a rail, which a test is about to change."""
@@ -110,13 +97,9 @@ class Site:
     def manage(self, plane: Plane, *more: object) -> None:
         """A master on node001 and a standby on node002. more: options of the master."""
         plane.manage(plane.eye, *more, priority=3)
-        rail = min(rail for _, rail in self.planned[self.planes.index(plane)].rails)
-        standby = plane.fabric.rails.get((HOSTS[1], rail))
         plane.settle()
-        if standby is not None:
-            plane.manage(plane.fabric.nodes[standby])
-            plane.settle_managers()
-            self.standbys[plane.fabric.name] = plane.managers[-1]
+        plane.manage(plane.fabric.hca(HOSTS[1], min(rail for _, rail in plane.fabric.rails)))
+        plane.settle_managers()
 
     def load(self, plane: Plane, fabric: Fabric, *more: object) -> None:
         """The plane anew, as it is described there. more: options of the master."""
@@ -125,18 +108,12 @@ class Site:
         plane.start()
         self.manage(plane, *more)
 
-    def remember(self) -> None:
-        """What is now is what the last sweeps have seen."""
-        self.before = [replace(sweep, at=sweep.at - 600) for sweep in self.look()]
-
     def mend(self) -> None:
         """As it was planned, where a test has changed it."""
         for plane, planned in zip(self.planes, self.planned, strict=True):
             if plane.fabric.name in self.changed:
                 self.load(plane, planned.copy())
         self.changed = set()
-
-    # -- the product -----------------------------------------------------------------------------------------------
 
     def look(self, **more: object) -> list[Sweep]:
         """Sweeps of all planes, ten minutes after the last; one that no test has changed is not swept again."""
@@ -159,7 +136,7 @@ class Site:
                 return
             if sorted(plane.states().values()) == ["2", "3"]:
                 return
-            plane.managers[0].sweep()
+            plane.managers[0].process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
             plane.settle()
 
@@ -222,17 +199,6 @@ def compare(said: Sequence[Said], expected: Sequence[Expected]) -> None:
     assert all(one.finding.because in ids for one in said if one.finding.because), everything
 
 
-def called(node: Node) -> str:
-    """As people call it: a managed switch describes itself as ``MF0;NAME:MODEL/U1``."""
-    name = re.fullmatch("MF0;(.*):MQM8700/U1", node.description)
-    return name[1] if name else node.description
-
-
-def at(fabric: Fabric, end: End) -> str:
-    """A switch's port in words, as findings are expected to name it."""
-    return f"{called(fabric.nodes[end.guid])} port {end.port}"
-
-
 @contextlib.contextmanager
 def site(top: Path) -> Iterator[Site]:
     """The healthy site, swept once."""
@@ -249,20 +215,3 @@ def site(top: Path) -> Iterator[Site]:
     finally:
         for plane in running:
             plane.stop()
-
-
-@contextlib.contextmanager
-def joined_site(top: Path) -> Iterator[Site]:
-    """Both planes in one simulator, since ibsim's cables end where its process ends; no standbys, and not swept.
-
-    opensm loses sight of a standby while cables move, and whether it did is no matter of cables.
-    """
-    fabrics = described()
-    plane = Plane(joined(fabrics), top / "joined")
-    try:
-        for each in fabrics:
-            plane.manage(plane.fabric.nodes[min(each.rails.values())])
-        plane.settle()
-        yield Site([plane], Machine(HOSTS[0], [plane], top / HOSTS[0]), fabrics)
-    finally:
-        plane.stop()

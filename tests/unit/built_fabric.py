@@ -6,7 +6,6 @@ A sweep shows what can be reached from the HCA that it starts at, so that what i
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -109,17 +108,12 @@ class Built:
 
     def sweep(self, host: str, rail: int, at: float) -> Sweep:
         start = self.rails[host, rail]
-        reached, queue = {start}, deque([start])
-        beside: dict[str, list[str]] = {}
-        for end, other in self.cables.items():
-            beside.setdefault(end[0], []).append(other[0])
-        while queue:
-            for far in beside.get(queue.popleft(), ()):
-                if far not in reached:
-                    reached.add(far)
-                    # An HCA forwards nothing.
-                    if far in self.sizes:
-                        queue.append(far)
+        reached, through = {start}, {start}
+        while through:
+            beside = {far for (near, _port), (far, _other) in self.cables.items() if near in through} - reached
+            reached |= beside
+            # An HCA forwards nothing.
+            through = beside & self.sizes.keys()
         managers = tuple(
             SubnetManager(self.port_guid(node), state, 5 if state == "master" else 3)
             for node, state in self.managers
@@ -132,9 +126,7 @@ class Built:
         master = next(iter([*own, *masters]), "")
         keys = {node: self.pkeys[node] for node in reached if node in self.pkeys}
         return Sweep(
-            *(master, host, f"mlx5_{rail}", 1, at, 1.0, "infiniband-diags", managers, nodes),
-            pkeys=keys,
-            complete=True,
+            *(master, host, f"mlx5_{rail}", 1, at, 1.0, "infiniband-diags", managers, nodes), pkeys=keys, complete=True
         )
 
     def port_guid(self, node: str) -> str:
@@ -178,12 +170,7 @@ class Built:
 
 
 def build(
-    hosts: int = 8,
-    rails: int = 4,
-    leaves: int = 2,
-    spines: int = 2,
-    each: int | None = None,
-    apart: bool = False,
+    hosts: int = 8, rails: int = 4, leaves: int = 2, spines: int = 2, each: int | None = None, apart: bool = False
 ) -> Built:
     """Rail-optimised: of each rail ``leaves`` leaves, every leaf with ``each`` cables to each of the spines.
 

@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils import site_values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
@@ -18,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Run
 
 from .built_fabric import NIGHT, Built, build
-from .test_due_roles import heard
+from .test_fabric_run import audit
 
 NOW = 1_790_000_000.0
 NAMES = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
@@ -39,8 +37,7 @@ class Nights:
         rails = [
             {**rail._asdict(), "pci": f"0000:{16 + rail.rail:02x}:00.0", "device": "mlx5_0"} for rail in known.rails
         ]
-        said = {"findings": [], "passed": ["platform.x[live]@y"], "fabric": {"boot_id": None, "rails": rails}}
-        return {**heard(), "roles": json.dumps({"platform": said, "node_lock": {"held": True}})}
+        return audit(fabric={"boot_id": None, "rails": rails})
 
     def play(self, seen: Built | None = None, **more: Any) -> dict[str, list[str]]:
         """Host -> checks that are not ok. seen: what node000 sweeps.   more: keys of the plan, and answers."""
@@ -89,9 +86,8 @@ def test_what_is_lost_is_missed_against_the_last_night_that_saw_all(nights: Nigh
     [mark] = nights.record.marks
     assert set(mark.ends) == {cut.nic("node003", 2), nights.fabric.leaf_port("node003", 2)}
     # A night that saw only a part is compared with, and is not what the next one is compared with.
-    part = copy.deepcopy(nights.fabric)
     answers = {"node000": fabric_run.NodeResult(why="no route to host", because=fabric_run.SILENT)}
-    found = nights.play(part, answers=answers)
+    found = nights.play(answers=answers)
     assert found["node000"] == ["ib_fabric.host", "ib_fabric.sweep"]
     # Nothing was swept: what was known stays.
     assert nights.record.before == whole
@@ -145,11 +141,3 @@ def test_a_name_that_is_no_node_and_a_folder_that_cannot_be_written_are_told(nig
     (nights.results / "fabric" / "latest").mkdir()
     (nights.results / "fabric" / "latest" / "fabric.json").write_text("{")
     assert nights.play() == {"node000": ["ib_fabric.record"]}
-
-
-def test_a_sweep_is_what_came_over_the_wire(nights: Nights) -> None:
-    """As a node answers it, through JSON: nothing of it is lost."""
-    swept = nights.fabric.sweeps(NOW, (0,))
-    result = {"findings": [], "passed": [], "sweeps": [json.loads(json.dumps(sweep.to_dict(one))) for one in swept]}
-    given = fabric_run.read_result("node000", {"ib_fabric_result": result})
-    assert given.sweeps == tuple(swept)

@@ -20,11 +20,17 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, si
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Due
 
 from .built_fabric import HCA, NOW, SM, a_sweep
 from .test_due_roles import Run, heard
+
+RAIL = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
+BOOT = "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"
+OTHER = "0c42a10300000021"
+FABRIC = {"boot_id": BOOT, "rails": [RAIL._asdict()]}
 
 
 def a_record(**more: Any) -> Record:
@@ -33,10 +39,7 @@ def a_record(**more: Any) -> Record:
         begun=NOW,
         finished=NOW,
         asked=("n1",),
-        hosts={
-            "n1": Host((Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0"),), "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"),
-            "n2": Host(),
-        },
+        hosts={"n1": Host((RAIL,), BOOT), "n2": Host()},
         sweeps=(a_sweep(),),
         taken=(NOW,),
         findings=((("n1",), finding),),
@@ -116,90 +119,44 @@ def test_old_records_go_and_what_is_compared_with_stays(tmp_path: Path) -> None:
     assert len([name for name in names if name in left]) == fabric_record.KEPT + 1
 
 
-# -- a run -----------------------------------------------------------------------------------------------------------
-
-
-OTHER = "0c42a10300000021"
-BOOT = "0d3c9a4e-5c7f-4a0d-9e53-6a1b2c3d4e5f"
-FABRIC = {
-    "boot_id": BOOT,
-    "rails": [
-        {
-            "rail": 0,
-            "pci": "0000:1b:00.0",
-            "device": "mlx5_0",
-            "node_guid": HCA,
-            "port_guid": SM,
-            "port": 1,
-            "rate_gbps": 400.0,
-        }
-    ],
-}
-
-
 def said(*sweeps: sweep.Sweep, **more: Any) -> dict[str, Any]:
     """What ib_fabric_info answers."""
     found = [json.loads(json.dumps(sweep.to_dict(one))) for one in sweeps]
     return {"changed": False, "findings": [], "passed": [], "sweeps": found, **more}
 
 
-def audit(fabric: Any = FABRIC) -> dict[str, Any]:
-    ok = {"findings": [], "passed": ["platform.x[live]@y"], "changed": False}
-    answer = heard()
-    return {**answer, "roles": json.dumps({"platform": {**ok, "fabric": fabric}, "node_lock": {"held": True}})}
+def audit(**more: Any) -> dict[str, Any]:
+    """What the audit has heard of a host. more: keys of platform's result."""
+    platform = {"findings": [], "passed": ["platform.x[live]@y"], "changed": False, **more}
+    return {**heard(), "roles": json.dumps({"platform": platform, "node_lock": {"held": True}})}
 
 
-# -- who sweeps --------------------------------------------------------------------------------------------------------
-
-
-def due(asked: list[str], there: str = "abc", **more: Any) -> fabric_run.Due:
-    given: dict[str, Any] = {"record": None, "interval": 300, "now": NOW, **more}
-    return fabric_run.due(asked, "abcd", there, given["record"], given["interval"], given["now"])
-
-
-def test_those_sweep_that_the_inventory_names_and_the_run_has() -> None:
-    assert due(["b", "a", "b"]).hosts == ("b", "a")
-    found = due(["d", "a", "x"])
-    assert (found.hosts, found.messages) == (("a",), ())
-    assert found.wrong == {"x": "it is not a node of the group gpu_nodes"}
-    left_out = due(["d"])
-    assert left_out.hosts == ()
-    assert left_out.messages == ("FABRIC: not swept: --limit leaves out d, which would sweep it",)
+WHOLE = a_record(asked=("a",))
+PART = replace(WHOLE, sweeps=(a_sweep(), a_sweep(OTHER, complete=False)), taken=(NOW, NOW), complete=False)
+AGAIN = "FABRIC: %snot swept again: that was %d s ago, and ib_fabric_interval is 300 s"
+ONE_PLANE = (AGAIN % ("1 plane ", 60),)
 
 
 @pytest.mark.parametrize(
-    ("later", "hosts", "known", "last"),
+    ("asked", "last", "later", "due"),
     [
-        (0, (), (), True),
-        (299, (), (), True),
-        (300, ("a",), (), False),
-        # The clock was set back.
-        (-1, ("a",), (), False),
+        ("bab", None, 0, Due(("b", "a"))),
+        ("dax", None, 0, Due(("a",), wrong={"x": "it is not a node of the group gpu_nodes"})),
+        ("d", None, 0, Due(messages=("FABRIC: not swept: --limit leaves out d, which would sweep it",))),
+        *(("a", WHOLE, later, Due(last=True, messages=(AGAIN % ("", later),))) for later in (0, 299)),
+        # The second: the clock was set back.
+        *(("a", WHOLE, later, Due(("a",))) for later in (300, -1)),
+        # Of a sweep that is not complete the rest is swept again, and one does not count that another is to make.
+        ("a", PART, 60, Due(("a",), (SM,), messages=ONE_PLANE)),
+        ("ab", WHOLE, 60, Due(("a", "b"), (SM,), messages=ONE_PLANE)),
+        # A plane that one run takes over from another gets older all the same.
+        ("a", replace(PART, taken=(NOW - 250, NOW)), 60, Due(("a",))),
     ],
 )
-def test_what_was_swept_just_now_is_not_swept_again_which_is_said(
-    later: float, hosts: tuple[str, ...], known: tuple[str, ...], last: bool
+def test_who_sweeps_is_who_is_asked_and_has_not_just_done_it(
+    asked: str, last: Record | None, later: float, due: Due
 ) -> None:
-    found = due(["a"], record=a_record(asked=("a",)), now=NOW + later)
-    assert (found.hosts, found.known, found.last) == (hosts, known, last)
-    assert found.messages == (
-        (f"FABRIC: not swept again: that was {later} s ago, and ib_fabric_interval is 300 s",) * last
-    )
-
-
-def test_of_a_sweep_that_is_not_complete_the_rest_is_swept_again() -> None:
-    record = a_record(
-        asked=("a",), sweeps=(a_sweep(), a_sweep(OTHER, complete=False)), taken=(NOW, NOW), complete=False
-    )
-    found = due(["a"], record=record, now=NOW + 60)
-    assert (found.hosts, found.known, found.last) == (("a",), (SM,), False)
-    assert found.messages == ("FABRIC: 1 plane not swept again: that was 60 s ago, and ib_fabric_interval is 300 s",)
-    # Nor does one count that another node is to make.
-    found = due(["a", "b"], record=a_record(asked=("a",)), now=NOW + 60)
-    assert (found.hosts, found.known, found.last) == (("a", "b"), (SM,), False)
-    # A plane that one run takes over from another gets older all the same.
-    record = replace(record, taken=(NOW - 250, NOW))
-    assert due(["a"], record=record, now=NOW + 60).known == ()
+    assert fabric_run.due(asked, "abcd", "abc", last, 300, NOW + later) == due
 
 
 def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
@@ -215,9 +172,6 @@ def test_the_plays_are_for_nobody_where_the_inventory_names_nobody() -> None:
     assert play_nodes("cab", run, "fabric_sweep") == ["b", "c"]
     assert play_nodes("cab", run, "fabric_judge") == ["a", "b", "c"]
     assert play_nodes("", run, "fabric") == NO_HOSTS
-
-
-# -- what comes of an answer -------------------------------------------------------------------------------------------
 
 
 def test_an_answer_is_typed_and_is_the_hosts_that_gave_it() -> None:
@@ -255,30 +209,21 @@ def test_who_could_not_be_reached_by_the_audit_follows_from_that() -> None:
     assert (found.why, found.because) == ("the node did not respond", "run.platform[live]@platform")
 
 
-# -- hosts -------------------------------------------------------------------------------------------------------------
-
-
 def test_hosts_are_what_they_say_now_else_what_they_said_last() -> None:
     own = {"platform_result": {"findings": [], "passed": [], "fabric": {"boot_id": None, "rails": []}}}
-    run = Run({"a": audit(), "c": audit("garbage"), "d": {"unreachable": True}}, a={}, b=own, c={}, d={})
-    rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0, "mlx5_0")
-    last = a_record(hosts={"d": Host((rail,), BOOT), "e": Host((rail,), BOOT)})
+    run = Run(
+        {"a": audit(fabric=FABRIC), "c": audit(fabric="garbage"), "d": {"unreachable": True}}, a={}, b=own, c={}, d={}
+    )
+    last = a_record(hosts={"d": Host((RAIL,), BOOT), "e": Host((RAIL,), BOOT)})
     found, silent = fabric_run.known_hosts("abcde", run, last)
-    assert found == {
-        "a": Host((rail,), BOOT),
-        "b": Host(),
-        "c": Host(),
-        "d": Host((rail,)),
-        "e": Host((rail,)),
-    }
+    assert found == {"a": Host((RAIL,), BOOT), "b": Host(), "c": Host(), "d": Host((RAIL,)), "e": Host((RAIL,))}
     # e is no host of the run.
     assert silent == {"c", "d"}
     assert fabric_run.known_hosts("d", run, None) == ({"d": Host()}, {"d"})
 
 
 def test_every_host_is_told_whether_its_fabric_was_swept() -> None:
-    rail = Rail(0, "0000:1b:00.0", HCA, SM, 1, 400.0)
-    hosts = {"a": Host((rail,)), "b": Host((rail,)), "c": Host(), "d": Host((rail,))}
+    hosts = {"a": Host((RAIL,)), "b": Host((RAIL,)), "c": Host(), "d": Host((RAIL,))}
     good, bad = fabric_run.NodeResult(sweeps=(a_sweep(),)), fabric_run.NodeResult(why="ibnetdiscover is not installed")
     found = {of[0]: finding for of, finding in fabric_run.host_findings(["a"], {"a": good}, True, hosts, {"d"})}
     assert {host: finding.state for host, finding in found.items()} == {"a": "ok", "b": "ok", "c": "ok", "d": "unknown"}
@@ -326,8 +271,7 @@ def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
 def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
     def asked(state: str) -> dict[str, Any]:
         own = partition.RAIL_PARTITION.judge("0000:1b:00.0 mlx5_0", state, "0xffff", "0x7fff", "pkeys").to_dict()
-        result = {"findings": [own], "passed": [], "changed": False}
-        return {**heard(), "roles": json.dumps({"platform": result, "node_lock": {"held": True}})}
+        return audit(findings=[own], passed=[])
 
     run = Run({"a": asked("drift"), "b": asked("unknown")}, a={}, b={})
     own = fabric_run.lacking(run)
@@ -352,13 +296,12 @@ def test_the_verdict_takes_what_was_judged_for_the_host() -> None:
 
 def test_what_the_site_wants_is_what_its_values_say() -> None:
     defaults = {name: value.default for name, value in site_values.VALUES.items()}
-    assert fabric_run.wanted(defaults).oversubscription == 1.0
-    given = {**defaults, "busbar_fabric_partitions": ["0x8001"], "busbar_fabric_managers": [SM]}
-    assert fabric_run.wanted(given).partitions == (0x8001,)
-    assert fabric_run.wanted(given).managers == (SM,)
-    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("", None)
-    given = {**defaults, "busbar_fabric_routing_engine": "ftree", "busbar_fabric_adaptive_routing": False}
-    assert (fabric_run.wanted(given).routing, fabric_run.wanted(given).adaptive_routing) == ("ftree", False)
+    assert fabric_run.wanted(defaults) == Wanted()
+    given = {"partitions": ["0x8001"], "managers": [SM], "routing_engine": "ftree", "adaptive_routing": False}
+    site = {**defaults, **{f"busbar_fabric_{name}": value for name, value in given.items()}}
+    assert fabric_run.wanted(site) == Wanted(
+        partitions=(0x8001,), managers=(SM,), routing="ftree", adaptive_routing=False
+    )
 
 
 def test_a_sweep_is_one_line() -> None:
@@ -366,4 +309,3 @@ def test_a_sweep_is_one_line() -> None:
     assert line == (
         f"FABRIC: plane 0x{SM} from n1 mlx5_0:1 at 14:13:17 UTC: 1 switches, 1 HCAs, 2 cables, NOT COMPLETE"
     )
-    assert fabric_record.KIND == "fabric"

@@ -15,14 +15,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware.nv_settings
 from tests import readings
 from tests.trees import tool
 
-NEW, OLD = (
-    (readings.FOLDER / f"firmware.nv_settings.parse_text/synthetic-{which}-release.txt").read_text()
-    for which in ("new", "old")
-)
+FOLDER = readings.FOLDER / "firmware.nv_settings.parse_text"
+NEW, OLD = ((FOLDER / f"synthetic-{which}-release.txt").read_text() for which in ("new", "old"))
 ETH = Value("ETH(2)", 2, "ETH")
-
-
-# -- the tools -------------------------------------------------------------------------------------------------------
 
 
 def test_nvidias_name_of_the_tool_will_do(tmp_path: Path) -> None:
@@ -56,10 +51,7 @@ _JSON = json.dumps({"Device #1": {"tlv_configuration": {"AN_ODD_ONE": {"next_val
 
 @pytest.mark.parametrize(
     ("on_json", "told"),
-    [
-        (f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")),
-        ("echo '-E- invalid argument: -j'; exit 3", None),
-    ],
+    [(f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")), ("echo '-E- invalid argument: -j'; exit 3", None)],
 )
 def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: str, told: Value | None) -> None:
     table = f"cat <<'END'\n{NEW}\nEND"

@@ -16,12 +16,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Com
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN = fix_command.run_tag("mtu")
+AGAIN = FixCommand(("platform",), mends=False)
 
 
 def plan(disruption: str, fix: str = RUN) -> Plan:
-    finding = Finding("netdev_mtu.live", "0000:1b:00.0", "drift", "major", "9000", "1500", "/sys", "why", fix)
-    found = Finding(**{**finding.__dict__, "disruption": disruption})
-    return Plan((found,), commands=(Command(("ip",), "why", disruption),))
+    values = ("netdev_mtu.live", "0000:1b:00.0", "drift", "major", "9000", "1500", "/sys", "why", fix)
+    return Plan((Finding(*values, disruption=disruption),), commands=(Command(("ip",), "why", disruption),))
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,8 @@ def plan(disruption: str, fix: str = RUN) -> Plan:
         (RUN, FixCommand(("mtu",))),
         ("run site.yml --tags mtu -e busbar_max_disruption=link for this host", FixCommand(("mtu",), "link")),
         ("run site.yml --tags multirail,mtu for both hosts", FixCommand(("multirail", "mtu"))),
-        ("reseat it; then run site.yml --tags platform for this host again", FixCommand(("platform",), mends=False)),
-        (
-            "run nvidia-smi, then run site.yml --tags platform for this host again",
-            FixCommand(("platform",), mends=False),
-        ),
+        ("reseat it; then run site.yml --tags platform for this host again", AGAIN),
+        ("run nvidia-smi, then run site.yml --tags platform for this host again", AGAIN),
         ("run all of site.yml for the host, read what it says", FixCommand(())),
         ("reseat the NIC", None),
         ("", None),

@@ -145,9 +145,7 @@ def stolen(number: int) -> RailInfo:
 SUBNETS: dict[str, Edit] = {
     "a short prefix on one rail": on(3, addresses=("10.19.0.4/16",)),
     "a short prefix on all": lambda one: {"addresses": (f"10.{16 + one.number}.0.4/12",)},
-    "two rails swapped": lambda one: {
-        "addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",),
-    },
+    "two rails swapped": lambda one: {"addresses": (f"10.{16 + {3: 4, 4: 3}.get(one.number, one.number)}.0.4/24",)},
 }
 THIRD = member(3)
 assert THIRD.info is not None
@@ -155,9 +153,7 @@ SWAPPED = [replace(one, pci=f"0000:{0x40 - one.number:02x}:00.0") for one in THI
 OTHER = of_info(member(3, always(firmware="20.43.2026", mtu=4092)), driver="x")
 INFINIBAND: dict[str, Any] = {"link_layer": "InfiniBand", "address": None, "addresses": (), "qos": "", "guids": {}}
 LIAR = of_info(
-    member(9, hostname="n1", kernel="x", rails=2),
-    rails=tuple(map(stolen, range(1, 100))),
-    gpus=("GPU-1-1", "GPU-2-1"),
+    member(9, hostname="n1", kernel="x", rails=2), rails=tuple(map(stolen, range(1, 100))), gpus=("GPU-1-1", "GPU-2-1")
 )
 ODD = member(3, always(mtu=1500, firmware="28.39.1002"))
 RACKS = {"rack1": ["node01", "node02"], "rack2": ["node03", "node04"], "all": [f"node0{n}" for n in range(1, 6)]}
@@ -280,9 +276,6 @@ def test_information_comes_back_from_json_as_it_went() -> None:
     assert json.loads(json.dumps(codec.build(rail_info.HostInfo, data).to_dict())) == data
 
 
-# -- the stage ---------------------------------------------------------------------------------------------------------
-
-
 def results(one: Member, **more: object) -> dict[str, RoleResult]:
     assert one.info is not None
     read = {"rail_info": json.loads(json.dumps(one.info.to_dict())), "facts": dict(one.facts)}
@@ -302,13 +295,12 @@ def test_every_run_over_two_hosts_finds_what_they_share() -> None:
     clone = member(
         2, lambda one: {"address": f"10.{16 + one.number}.0.1", "addresses": (f"10.{16 + one.number}.0.1/24",)}
     )
-    found = joined([member(1), clone])
+    both = [member(1), clone]
+    found = joined(both)
     assert [[one.check for one in of_host.findings] for of_host in found.values()] == [["consistency.address"]] * 2
     assert joined([member(1)]) == {}
     # A playbook that is for something else compares nothing.
-    assert stage.Fleet().join({one.host: results(one) for one in (member(1), clone)}, ["ib_fabric"], {}) == [
-        "ib_fabric"
-    ]
+    assert stage.Fleet().join({one.host: results(one) for one in both}, ["ib_fabric"], {}) == ["ib_fabric"]
 
 
 def test_over_how_many_hosts_was_compared_is_noted_and_a_lost_host_costs_nobody() -> None:

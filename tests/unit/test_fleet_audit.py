@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,6 +15,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import fleet_audit
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core, worker_threads
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
+
+from tests import processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -133,34 +134,28 @@ time.sleep(600)
 """
 
 
-def members(group: int) -> list[str]:
-    """Of a process group, without those that have ended and that nobody has asked for yet."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _parent, of, *_rest = path.read_text().rpartition(")")[2].split()
-            if int(of) == group and state != "Z":
-                found.append(path.parent.name)
-    return found
-
-
 @pytest.mark.parametrize("who", ["the command", "the worker", "nobody"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_worker_has_started_ends_with_it_however_that_ends(who: str, how: signal.Signals) -> None:
+def test_what_a_worker_has_started_ends_with_it_however_that_ends(
+    who: str, how: signal.Signals, tmp_path: Path
+) -> None:
     argv = [sys.executable, "-c", STARTS, str(ROOT / "collections"), who]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as command:
+    environment = {**os.environ, "BUSBAR_TEST": str(tmp_path)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as command:
+
+        def started() -> set[int]:
+            return {*processes.marked("BUSBAR_TEST", str(tmp_path))} - {command.pid}
+
         assert command.stdout
         worker = int(command.stdout.readline())
         if who != "nobody":
-            assert len(members(worker)) >= 3
+            assert len(started()) >= 3
             os.kill(command.pid if who == "the command" else worker, how)
         end = time.monotonic() + 200
-        # A process that begins while /proc is read may be in none of its halves: twice nothing is nothing.
-        scans = [members(worker)]
-        while any(scans[-2:]) or len(scans) < 2:
-            assert time.monotonic() < end, scans[-1]
+        # A process that begins while /proc is read may be missed: twice nothing is nothing.
+        while started() or started():
+            assert time.monotonic() < end, started()
             time.sleep(0.05)
-            scans.append(members(worker))
-        left = scans[-1]
+        left = started()
         command.kill()
-    assert left == []
+    assert left == set()

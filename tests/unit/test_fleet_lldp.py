@@ -96,13 +96,9 @@ def test_a_table_of_the_switches_speaks_for_hosts_that_hear_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     "odd",
     [
-        None,
-        {},
-        {"failed": True, "msg": "no response"},
-        {"unreachable": True, "msg": "no route"},
+        *(None, {}, "text", {"failed": True, "msg": "no response"}, {"unreachable": True, "msg": "no route"}),
         {"findings": [], "passed": [], "neighbours": [{"rail": 0}]},
         {"findings": "x", "passed": [], "neighbours": []},
-        "text",
     ],
 )
 def test_an_answer_that_is_none_costs_its_host_alone(odd: Any) -> None:

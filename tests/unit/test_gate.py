@@ -19,12 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle, orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import module
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import program as gate_program
-from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_read
+from ansible_collections.busbar.fabric.plugins.module_utils.gate import module, plan, program, read
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
-from ansible_collections.busbar.fabric.plugins.module_utils.gate.read import KEEP_OUT, UNKNOWN, owned_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
 
 from tests import goldens, readings
@@ -33,6 +29,7 @@ from tests.trees import put_all, tool
 CRITICAL = Check("a.critical", why="w", fix="f", severity="critical")
 MINOR = Check("a.minor", why="w", fix="f", severity="minor")
 ROOT = "root@2026-11-22T20:00:%02d"
+SILENT = {"failed": True, "msg": "did not respond"}
 # What administrators, Slurm and other tools say of a node: states, reason. Also ours, as somebody has changed it.
 OWN = gate_slurm.signed("platform.gpu_count of the node: 7, wanted 8")
 THEIRS = readings.cases("gate_others")
@@ -46,18 +43,11 @@ def line(name: str, states: str = "IDLE", reason: str = "", at: int = 0, partiti
 class Controller(gate_slurm.Slurm):
     """A slurmctld of many nodes. now: seconds of its clock."""
 
-    def __init__(self, name: str, nodes: dict[str, list[Any]], partitions: str = "main") -> None:
-        self.name, self.known, self.partitions, self.asked = name, nodes, partitions, 0
-        self.now = 0
+    def __init__(self, name: str, nodes: dict[str, list[Any]], now: int = 0) -> None:
+        self.name, self.known, self.now = name, nodes, now
 
     def nodes(self, name: str = "") -> list[gate_slurm.Seen]:
-        self.asked += 1
-        text = "\n".join(
-            line(one, states, reason, at, self.partitions)
-            for one, (states, reason, at) in self.known.items()
-            if name in ("", one)
-        )
-        return gate_slurm.parse(text)
+        return gate_slurm.parse("\n".join(line(one, *of) for one, of in self.known.items() if name in ("", one)))
 
     def drain(self, reason: str) -> None:
         self.known[self.name] = ["IDLE+DRAIN", reason, self.now]
@@ -75,11 +65,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_slurm, "SETTLE", 0)
 
 
-def keep_out(controller: gate_slurm.Slurm, share: float = 0.1) -> gate_slurm.Done:
-    return gate_slurm.keep_out(controller, "why", share, lambda _reason: None)
-
-
-# -- Slurm -------------------------------------------------------------------------------------------------------------
+def keep_out(name: str, nodes: dict[str, list[Any]], share: float = 0.1) -> gate_slurm.Done:
+    return gate_slurm.keep_out(Controller(name, nodes), "why", share, lambda _reason: None)
 
 
 @pytest.mark.parametrize(("text", "lost"), readings.cases("gate_free_text"))
@@ -106,12 +93,12 @@ def test_a_reason_is_ours_with_its_sum_and_not_without() -> None:
 def test_what_others_have_decided_stays_whatever_the_verdict(states: str, reason: str) -> None:
     nodes: dict[str, list[Any]] = {**idle(20), "me": [states, reason, 0]}
     before = dict(nodes)
-    assert (keep_out(Controller("me", nodes)).action, nodes) == ("left_alone", before)
+    assert (keep_out("me", nodes).action, nodes) == ("left_alone", before)
     assert gate_slurm.give_back(Controller("me", nodes)).action in ("left_alone", "none")
     assert nodes == before
     # A Prolog that fails sets a reason where none is yet.
     drained = bool({"DRAIN", "DOWN", "FAIL", "FAILING"} & {*states.split("+")})
-    assert keep_out(Controller("me", nodes)).out is drained
+    assert keep_out("me", nodes).out is drained
 
 
 def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
@@ -120,7 +107,7 @@ def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
     done = gate_slurm.keep_out(Controller("n003", nodes), "7 GPUs", 0.1, noted.append)
     assert (done.action, done.out, noted) == ("drained", True, [gate_slurm.signed("7 GPUs")])
     assert nodes["n003"][:2] == ["IDLE+DRAIN", gate_slurm.signed("7 GPUs")]
-    again = keep_out(Controller("n003", nodes))
+    again = keep_out("n003", nodes)
     assert (again.action, again.out, again.reason) == ("none", True, nodes["n003"][1])
     assert [gate_slurm.give_back(Controller("n003", nodes)).action for _again in range(2)] == ["resumed", "none"]
     assert nodes == idle(20)
@@ -132,7 +119,7 @@ def test_a_sick_node_is_drained_once_and_given_back_once() -> None:
 )
 def test_when_all_are_sick_one_after_another_no_more_than_the_share_are_out(count: int, share: float, out: int) -> None:
     nodes = idle(count)
-    actions = [keep_out(Controller(name, nodes), share).action for name in list(nodes)]
+    actions = [keep_out(name, nodes, share).action for name in list(nodes)]
     assert (actions.count("drained"), actions.count("held_by_breaker")) == (out, count - out)
     assert sum(of[0] != "IDLE" for of in nodes.values()) == out
 
@@ -153,24 +140,17 @@ def test_a_small_partition_is_kept_too_and_one_of_a_single_node_says_nothing_bes
 def test_when_all_are_sick_at_the_same_time_the_first_of_them_stay_out(seed: int) -> None:
     """Each sees the others only once they are drained. Whatever the order of what they do, some stay and no more."""
     chance = random.Random(seed)
-    nodes = idle(50)
-    most = 5
-    clock = 0
+    nodes, clock = idle(50), 0
     # All have counted before any was drained.
     for name in chance.sample(list(nodes), len(nodes)):
         clock += chance.random() < 0.3
-        controller = Controller(name, nodes)
-        controller.now = clock
-        controller.drain(OWN)
+        Controller(name, nodes, clock).drain(OWN)
     for name in chance.sample(list(nodes), len(nodes)):
         controller = Controller(name, nodes)
         gate_slurm._yield(controller, controller.nodes(), 0.1)
     out = sorted(name for name, of in nodes.items() if of[0] != "IDLE")
-    assert len(out) == most
+    assert len(out) == 5
     assert all(nodes[name][2] <= 50 for name in out)
-
-
-# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 def result(*states: str, passed: int = 3) -> dict[str, Any]:
@@ -178,9 +158,6 @@ def result(*states: str, passed: int = 3) -> dict[str, Any]:
     checks = [(MINOR if state[-1] == "." else CRITICAL, state.rstrip(".")) for state in states]
     findings = [check.judge(f"s{n}", state, "w", "h").to_dict() for n, (check, state) in enumerate(checks)]
     return {"findings": findings, "passed": ["p"] * passed}
-
-
-SILENT = {"failed": True, "msg": "did not respond"}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +178,7 @@ SILENT = {"failed": True, "msg": "did not respond"}
 def test_only_what_is_seen_to_be_wrong_and_critical_fails(
     results: list[Any], ignore: tuple[str, ...], verdict: str
 ) -> None:
-    said, found = gate_program.judge([{"module": "m"}] * len(results), results, ignore)
+    said, found = program.judge([{"module": "m"}] * len(results), results, ignore)
     assert said == verdict
     if verdict in ("fail", "unknown"):
         assert found[0].severity == "critical"
@@ -218,45 +195,31 @@ def test_whatever_hangs_below_the_check_is_ended_in_time(tmp_path: Path) -> None
     pid = os.fork()
     if not pid:
         orphans.prctl()(36, 1)
-        said = gate_program._within(hangs, 0.5)
+        said = program._within(hangs, 0.5)
         while orphans.below(os.getpid()):
             time.sleep(0.01)
         os._exit(0 if "did not respond within 0.5 s" in said["msg"] else 1)
     assert os.waitpid(pid, 0)[1] == 0
 
 
-# -- files and slurm.conf ----------------------------------------------------------------------------------------------
-
-CONFIG = """\
-Configuration data as of 2026-11-22T20:00:00
-BatchStartTimeout       = 10 sec
-Epilog[0]               = /etc/slurm/epilog.d/*
-Epilog[1]               = /usr/local/lib/busbar/gate-epilog
-HealthCheckInterval     = 300 sec
-HealthCheckNodeState    = CYCLE,IDLE
-HealthCheckProgram      = /usr/local/lib/busbar/gate-health
-MessageTimeout          = 10 sec
-Prolog                  = (null)
-PrologEpilogTimeout     = 65534
-SlurmctldPort           = 6817
-"""
+CONFIG = (readings.FOLDER.parent / "cases/gate/scontrol-show-config.txt").read_text()
 LAST = "var__lib__busbar__gate__state.json"
 SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
 
 
 def played(
-    folder: Path, config: str = CONFIG, stages: tuple[str, ...] = gate_read.STAGES, **files: str
-) -> tuple[gate_read.GateState, gate_read.GateWanted]:
+    folder: Path, config: str = CONFIG, stages: tuple[str, ...] = read.STAGES, **files: str
+) -> tuple[read.GateState, read.GateWanted]:
     """A node on which the role has been played, with a Slurm that says this of its configuration."""
     host = Host(str(folder), str(folder))
     tool(folder, "usr/bin/scontrol", SCONTROL % config)
-    texts = gate_files.texts("#\n", gate_read.intent_text({"node": "n1"}), stages)
-    want = gate_read.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
+    texts = gate_files.texts("#\n", read.intent_text({"node": "n1"}), stages)
+    want = read.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
     given = {name: option.get("default") for name, option in module.SPEC.items()}
     given.update(stages=list(stages), sums=want.sums, texts=bundle.pack(json.dumps(texts)))
     assert module.work(host, given, False)["changed"]
     put_all(folder, {name.replace("__", "/"): text for name, text in files.items()})
-    return gate_read.read(host, want), want
+    return read.read(host, want), want
 
 
 def state(**more: Any) -> str:
@@ -269,49 +232,49 @@ def test_the_state_has_the_last_fifty_runs_before_it_and_forty_findings_in_short
     done = gate_slurm.Done("none", "")
     long = MINOR.judge("x", "drift", "w", "y" * 301, "z")
     for number in range(52):
-        stored = gate_program.store(
+        stored = program.store(
             host, {"at": number, "stage": "health", "verdict": "pass", "action": "none"}, [long] * 41, done
         )
     assert [one["at"] for one in stored["history"]] == [*range(50, 0, -1)]
     assert [one["have"] for one in stored["findings"]] == ["y" * 300] * 40
     for at, reason, since in ((60, "a", 60), (61, "a", 60), (62, "b", 62), (63, None, None)):
-        stored = gate_program.store(host, {**stored, "at": at}, [], replace(done, reason=reason))
+        stored = program.store(host, {**stored, "at": at}, [], replace(done, reason=reason))
         assert stored["kept_out"] == (since and {"reason": reason, "at": since})
 
 
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
-    host, nothing = Host(str(tmp_path), str(tmp_path)), gate_read.GateWanted(())
-    assert not gate.plan(gate_read.read(host, nothing), nothing).findings
+    host, nothing = Host(str(tmp_path), str(tmp_path)), read.GateWanted(())
+    assert not plan.plan(read.read(host, nothing), nothing).findings
     played(tmp_path)
     # Nobody has said that they are not wanted.
-    undecided = gate.plan(gate_read.read(host, gate_read.GateWanted()), gate_read.GateWanted())
+    undecided = plan.plan(read.read(host, read.GateWanted()), read.GateWanted())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
-    found = gate.plan(gate_read.read(host, nothing), nothing)
-    assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in owned_files()]
-    gate.execute(host, found)
-    assert not gate.plan(gate_read.read(host, nothing), nothing).findings
+    found = plan.plan(read.read(host, nothing), nothing)
+    assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in read.owned_files()]
+    plan.execute(host, found)
+    assert not plan.plan(read.read(host, nothing), nothing).findings
 
 
 def test_what_is_written_is_ok_and_its_drift_is_found(tmp_path: Path) -> None:
     given: dict[str, Any] = {LAST: state()}
     have, want = played(tmp_path, **given)
     for path, check in (
-        (gate_read.PROGRAM, "gate.program"),
-        (gate_read.INTENT, "gate.intent"),
-        (gate_read.LAUNCHERS["prolog"], "gate.program"),
+        (read.PROGRAM, "gate.program"),
+        (read.INTENT, "gate.intent"),
+        (read.LAUNCHERS["prolog"], "gate.program"),
     ):
         kept = (tmp_path / path[1:]).read_text()
         (tmp_path / path[1:]).write_text(kept + "#\n")
-        found = gate.plan(gate_read.read(Host(str(tmp_path), str(tmp_path)), want), want)
+        found = plan.plan(read.read(Host(str(tmp_path), str(tmp_path)), want), want)
         assert [one.check for one in found.findings if one.state == "drift" and one.check != "gate.wired"] == [check]
         assert [change.path for change in found.changes] == [path]
         (tmp_path / path[1:]).write_text(kept)
     # The name is not in the question; where it is told, it counts.
-    assert gate.plan(have, replace(want, node="n1")).changes == ()
-    assert [change.path for change in gate.plan(have, replace(want, node="n2")).changes] == [gate_read.INTENT]
-    (tmp_path / gate_read.INTENT[1:]).chmod(0o644)
-    found = gate.plan(gate_read.read(Host(str(tmp_path), str(tmp_path)), want), want)
-    assert [one.have for one in found.findings if one.check == "gate.intent"] == [f"{gate_read.INTENT} has mode 0644"]
+    assert plan.plan(have, replace(want, node="n1")).changes == ()
+    assert [change.path for change in plan.plan(have, replace(want, node="n2")).changes] == [read.INTENT]
+    (tmp_path / read.INTENT[1:]).chmod(0o644)
+    found = plan.plan(read.read(Host(str(tmp_path), str(tmp_path)), want), want)
+    assert [one.have for one in found.findings if one.check == "gate.intent"] == [f"{read.INTENT} has mode 0644"]
 
 
 def with_config(old: str, new: str, stage: str, **files: str) -> dict[str, Any]:
@@ -334,7 +297,7 @@ STATES = {
     "without its time": state(at=None),
 }
 HEALTH, NO_PROLOG = "/usr/local/lib/busbar/gate-health", r"Prolog +=.*"
-CALL = gate_read.LAUNCHERS["prolog"]
+CALL = read.LAUNCHERS["prolog"]
 GATES: dict[str, dict[str, Any]] = {
     **{name: {"stages": ("health",), LAST: text} for name, text in STATES.items()},
     "all stages": {LAST: state()},
@@ -363,30 +326,30 @@ GATES: dict[str, dict[str, Any]] = {
 def test_what_is_found_of_files_verdict_and_slurm(tmp_path: Path) -> None:
     written = []
     for number, (name, given) in enumerate(GATES.items()):
-        plan = gate.plan(*played(tmp_path / str(number), **given))
+        made = plan.plan(*played(tmp_path / str(number), **given))
         found = [
-            f"{one.state} {one.check} {one.subject}: {one.have}; do: {one.fix}" for one in plan.findings if not one.ok
+            f"{one.state} {one.check} {one.subject}: {one.have}; do: {one.fix}" for one in made.findings if not one.ok
         ]
-        good = ", ".join(one.check for one in plan.findings if one.ok)
-        written += [f"== {name}", *found, f"good: {good}", f"commands: {len(plan.commands)}", ""]
-        assert not plan.changes
+        good = ", ".join(one.check for one in made.findings if one.ok)
+        written += [f"== {name}", *found, f"good: {good}", f"commands: {len(made.commands)}", ""]
+        assert not made.changes
     goldens.text("gate_node", "\n".join(written))
 
 
-@pytest.mark.parametrize(("code", "ends"), [(0, 0), (KEEP_OUT, 1), (1, 0), (UNKNOWN, 0), (127, 0), (137, 0)])
+@pytest.mark.parametrize(("code", "ends"), [(0, 0), (read.KEEP_OUT, 1), (1, 0), (read.UNKNOWN, 0), (127, 0), (137, 0)])
 def test_only_a_verdict_ends_what_slurm_starts_with_an_error(code: int, ends: int, tmp_path: Path) -> None:
     text = gate_files.launcher("prolog")
-    assert f"{gate_read.PYTHON} -I -S {gate_read.PROGRAM} prolog" in text
+    assert f"{read.PYTHON} -I -S {read.PROGRAM} prolog" in text
     path = tmp_path / "launcher"
-    path.write_text(text.replace(gate_read.PYTHON, f"sh -c 'exit {code}'").replace("/usr/bin/logger", "/nonexistent"))
+    path.write_text(text.replace(read.PYTHON, f"sh -c 'exit {code}'").replace("/usr/bin/logger", "/nonexistent"))
     done = subprocess.run(["sh", str(path)], capture_output=True, text=True, env={}, check=False)
-    assert (done.returncode, "gave no verdict" in done.stderr) == (ends, code not in (0, KEEP_OUT))
+    assert (done.returncode, "gave no verdict" in done.stderr) == (ends, code not in (0, read.KEEP_OUT))
 
 
 def test_what_cannot_be_read_of_ours_is_said(tmp_path: Path) -> None:
     _have, want = played(tmp_path)
-    path = tmp_path / gate_read.PROGRAM[1:]
+    path = tmp_path / read.PROGRAM[1:]
     path.unlink()
     path.mkdir()
     with pytest.raises(ReadError, match=r"gate\.py"):
-        gate_read.read(Host(str(tmp_path), str(tmp_path)), want)
+        read.read(Host(str(tmp_path), str(tmp_path)), want)

@@ -26,53 +26,17 @@ INFORMATION = (
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.10.01  Release Build  (build@host)\nGCC version: 12\n"
 )
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.11.02  Sat Aug 19 01:15:15 UTC 2023\n"
-HEADER = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
-CSV = "\n".join(
-    [
-        HEADER,
-        "0, %s, NVIDIA H100 80GB HBM3, 00000000:1B:00.0, Completed, Success" % UUID[A],
-        "1, %s, NVIDIA H100 80GB HBM3, 00000000:43:00.0, Completed, Success" % UUID[B],
-        "",
-    ]
-)
-NVLINK = "GPU 0: NVIDIA H100 (UUID: %s)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n" % UUID[A] + (
-    "GPU 1: NVIDIA H100 (UUID: %s)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n" % UUID[B]
-)
-XML_GPU = """
-  <gpu id="00000000:%s:00.0">
-    <product_name>NVIDIA H100 80GB HBM3</product_name>
-    <uuid>%s</uuid>
-    <pci><pci_gpu_link_info>
-      <pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>1</current_link_gen></pcie_gen>
-      <link_widths><max_link_width>16x</max_link_width><current_link_width>8x</current_link_width></link_widths>
-    </pci_gpu_link_info></pci>
-    %s
-  </gpu>"""
-FABRIC = (
-    "<fabric><state>Completed</state><status>Success</status>"
-    "<cliqueId>7</cliqueId><clusterUuid>11111111-0000-0000-0000-000000000000</clusterUuid></fabric>"
-)
-
-
-def xml(fabric: str = FABRIC, doctype: str = '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">') -> str:
-    gpus = XML_GPU % ("1B", UUID[A], fabric) + XML_GPU % ("43", UUID[B], fabric)
-    return '<?xml version="1.0" ?>\n%s\n<nvidia_smi_log>%s\n</nvidia_smi_log>\n' % (doctype, gpus)
-
-
+FOLDER = Path(__file__).parent / "cases" / "gpu"
+# What nvidia-smi says of two H100: --query-gpu=... --format=csv, nvlink -s, and -q -x.
+CSV, NVLINK, XML = ((FOLDER / name).read_text() for name in ("query-gpu.csv", "nvlink-s.txt", "q-x.xml"))
 FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 NO_FIELD = 'Field "fabric.state" is not a valid field to query.\n\n'
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
 
 
 def test_xml_does_not_open_what_its_doctype_names(tmp_path: Path) -> None:
     dtd = tmp_path / "log.dtd"
     dtd.write_text("not a DTD at all <<<")
-    assert gpu.parse_xml(xml(doctype='<!DOCTYPE nvidia_smi_log SYSTEM "%s">' % dtd.as_uri()))
-
-
-# -- reader ----------------------------------------------------------------------------------------------------------
+    assert gpu.parse_xml(XML.replace("nvsmi_device_v12.dtd", dtd.as_uri()))
 
 
 def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> PciDevice:
@@ -80,6 +44,7 @@ def device(address: str, class_code: int = 0x030200, vendor: int = 0x10DE) -> Pc
 
 
 FAR, NEAR = "10000:01:00.0", "2000:01:00.0"
+VERSION = "proc/driver/nvidia/version"
 DEVICES = {address: device(address) for address in (B, A)}  # not in PCI order, on purpose
 TOOL = """#!/bin/sh
 echo "$*" >> {log}
@@ -101,7 +66,7 @@ def build(root: Path) -> Path:
     write_tool(root, TOOL)
     for address, uuid in UUID.items():
         put(root, information(address), INFORMATION % (uuid, address))
-    put_all(root, {VERSION: OPEN, "csv": CSV, "csv.rc": "0", "xml": xml(), "nvlink": NVLINK})
+    put_all(root, {VERSION: OPEN, "csv": CSV, "csv.rc": "0", "xml": XML, "nvlink": NVLINK})
     return root
 
 
@@ -111,9 +76,6 @@ def write_tool(root: Path, script: str) -> None:
 
 def information(address: str) -> str:
     return f"proc/driver/nvidia/gpus/{address}/information"
-
-
-VERSION = "proc/driver/nvidia/version"
 
 
 def rows(root: Path, devices: "dict[str, PciDevice] | None" = None, timeout: float = 20.0) -> "list[object]":
@@ -138,12 +100,15 @@ OTHERS = {
     "0000:02:00.0": device("0000:02:00.0", vendor=0x1A03, class_code=0x030000),  # a BMC's display
     "0000:07:00.0": device("0000:07:00.0", class_code=0x068000),  # NVSwitch
 }
+Files = dict[str, str | None]
 NO_GPU = {information(address): None for address in UUID}
-NO_ANSWER: "dict[str, str | None]" = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
-NO_DEVICES: "dict[str, str | None]" = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NO_ANSWER: Files = {"csv": FAILED, "csv.rc": "9", "nvlink": FAILED}
+NO_DEVICES: Files = {"csv": "No devices were found", "csv.rc": "9", "nvlink": "No devices were found"}
+NO_UUID: Files = {information(A): INFORMATION % (UNKNOWN, A)}
+FIRST_GPU: Files = {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]}
 NOT_SUPPORTED = "Device does not have or support Nvlink.\n" * 2
 # Files of the tree that are others, None for one that is not there, and the PCI devices.
-CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = {
+CASES: "dict[str, tuple[Files, dict[str, PciDevice] | None]]" = {
     "healthy": ({}, None),
     "other display functions": ({}, {**OTHERS, **DEVICES}),
     "in the order of numbers": ({}, {FAR: device(FAR), NEAR: device(NEAR)}),
@@ -165,17 +130,11 @@ CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = 
     "nothing said": ({"csv": "", "xml": "", "nvlink": ""}, None),
     "nothing but no NVLink": ({"csv": "", "xml": "", "nvlink": NOT_SUPPORTED}, None),
     "a whole answer with an exit code": ({"csv.rc": "14"}, None),
-    "a GPU that is not listed": (
-        {"csv": "\n".join(CSV.splitlines()[:2]), "nvlink": NVLINK[: NVLINK.index("GPU 1")]},
-        None,
-    ),
+    "a GPU that is not listed": (FIRST_GPU, None),
     "a GPU that sysfs does not have": ({}, {A: DEVICES[A]}),
     "a GPU that the driver does not have": ({}, {**DEVICES, C: device(C)}),
-    "a UUID that proc does not have": ({information(A): INFORMATION % (UNKNOWN, A)}, None),
-    "a UUID that nothing has": (
-        {information(A): INFORMATION % (UNKNOWN, A), "csv": CSV.replace(UUID[A], "[Unknown Error]")},
-        None,
-    ),
+    "a UUID that proc does not have": (NO_UUID, None),
+    "a UUID that nothing has": ({**NO_UUID, "csv": CSV.replace(UUID[A], "[Unknown Error]")}, None),
     "a row without address": ({"csv": CSV.replace("00000000:43:00.0", "[GPU is lost]")}, None),
     "an empty information": ({information(B): ""}, None),
     "a damaged information": ({information(B): "\x07\x07"}, None),
@@ -186,7 +145,7 @@ CASES: "dict[str, tuple[dict[str, str | None], dict[str, PciDevice] | None]]" = 
 }
 
 
-def change(root: Path, files: "dict[str, str | None]") -> None:
+def change(root: Path, files: Files) -> None:
     for path, text in files.items():
         if text is not None:
             put(root, path, text)
@@ -234,7 +193,7 @@ def test_output_that_is_not_text_does_not_stop_the_second_call(machine: Path) ->
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(csv=st.text(max_size=60), nvlink=st.text(max_size=60), said=st.text(max_size=60))
-@example(csv=HEADER, nvlink="GPU 0:", said="Model:")
+@example(csv=CSV.splitlines()[0], nvlink="GPU 0:", said="Model:")
 def test_no_text_of_tool_or_file_breaks_the_reader(machine: Path, csv: str, nvlink: str, said: str) -> None:
     (machine / "csv").write_text(csv)
     (machine / "nvlink").write_text(nvlink)

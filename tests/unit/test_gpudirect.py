@@ -18,36 +18,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, read
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.peermem import (
-    NO_API,
-    NO_SYMBOLS,
-    NOT_INSTALLED,
-    NOT_SIGNED,
-    OTHER_DRIVER,
-    OTHER_KERNEL,
-    OTHER_OFED,
-    Failure,
-    Reason,
-    classify,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import TEXTS, Judgement, judge
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import notes as notes_of
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.plan import plan as plan_of
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect.read import (
-    DROPIN,
-    LEGACY_MASK,
-    LIST,
-    OPENIBD_DROPIN,
-    UNIT,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
 from ansible_collections.busbar.fabric.plugins.modules import gpudirect as module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens
-from tests.trees import put, tool
+from tests.trees import contents, put, tool
 
 RELEASE = "6.8.0-60-generic"
 UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n'
@@ -63,10 +41,14 @@ echo live > {root}/sys/module/nvidia_peermem/initstate
 echo 580.95.05 > {root}/sys/module/nvidia_peermem/version
 echo loaded >> {root}/calls
 """
-EINVAL = "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument"
+REFUSED = "modprobe: ERROR: could not insert 'nvidia_peermem': "
+EINVAL = f"{REFUSED}Invalid argument"
+VERSION = {"version": "580.95.05"}
+NO_SYMBOL = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)"
 DISAGREES = "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client"
 UNKNOWN = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"
 ABSENT = "modprobe: FATAL: Module nvidia_peermem not found in directory /lib/modules/" + RELEASE
+OTHERS = "mlx5_ib: disagrees about version of symbol ib_register_device"
 CALLBACK = "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing"
 
 Run = Callable[..., dict[str, Any]]
@@ -75,7 +57,7 @@ Run = Callable[..., dict[str, Any]]
 # Path below the root -> text; None where there is none, ... for a directory, a Path for a link.
 Files = Mapping[str, "str | Path | EllipsisType | None"]
 OPEN, CLOSED = "Open Kernel Module", "Kernel Module"
-NEW, OLD = "6.8.0-60-generic", "5.10.0-28-amd64"
+OLD = "5.10.0-28-amd64"
 
 
 def driver(version: str = "580.95.05", kind: str = OPEN) -> Files:
@@ -96,14 +78,15 @@ NO_MODULE = {"/usr/bin/modinfo": "#!/bin/sh\necho 'modinfo: ERROR: Module nvidia
 OFED = {"/usr/bin/ofed_info": "#!/bin/sh\necho OFED-internal-25.10-1.7.1:\n"}
 INBOX = {"/usr/bin/ofed_info": None}
 LOADED = {"/sys/module/nvidia_peermem/initstate": "live\n", "/sys/module/nvidia_peermem/version": "580.95.05\n"}
-LEGACY = {"/sys/module/nv_peer_mem/initstate": "live\n", "/sys/module/nv_peer_mem/refcnt": "3\n"}
+INIT = "/etc/init.d/nv_peer_mem"
+LEGACY = {"/sys/module/nv_peer_mem/initstate": "live\n", "/sys/module/nv_peer_mem/refcnt": "3\n", INIT: "#!/bin/bash\n"}
 P2PDMA = config("CONFIG_PCI_P2PDMA=y")
 LARGE_PAGES = {**driver("590.44.01"), **config("CONFIG_PCI_P2PDMA=y", "CONFIG_ARM64_64K_PAGES=y")}
 OF_DEBIAN, OF_ROCKY, OF_NOBODY = ({"/etc/os-release": text} for text in (DEBIAN, ROCKY, None))
 OPENIBD = {"/usr/lib/systemd/system/openibd.service": "[Unit]\n"}
-LISTED = {LIST: TEXTS[LIST]}
+LISTED = {read.LIST: plan.TEXTS[read.LIST]}
 THEIRS = {"/usr/lib/modules-load.d/of-others.conf": "# loader\nnvidia-peermem\n"}
-INIT = {"/etc/init.d/nv_peer_mem": "#!/bin/bash\n"}
+EL = {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX}
 
 
 class Node:
@@ -151,14 +134,11 @@ class Node:
     def have(self, mode: str = "auto") -> read.Have:
         return read.read(Host(str(self.root), str(self.root)), mode)
 
-    def plan(self, mode: str = "auto") -> Plan:
-        return plan_of(self.have(mode), mode)
+    def planned(self, mode: str = "auto") -> Plan:
+        return plan.plan(self.have(mode), mode)
 
-    def judge(self, mode: str = "auto", failed: Failure | None = None) -> Judgement:
-        return judge(self.have(mode), mode, failed)
-
-    def files(self) -> dict[str, str]:
-        return {str(path): path.read_text() for path in self.root.rglob("*") if path.is_file()}
+    def judge(self, mode: str = "auto") -> plan.Judgement:
+        return plan.judge(self.have(mode), mode)
 
 
 @pytest.fixture
@@ -181,47 +161,12 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
 PATH = "gpudirect.path[live]@GPUDirect RDMA"
 PERSISTED = "gpudirect.persisted[persisted]@nvidia_peermem"
 
-# -- why a module does not load --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (EINVAL, NO_SYMBOLS),
-        (f"{EINVAL}\n{UNKNOWN}", NO_API),
-        # The kernel says both of them, and the first is the cause.
-        (f"{EINVAL}\n{DISAGREES}\nnvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)", OTHER_OFED),
-        (f"{EINVAL}\nnvidia_peermem: disagrees about version of symbol nvidia_p2p_get_pages", OTHER_DRIVER),
-        (ABSENT, NOT_INSTALLED),
-        ("modprobe: ERROR: could not insert 'nvidia_peermem': Key was rejected by service", NOT_SIGNED),
-        ("modprobe: ERROR: could not insert 'nvidia_peermem': Required key not available", NOT_SIGNED),
-        ("modprobe: ERROR: could not insert 'nvidia_peermem': Exec format error", OTHER_KERNEL),
-        ("modprobe: ERROR: could not insert 'nvidia_peermem': Cannot allocate memory", None),
-        ("modprobe: ERROR: could not insert 'rpcrdma': Invalid argument", None),
-        ("mlx5_ib: disagrees about version of symbol ib_register_device", None),
-        (CALLBACK, None),
-        ("", None),
-    ],
-)
-def test_a_failed_load_is_classified(text: str, reason: Reason | None) -> None:
-    assert classify(text) is reason
-
-
-def test_every_reason_has_its_own_way_out() -> None:
-    reasons = {reason for _sign, reason in peermem.SIGNS}
-    fixes = {reason.fix % {"version": "580.95.05"} for reason in reasons}
-    assert len(fixes) == len(reasons) == 7
-    assert "dkms install --force nvidia/580.95.05" in NO_SYMBOLS.fix % {"version": "580.95.05"}
-
-
-# -- what is planned -------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.golden
 def test_the_path_of_each_mode(node: Node) -> None:
     rows = []
     stacks = (("OFED", {**OFED, **module_of(BUILT_FOR_OFED)}), ("inbox", {**INBOX, **module_of(BUILT_WITHOUT)}))
-    for kind, (stack, files), kernel in itertools.product((OPEN, CLOSED), stacks, (NEW, OLD)):
+    for kind, (stack, files), kernel in itertools.product((OPEN, CLOSED), stacks, (RELEASE, OLD)):
         node.set({**OF_DEBIAN, **driver(kind=kind), **files, "/proc/sys/kernel/osrelease": kernel})
         node.set(config("CONFIG_PCI_P2PDMA=y", release=kernel))
         for mode in ("auto", "peermem", "dmabuf"):
@@ -234,20 +179,16 @@ def test_the_path_of_each_mode(node: Node) -> None:
 # A node, the mode, and what its findings name.
 CASES: dict[str, tuple[Any, ...]] = {
     "inbox of EL": (
-        {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX, **driver(kind=CLOSED)},
+        {**EL, **driver(kind=CLOSED)},
         "peermem",
         "install DOCA-OFED",
         "install the open GPU kernel modules",
     ),
-    "inbox of EL, DMA-BUF would do": (
-        {**OF_ROCKY, **module_of(BUILT_WITHOUT), **INBOX, **P2PDMA},
-        "peermem",
-        "set busbar_gpudirect: auto",
-    ),
+    "inbox of EL, DMA-BUF would do": ({**EL, **P2PDMA}, "peermem", "set busbar_gpudirect: auto"),
     # Ubuntu's own kernel has the API.
     "inbox of Ubuntu": ({**module_of(BUILT_WITHOUT), **INBOX}, "peermem", "dkms build --force nvidia/580.95.05"),
-    "built without peer memory": (module_of(BUILT_WITHOUT), "peermem", NO_SYMBOLS.fix % {"version": "580.95.05"}),
-    "not installed": (NO_MODULE, "peermem", NOT_INSTALLED.fix),
+    "built without peer memory": (module_of(BUILT_WITHOUT), "peermem", peermem.NO_SYMBOLS.fix % VERSION),
+    "not installed": (NO_MODULE, "peermem", peermem.NOT_INSTALLED.fix),
     "large pages": ({**LARGE_PAGES, **NO_MODULE}, "auto", "branch 580"),
     "no kernel config": ({f"/boot/config-{RELEASE}": None}, "auto", f"config-{RELEASE}"),
     "no kernel config, loaded": ({f"/boot/config-{RELEASE}": None, **LOADED}, "auto"),
@@ -264,7 +205,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "at boot on SLES": ({**LOADED, "/etc/os-release": "ID=sles\n"}, "peermem"),
     "at boot on nobody's": ({**LOADED, **OF_NOBODY}, "peermem"),
     "openibd is gone": (
-        {**LOADED, **OF_ROCKY, **{path: TEXTS[path] for path in (UNIT, DROPIN, OPENIBD_DROPIN)}},
+        {**LOADED, **OF_ROCKY, **{path: plan.TEXTS[path] for path in (read.UNIT, read.DROPIN, read.OPENIBD_DROPIN)}},
         "peermem",
     ),
     "list of others": ({**LOADED, **THEIRS}, "peermem"),
@@ -279,12 +220,8 @@ CASES: dict[str, tuple[Any, ...]] = {
         },
         "peermem",
     ),
-    "old module": (
-        {**LEGACY, **INIT, "/etc/modules-load.d/peer.conf": "nv_peer_mem\nib_umad\n"},
-        "peermem",
-        "use count 3",
-    ),
-    "old module, masked": ({**LOADED, **LISTED, **INIT, LEGACY_MASK: Path("/dev/null")}, "peermem"),
+    "old module": ({**LEGACY, "/etc/modules-load.d/peer.conf": "nv_peer_mem\nib_umad\n"}, "peermem", "use count 3"),
+    "old module, masked": ({**LOADED, **LISTED, INIT: LEGACY[INIT], read.LEGACY_MASK: Path("/dev/null")}, "peermem"),
     # The file behind Debian's link is changed, and not the link.
     "old module behind a link": (
         {**LOADED, "/etc/modules": "nv_peer_mem\nloop\n", "/etc/modules-load.d/modules.conf": Path("../modules")},
@@ -317,7 +254,7 @@ for mode in ("auto", "peermem", "dmabuf"):
 for mode in ("off", "dmabuf"):
     CASES[f"not wanted, {mode}"] = ({**P2PDMA, **LOADED}, mode)
     CASES[f"not wanted any more, {mode}"] = ({**P2PDMA, **LOADED, **LISTED}, mode)
-for path in (LIST, LEGACY_MASK, "/etc/init.d/nv_peer_mem", "/etc/modprobe.d/site.conf"):
+for path in (read.LIST, read.LEGACY_MASK, INIT, "/etc/modprobe.d/site.conf"):
     CASES[f"a directory at {path}"] = ({**LOADED, **LISTED, path: ...}, "peermem")
 for path, text in (
     ("/proc/sys/kernel/osrelease", ""),
@@ -334,25 +271,20 @@ for path, text in (
 def test_what_is_planned(node: Node, case: str) -> None:
     files, mode, *words = CASES[case]
     node.set(files)
-    plan = node.plan(mode).limit("reboot")
-    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in notes_of(plan)]
-    goldens.check("gpudirect", case, golden_rows.plan(plan, texts=True) + notes)
-    text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in plan.findings if not finding.ok)
+    made = node.planned(mode).limit("reboot")
+    notes = [["note", *re.findall(r"/[\w./-]+", note)] for note in plan.notes(made)]
+    goldens.check("gpudirect", case, golden_rows.plan(made, texts=True) + notes)
+    text = "\n".join(f"{finding.have} {finding.fix} {finding.why}" for finding in made.findings if not finding.ok)
     assert [word for word in words if word not in text] == []
-    node.set({change.path: change.after for change in plan.changes})
-    assert node.plan(mode).changes == ()
+    node.set({change.path: change.after for change in made.changes})
+    assert node.planned(mode).changes == ()
 
 
 @pytest.mark.parametrize(
     ("version", "faulty"),
     [
-        ("590.44.01", True),
-        ("595.45.04", True),
-        ("595.84", True),
-        ("610.43.02", True),
-        ("580.95.05", False),
-        ("595.84.01", True),
-        ("595.840.1", False),
+        *((version, True) for version in ("590.44.01", "595.45.04", "595.84", "595.84.01", "610.43.02")),
+        *((version, False) for version in ("580.95.05", "595.840.1")),
     ],
 )
 @pytest.mark.parametrize("large", [True, False])
@@ -375,18 +307,15 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
     node.set(LOADED)
     for name in ("modinfo", "ofed_info", "dmesg", "modprobe"):
         node.tool(name, f"echo {name} >> {node.root}/calls")
-    node.plan("peermem")
+    node.planned("peermem")
     node.set(P2PDMA)
-    node.plan("auto")
+    node.planned("auto")
     assert node.text("/calls") is None
 
 
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert plan_of(read.read(host, "off"), "off") == Plan()
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
+    assert plan.plan(read.read(host, "off"), "off") == Plan()
 
 
 @settings(max_examples=100, deadline=None)
@@ -394,7 +323,7 @@ def test_off_asks_for_nothing(tmp_path: Path) -> None:
 def test_parsers_parse_or_say_why(text: str) -> None:
     module_lists.listed(text)
     module_lists.unlisted(text, "nvidia_peermem")
-    classify(text)
+    peermem.classify(text)
     for parse in (
         read.parse_release,
         read.parse_config,
@@ -407,13 +336,10 @@ def test_parsers_parse_or_say_why(text: str) -> None:
             parse(text)
 
 
-# -- the module ------------------------------------------------------------------------------------------------------
-
-
 def test_check_apply_and_again(node: Node, run: Run) -> None:
-    before = node.files()
+    before = contents(node.root)
     predicted = run(check=True)
-    assert node.files() == before
+    assert contents(node.root) == before
     assert predicted["commands"] == ["modprobe nvidia_peermem"]
     assert [finding["id"] for finding in predicted["findings"]] == [PATH, PERSISTED]
     assert predicted["repaired"] == [PERSISTED, PATH]
@@ -422,12 +348,12 @@ def test_check_apply_and_again(node: Node, run: Run) -> None:
         assert done[name] == predicted[name], name
     assert done["changed"]
     assert done["findings"] == []
-    assert node.text(LIST) == TEXTS[LIST]
+    assert node.text(read.LIST) == plan.TEXTS[read.LIST]
     again = run()
     assert (again["changed"], again["commands"], again["diff"], again["findings"]) == (False, [], [], [])
     assert node.text("/calls") == "loaded\n"
     assert run("off")["repaired"] == [PERSISTED]
-    assert node.text(LIST) is None
+    assert node.text(read.LIST) is None
     assert [path.name for path in (node.root / "etc/modules-load.d").iterdir()] == []
 
 
@@ -438,14 +364,19 @@ def finding_of(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("modprobe", "log", "reason"),
     [
-        (EINVAL, "", NO_SYMBOLS),
-        (EINVAL, DISAGREES, OTHER_OFED),
-        (EINVAL, UNKNOWN, NO_API),
-        (ABSENT, "", NOT_INSTALLED),
-        ("modprobe: ERROR: could not insert 'nvidia_peermem': Cannot allocate memory", "", None),
+        (EINVAL, "", peermem.NO_SYMBOLS),
+        # The kernel says both of them, and the first is the cause.
+        (EINVAL, f"{DISAGREES}\n{NO_SYMBOL}", peermem.OTHER_OFED),
+        (EINVAL, "nvidia_peermem: disagrees about version of symbol nvidia_p2p_get_pages", peermem.OTHER_DRIVER),
+        (EINVAL, UNKNOWN, peermem.NO_API),
+        (ABSENT, "", peermem.NOT_INSTALLED),
+        (f"{REFUSED}Key was rejected by service", "", peermem.NOT_SIGNED),
+        (f"{REFUSED}Required key not available", "", peermem.NOT_SIGNED),
+        (f"{REFUSED}Exec format error", "", peermem.OTHER_KERNEL),
+        *((f"{REFUSED}Cannot allocate memory", line, None) for line in ("", CALLBACK, OTHERS)),
     ],
 )
-def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, log: str, reason: Reason | None) -> None:
+def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, log: str, reason: Any) -> None:
     node.set(LISTED)
     node.tool("modprobe", f'echo "{log}" >> {node.root}/kernel.log; echo "{modprobe}" >&2; exit 1')
     for _time in range(2):
@@ -456,15 +387,15 @@ def test_a_failing_modprobe_is_a_finding(node: Node, run: Run, modprobe: str, lo
         if reason is None:
             assert "Cannot allocate memory" in finding["have"]
         else:
-            assert finding["fix"].startswith(reason.fix % {"version": "580.95.05"})
+            assert finding["fix"].startswith(reason.fix % VERSION)
         assert (result["changed"], result["repaired"]) == (False, [])
 
 
 def test_what_an_earlier_attempt_left_in_the_log_is_not_this_failure(node: Node, run: Run) -> None:
     node.set({"/kernel.log": f"{DISAGREES}\n"})
     node.tool("modprobe", f"echo \"{EINVAL}\" >&2; echo '{UNKNOWN}' >> {node.root}/kernel.log; exit 1")
-    assert finding_of(run("peermem", check=True))["have"].endswith(OTHER_OFED.says)
-    assert NO_API.says in finding_of(run("peermem"))["have"]
+    assert finding_of(run("peermem", check=True))["have"].endswith(peermem.OTHER_OFED.says)
+    assert peermem.NO_API.says in finding_of(run("peermem"))["have"]
 
 
 def test_exit_code_zero_is_no_proof(node: Node, run: Run) -> None:
@@ -483,7 +414,3 @@ def test_other_peoples_files_are_kept_in_a_copy(node: Node, run: Run) -> None:
     assert Path(kept).read_text() == "blacklist nvidia_peermem\n"
     assert node.text("/etc/modprobe.d/site.conf") == ""
     assert run("peermem")["findings"] == []
-
-
-def test_a_root_that_is_no_directory_is_refused(node: Node, run: Run) -> None:
-    assert "system_root" in run(system_root=str(node.root / "none"))["msg"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer_text
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer, answer_text, read, views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, result_schema
 
 from lab import ras as emulator
+from tests.nested import changed
 
 TOLD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/\x1b[2J%p"}
 
@@ -30,11 +26,11 @@ def job(**more: Any) -> dict[str, Any]:
     return made
 
 
-def view(given: dict[str, Any], first: float = 1.0) -> View:
+def view(given: dict[str, Any], first: float = 1.0) -> views.View:
     before, now = (
-        ras_answer.parse_json(emulator.as_json(given, emulator.seen(given, [], seconds))) for seconds in (first, 2.0)
+        answer.parse_json(emulator.as_json(given, emulator.seen(given, [], seconds))) for seconds in (first, 2.0)
     )
-    return View("RAS at 127.0.0.1:28028", ("alice",), before, now, 10.0)
+    return views.View("RAS at 127.0.0.1:28028", ("alice",), before, now, 10.0)
 
 
 def process(pid: int, state: str = "S") -> Process:
@@ -42,13 +38,13 @@ def process(pid: int, state: str = "S") -> Process:
     return Process(pid, pid, 1, "alice", "python", state, "/opt/libnccl.so.2", ras, 28028, False, True, TOLD)
 
 
-def told(number: int, *views: View, processes: tuple[Process, ...] = ()) -> dict[str, Any]:
+def told(number: int, *seen: views.View, processes: tuple[Process, ...] = ()) -> dict[str, Any]:
     """What nccl_ras_info returns on a node, through JSON and the gate."""
-    reading = nccl_ras.Reading(Node(processes, (), {}, ()), views, (), (f"192.0.2.{number}", "172.17.0.1"), ())
+    reading = read.Reading(Node(processes, (), {}, ()), seen, (), (f"192.0.2.{number}", "172.17.0.1"), ())
     given = dict(
-        Plan(tuple(nccl_ras.judge(Host(), reading))).result(),
-        views=[ras_views.to_dict(one) for one in views],
-        processes=[nccl_ras.process_dict(one) for one in processes],
+        Plan(tuple(read.judge(Host(), reading))).result(),
+        views=[views.to_dict(one) for one in seen],
+        processes=[read.process_dict(one) for one in processes],
         addresses=list(reading.addresses),
         silent=[],
     )
@@ -76,14 +72,17 @@ def test_one_job_seen_from_two_hosts_is_one_and_names_come_from_the_inventory() 
 
 
 def test_a_text_of_an_old_release_is_a_table_too() -> None:
-    given = job(version="2.26.2", late={"3": 2})
-    parsed = answer_text.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
-    fine = answer_text.parse_text(emulator.as_text(job(version="2.26.2"), emulator.seen(job(), [], 2.0)))
-    said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), parsed, parsed, 10.0))}), 120)
+    def table(simulated: bool, **more: Any) -> str:
+        given = job(version="2.26.2", **more)
+        parsed = answer_text.parse_text(emulator.as_text(given, emulator.seen(given, [], 2.0)))
+        seen = told(1, views.View("RAS", ("alice",), parsed, parsed, 10.0))
+        return hang.text(hang.build({"node01": seen}, simulated=simulated), 120)
+
+    said = table(False, late={"3": 2})
     assert "JOB of alice: NCCL 2.26.2, 4 processes" in said
     assert "AllReduce 100 (3), 98 (1)" in said
     assert "without name" not in said
-    said = hang.text(hang.build({"node01": told(1, View("RAS", ("alice",), fine, fine, 10.0))}, simulated=True), 120)
+    said = table(True)
     assert "1 without name  4      -        RUNNING  ?      alike" in said
     assert "1 of 1 hosts responded, simulated; nothing was changed)" in " ".join(said.split())
 
@@ -140,14 +139,6 @@ def test_another_users_process_that_answers_with_the_hash_of_a_job_is_no_part_of
     assert behind == ["communicator 0xa982ee6e1e529f6 of mallory"]
 
 
-def change(data: dict[str, Any], path: str, value: Any) -> None:
-    *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
-    at: Any = data
-    for key in keys:
-        at = at[key]
-    at[last] = value
-
-
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
@@ -168,8 +159,8 @@ def change(data: dict[str, Any], path: str, value: Any) -> None:
 )
 def test_an_answer_that_cannot_be_costs_its_own_host_the_verdict(path: str, value: Any, said: str) -> None:
     answers = both(job())
-    hostile = copy.deepcopy(answers["node02"])
-    change(hostile, path, value)
+    keys = tuple(int(key) if key.isdigit() else key for key in path.split("."))
+    hostile = changed(answers["node02"], keys, value)
     report = hang.build({**answers, "node02": hostile})
     assert said in report["hosts"]["node02"]
     assert report["hosts"]["node01"] == ""
