@@ -46,12 +46,6 @@ NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci
 # -- policies --------------------------------------------------------------------------------------------------------
 
 
-def test_a_named_policy_is_that_of_the_table() -> None:
-    for one in POLICIES.values():
-        assert bool(one.values) == bool(one.source)
-        assert policy(one.name, {}, False) is one
-
-
 # -- sysctl files ----------------------------------------------------------------------------------------------------
 
 
@@ -291,24 +285,6 @@ def test_what_is_said_of_a_plan() -> None:
 # -- source routing --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("address", "length", "gateway", "via"),
-    [
-        ("10.0.0.5", 24, "none", ""),
-        ("10.0.0.5", 24, "first", "10.0.0.1"),
-        ("10.0.0.5", 24, "last", "10.0.0.254"),
-        ("10.0.0.1", 24, "first", ""),
-        ("10.0.0.4", 31, "first", "10.0.0.5"),
-        ("10.0.0.5", 31, "first", "10.0.0.4"),
-        ("10.0.0.5", 31, "last", "10.0.0.4"),
-        ("10.0.0.5", 32, "first", ""),
-        ("10.0.0.5", 30, "last", "10.0.0.6"),
-    ],
-)
-def test_a_gateway_is_at_one_end_of_the_subnet(address: str, length: int, gateway: str, via: str) -> None:
-    assert routing.gateway_of(Address(address, length), gateway) == via
-
-
 def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> None:
     dropin = "/etc/systemd/network/10-ens1.network.d/90-busbar-multirail.conf"
     netplan = "/etc/netplan/90-busbar-multirail-3.yaml"
@@ -423,15 +399,6 @@ def test_what_sets_a_kernel_setting_after_systemd_counts(tmp_path: Path, name: s
     found = sysctl_files.effective(sysctl_files.read(Host("/x", str(tmp_path)))[0], LINE.replace(".", "/"))
     assert found is not None
     assert found.value == ("0" if name in LATER else "1")
-
-
-def test_a_new_program_that_sets_kernel_settings_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ("site", lambda host, lines: [Assignment("net/ipv4/conf/ens1/arp_ignore", "0", "/opt/site", 3)])
-    monkeypatch.setattr(sysctl_files, "LATER", (*sysctl_files.LATER, row))
-    there = have(rail())
-    lines, _main = sysctl_files.read(Host("/x", str(tmp_path)))
-    plan = multirail.plan(replace(there, assignments=(*there.assignments, *lines)), NVIDIA)
-    assert [f.subject for f in plan.findings if f.check == "multirail.conflict"] == ["/opt/site:3"]
 
 
 # -- the module ------------------------------------------------------------------------------------------------------

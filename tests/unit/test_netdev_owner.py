@@ -43,47 +43,9 @@ def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: 
 
 # -- netplan ---------------------------------------------------------------------------------------------------------
 
-NETPLAN = """\
-# This file is generated.
-network:
-    version: 2
-    renderer: networkd
-    ethernets:
-        ens1:   # rail 0
-            match:
-                macaddress: "b8:3f:d2:00:00:01"
-                mtu: 1
-            addresses:
-            - 10.0.0.1/24
-            - {label: "x: #y"}
-            nameservers: {addresses: [1.1.1.1,
-              8.8.8.8]}
-            mtu: 1500
-        'ens 2': {dhcp4: true}
-        "ens3": {}
-        ens4:
-            dhcp4: true
-    wifis:
-        wlan0:
-            mtu: 7
-    vlans:
-        rail.100: {id: 100, link: ens1}
-"""
-
 
 def mtus(text: str) -> dict[tuple[str, str], int | None]:
     return {key: netplan.mtu_of(value) for key, value in netplan.parse(text).items()}
-
-
-def test_netplan_is_read_as_far_as_it_matters() -> None:
-    assert mtus(NETPLAN) == {
-        ("ethernets", "ens1"): 1500,
-        ("ethernets", "ens 2"): None,
-        ("ethernets", "ens3"): None,
-        ("ethernets", "ens4"): None,
-        ("vlans", "rail.100"): None,
-    }
-    assert netplan.parse("") == {}
 
 
 SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])

@@ -115,20 +115,6 @@ def test_a_wrong_priority_is_told_with_the_bytes_of_both() -> None:
     assert finding.have == "priority 0: 12.0 GB, priority 3: 0.0 MB"
 
 
-def test_a_counter_that_went_back_says_nothing() -> None:
-    moved = nic_counters.difference(Counters({"packet_seq_err": 9, "a": 1}), Counters({"packet_seq_err": 1, "a": 3}))
-    assert moved.values == {"a": 2}
-    assert str(moved.problems[0]) == "packet_seq_err: went back from 9 to 1"
-
-
-def test_what_moved_is_told_in_words() -> None:
-    lines = nic_counters.meaning(Counters({"rx_prio3_pause": 12, "np_cnp_sent": 4, "rp_cnp_handled": 0, "x": 3}))
-    assert lines == [
-        "np_cnp_sent +4: this host signalled senders to slow down",
-        "rx_prio3_pause +12: the network paused this host in priority 3",
-    ]
-
-
 def test_only_what_says_something_is_read_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     values = {"hw_counters/packet_seq_err": "7", "hw_counters/np_cnp_sent": "x", "counters/foo": "1"}
     lines(tmp_path / "sys/class/infiniband/mlx5_0/ports/1", values)

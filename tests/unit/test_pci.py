@@ -80,10 +80,6 @@ def test_path_class_both_ways(a: PciDevice, b: PciDevice, path: str) -> None:
     assert pci.path_class(b, a) == path
 
 
-def test_nccl_calls_node_phb_and_the_same_device_loc() -> None:
-    assert [pci.nccl_class(path) for path in pci.PATH_CLASSES] == ["LOC", "PIX", "PXB", "PHB", "PHB", "SYS"]
-
-
 def read_whole(root: Path) -> None:
     port = "pci0000:15/0000:15:01.0"
     pci_function(root, port, "0x060400", "8086:352a", **GEN5_X16)
