@@ -194,13 +194,7 @@ def _spec(release: Release) -> str:
         (
             _package(release.name, release.meta, f"{needs}\nConflicts: {other}"),
             _package("mlnx-ofa_kernel", release.kernel),
-            _package(
-                "mlnx-ofa_kernel-dkms",
-                release.kernel,
-                f"Requires: mlnx-ofa_kernel = {exactly}",
-                source,
-                scripts,
-            ),
+            _package("mlnx-ofa_kernel-dkms", release.kernel, f"Requires: mlnx-ofa_kernel = {exactly}", source, scripts),
             _package("ofed-scripts", release.kernel, files="/usr/bin/ofed_info"),
             _package("mlnx-nfsrdma-dkms", release.kernel, f"Requires: mlnx-ofa_kernel-dkms = {exactly}"),
         )

@@ -211,10 +211,7 @@ PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
         have(rail(), assignments=told(have(rail()).sysctl or "", "/etc/sysctl.d/99-site.conf"), sysctl=None),
         NVIDIA,
     ),
-    "unreadable": (
-        have(rail(live={**ZERO, "arp_ignore": None}), problems=(Problem("ip -j", "no"),)),
-        NVIDIA,
-    ),
+    "unreadable": (have(rail(live={**ZERO, "arp_ignore": None}), problems=(Problem("ip -j", "no"),)), NVIDIA),
     "oci has no routes": (have(rail(live=dict(POLICIES["oci"].values), routes=(), kept=None), rules=None), OCI),
     "a missing route, a stale rule": (
         have(rail(1, routes=(), addresses=(Address("10.0.1.7", 24),)), rules=(Rule(1001, "10.9.9.9", "1001"),)),

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import (
-    ifcfg,
-    ifupdown,
-    netplan,
-    networkd,
-    yaml_text,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import ifcfg, ifupdown, netplan, networkd, yaml_text
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import apply as firmware_apply
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
@@ -373,16 +373,6 @@ def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, 
     assert ("mst start" in str(found(role.plan(), live()).fix)) is not asked
 
 
-def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
-    wrong(role.node)
-    names = ["ATS_ENABLED", "LINK_TYPE_P1", "MEMIC_BAR_SIZE"]
-    told = tools.query(role.node, RAIL_0, names).settings
-    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) == told
-    assert (str(told["ATS_ENABLED"].current), told["MEMIC_BAR_SIZE"].read_only) == ("True(1)", True)
-    release(role.node.hardware_root, "old")
-    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) is None
-
-
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
 
 
@@ -417,11 +407,7 @@ def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
     role.node.change(lambda state: state["cards"][RAIL_0].update(flash="28.47.1088"))
     result = role.run("reboot")
     image = f"nic_firmware.image[persisted]@{RAIL_0}"
-    assert (states(result), resets(role.node), result["reboot_required"]) == (
-        {image: "drift", live(): "drift"},
-        [],
-        [],
-    )
+    assert (states(result), resets(role.node), result["reboot_required"]) == ({image: "drift", live(): "drift"}, [], [])
     assert result["findings"][0]["have"] == "28.47.1088 in flash, 28.43.8002 runs"
     assert f"mstfwreset -d {RAIL_0} -y reset" in result["findings"][0]["fix"]
     # As it advises, the site says that this one is meant.
@@ -493,12 +479,7 @@ def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> N
 
 def test_what_is_said_of_one_port_counts_for_more() -> None:
     of = wanted.card_settings([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
-    assert [one.argument for one in of] == [
-        "ATS_ENABLED=0",
-        "LINK_TYPE_P1=IB",
-        "LINK_TYPE_P2=ETH",
-        "PCI_WR_ORDERING=0",
-    ]
+    assert [one.argument for one in of] == ["ATS_ENABLED=0", "LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH", "PCI_WR_ORDERING=0"]
 
 
 def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> None:

@@ -196,14 +196,6 @@ def bridges(machine: Topology) -> tuple[str, ...]:
     return pcie_path.bridges_between([gpu.device for gpu in machine.gpus], [nic.device for nic in machine.nics])
 
 
-def test_bridges_below_the_shared_switch_matter_and_none_above_it(infiniband: Topology) -> None:
-    assert bridges(behind_switches(infiniband)) == tuple(port(n, which) for n in range(7) for which in (0, 1))
-
-
-def test_a_machine_whose_devices_meet_in_the_cpu_has_no_bridge_to_judge(infiniband: Topology) -> None:
-    assert bridges(infiniband) == ()
-
-
 def test_two_gpus_behind_cascaded_switches_need_every_bridge_between_them(infiniband: Topology) -> None:
     top = ("pci0000:10", "0000:10:01.0", "0000:11:00.0")
     below = [(*top, f"0000:12:0{n}.0", f"0000:2{n}:00.0", f"0000:3{n}:00.0") for n in range(2)]
@@ -540,18 +532,6 @@ def test_only_bridges_between_gpus_and_rails_are_written(call: Run, lab: Path) -
     assert len(written) == 16
     assert len(still) >= 16
     assert not written & still
-
-
-def test_the_script_sets_what_a_boot_has_reset(call: Run, lab: Path) -> None:
-    call()
-    script = lab / "sys" / boot_unit.SCRIPT[1:]
-    assert script.stat().st_mode & 0o777 == 0o755
-    for folder in (lab / "hw/sys/bus/pci/devices").iterdir():
-        if (folder / "class").read_text().startswith("0x0604"):
-            (folder / "config").write_bytes(config(acs=REDIRECTING))  # as after a boot
-    assert len(call(check_mode=True)["findings"]) == 16
-    subprocess.run([sys.executable, "-I", "-S", script], check=True)
-    assert call(check_mode=True)["findings"] == []
 
 
 def test_what_is_not_asked_for_any_more_is_removed(call: Run, lab: Path) -> None:
