@@ -53,21 +53,13 @@ class Release:
         return ".".join(self.kernel).removesuffix(".el9")
 
 
+def _doca(version: str, build: str, kernel: tuple[str, str], info: str) -> Release:
+    return Release(f"doca/{version}", "doca-ofed", (version, build), kernel, info)
+
+
 RELEASES = {
-    "3.1.0": Release(
-        "doca/3.1.0",
-        "doca-ofed",
-        ("3.1.0", "091000.el9"),
-        ("25.07", "OFED.25.07.0.9.7.1.el9"),
-        "OFED-internal-25.07-0.9.7",
-    ),
-    "3.2.1": Release(
-        "doca/3.2.1",
-        "doca-ofed",
-        ("3.2.1", "044000.el9"),
-        ("25.10", "OFED.25.10.1.7.1.1.el9"),
-        "OFED-internal-25.10-1.7.1",
-    ),
+    "3.1.0": _doca("3.1.0", "091000.el9", ("25.07", "OFED.25.07.0.9.7.1.el9"), "OFED-internal-25.07-0.9.7"),
+    "3.2.1": _doca("3.2.1", "044000.el9", ("25.10", "OFED.25.10.1.7.1.1.el9"), "OFED-internal-25.10-1.7.1"),
     "24.10-2.1.8.0": Release(
         "mlnx_ofed/24.10-2.1.8.0",
         "mlnx-ofed-all",

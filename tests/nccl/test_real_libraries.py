@@ -52,10 +52,7 @@ def checked(proof: Proof) -> Proof:
 
 
 def test_the_scan_finds_version_and_every_variable_of_the_table(library: str, version: str) -> None:
-    start = time.monotonic()
     scanned = scan(library)
-    took = time.monotonic() - start
-    print(f"{version}: {len(scanned.names)} names in {took * 1000:.1f} ms")
     assert scanned.version == parse_version(version)
     assert known_names(scanned.version) - scanned.names <= set(NOT_COMPILED)
     surplus = {
@@ -157,6 +154,4 @@ def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
     text = "".join(f"NCCL_UNHEARD_OF_{index}={index}\n" for index in range(300))
     start = time.monotonic()
     assert len(lint(text, [scan(library)], None, "nccl.conf")) == 300
-    took = time.monotonic() - start
-    print(f"scan and 300 unknown names: {took:.3f} s")
-    assert took < 5
+    assert time.monotonic() - start < 5

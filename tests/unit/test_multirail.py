@@ -76,13 +76,8 @@ def test_the_line_that_counts_is_found_as_systemd_does(files: tuple[str, ...], v
     assert (one.value if one else None) == value
 
 
-LINES = st.lists(
-    st.sampled_from(
-        ["net.ipv4.conf.ens1.rp_filter = 1", "net/ipv4/conf/*/rp_filter=2", "-net.ipv4.conf.ens1.rp_filter"]
-    )
-    | st.text(st.sampled_from("net.=-*#; /1"), max_size=20),
-    max_size=8,
-)
+SYSCTL = ("net.ipv4.conf.ens1.rp_filter = 1", "net/ipv4/conf/*/rp_filter=2", "-net.ipv4.conf.ens1.rp_filter")
+LINES = st.lists(st.sampled_from(SYSCTL) | st.text(st.sampled_from("net.=-*#; /1"), max_size=20), max_size=8)
 
 
 @given(LINES)
@@ -100,15 +95,9 @@ def test_any_lines_are_read_and_named_by_their_number(lines: list[str]) -> None:
 
 
 def test_sysctl_files_are_in_the_order_of_their_names_and_the_first_folder_wins(tmp_path: Path) -> None:
-    for path in (
-        "/usr/lib/sysctl.d/50-default.conf",
-        "/usr/lib/sysctl.d/99-sysctl.conf",
-        "/etc/sysctl.d/10-a.conf",
-        "/run/sysctl.d/50-default.conf",
-        "/etc/sysctl.d/README",
-        "/etc/sysctl.conf",
-    ):
-        put(tmp_path, path, f"a = {path}\n")
+    names = ("usr/lib/sysctl.d/50-default.conf", "usr/lib/sysctl.d/99-sysctl.conf", "run/sysctl.d/50-default.conf")
+    for path in (*names, "etc/sysctl.d/10-a.conf", "etc/sysctl.d/README", "etc/sysctl.conf"):
+        put(tmp_path, path, f"a = /{path}\n")
     (tmp_path / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
     host = Host(str(tmp_path), str(tmp_path))
     assert [(one.path, one.value) for one in sysctl_files.read(host)[0]] == [
