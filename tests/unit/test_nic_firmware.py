@@ -209,15 +209,9 @@ def test_nothing_is_run_where_nothing_is_wanted(role: Role) -> None:
 
 # Of a machine that is none.
 OPTIONS: dict[str, Any] = {
+    **{name: option.get("default") for name, option in module.SPEC.items()},
     "profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []},
-    "profile_name": "x",
-    "settings": {},
-    "recommended": False,
-    "devices": [],
-    "roce": {},
-    "firmware": {},
     "fabric": "infiniband",
-    "max_disruption": "none",
 }
 
 
@@ -465,9 +459,21 @@ def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> N
         assert (result["changed"], path.read_text()) == (False, text)
 
 
-def test_what_is_said_of_one_port_counts_for_more() -> None:
-    of = wanted.card_settings([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
-    assert [one.argument for one in of] == ["ATS_ENABLED=0", "LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH", "PCI_WR_ORDERING=0"]
+ROCE = ["CNP_802P_PRIO_P1=6", "CNP_DSCP_P1=48", "LINK_TYPE_P1=2", "LINK_TYPE_P2=1", "ROCE_CC_PRIO_MASK_P1=255"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers", "usual", "of_ports"),
+    [
+        # What is said of one port counts for more.
+        ({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}, ("", ""), Usual(), ["LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH"]),
+        ({}, ("Ethernet", "InfiniBand"), Usual(cnp_dscp=48, cnp_priority=6), ROCE),
+        ({}, ("Ethernet",), Usual(), ["LINK_TYPE_P1=2", "ROCE_CC_PRIO_MASK_P1=255"]),
+    ],
+)
+def test_what_a_card_is_to_have(settings: Any, layers: tuple[str, ...], usual: Usual, of_ports: list[str]) -> None:
+    of = wanted.card_settings([wanted.parse(settings)], dict(enumerate(layers, 1)), usual)
+    assert [one.argument for one in of] == sorted(["ATS_ENABLED=0", "PCI_WR_ORDERING=0", *of_ports])
 
 
 def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> None:
@@ -475,23 +481,9 @@ def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> Non
     assert why == ["the site declares it", wanted.WHY["SRIOV_EN"], wanted.WHY["LINK_TYPE"]]
 
 
-def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
-    of = wanted.card_settings([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
-    assert [one.argument for one in of if one.name[-2:] in ("P1", "P2")] == [
-        "CNP_802P_PRIO_P1=6",
-        "CNP_DSCP_P1=48",
-        "LINK_TYPE_P1=2",
-        "LINK_TYPE_P2=1",
-        "ROCE_CC_PRIO_MASK_P1=255",
-    ]
-    assert [one.name for one in wanted.card_settings([], {1: "Ethernet"}, Usual()) if "CNP" in one.name] == []
-
-
 def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(role: Role) -> None:
-    of_profile = {
-        "ATS_ENABLED": NicSetting(True, "guests use it"),
-        "LINK_TYPE_P1": NicSetting("ETH", "the leaves are Ethernet"),
-    }
+    link_type = NicSetting("ETH", "the leaves are Ethernet")
+    of_profile = {"ATS_ENABLED": NicSetting(True, "guests use it"), "LINK_TYPE_P1": link_type}
     role.profile = replace(role.profile, nic_firmware=of_profile)
     finding = found(role.asking({}).plan(), persisted())
     assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=ETH", "ATS_ENABLED=False(0) LINK_TYPE_P1=IB(1)")

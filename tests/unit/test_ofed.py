@@ -31,6 +31,7 @@ APT, DNF = System("apt", "ubuntu24.04"), System("dnf", "rhel9")
 RUNNING, NEXT = "6.8.0-60-generic", "6.8.0-71-generic"
 URL = "https://mirror/doca/3.2.1/ubuntu24.04/x86_64/"
 WANT = OfedWanted("doca-ofed", "3.2.1", "doca-ofed", True, URL, KEY, False)
+HELD = ("doca-ofed", "mlnx-ofed-kernel-dkms")
 VERSION = "25.10.OFED.25.10.1.7.1.1"
 
 
@@ -56,9 +57,7 @@ def healthy(**changes: Any) -> OfedState:
     files.update((path, written.seal(path, text)) for path, text in texts.items())
     have = OfedState(
         system=APT,
-        packages=Packages(
-            {"doca-ofed": "3.2.1-044000", "mlnx-ofed-kernel-dkms": "25.10-1"}, ("doca-ofed", "mlnx-ofed-kernel-dkms")
-        ),
+        packages=Packages({"doca-ofed": "3.2.1-044000", "mlnx-ofed-kernel-dkms": "25.10-1"}, HELD),
         release="25.10-1.7.1",
         kernels=Kernels(RUNNING, (RUNNING, NEXT), NEXT, (RUNNING, NEXT)),
         builds=tuple(
@@ -131,14 +130,9 @@ def on_el(**changes: Any) -> OfedState:
     return healthy(**(known | changes))
 
 
-def _ubuntu(release: str = "3.4", **more: str) -> OfedState:
-    kernel = f"linux-main-modules-doca-ofed-{release}-6.14.0-22-generic"
-    names = [
-        f"doca-ofed-userspace-{release}",
-        f"linux-modules-doca-ofed-{release}-generic",
-        "doca-ofed-generic",
-        kernel,
-    ]
+def _ubuntu(**more: str) -> OfedState:
+    names = ["doca-ofed-userspace-3.4", "linux-modules-doca-ofed-3.4-generic", "doca-ofed-generic"]
+    names += ["linux-main-modules-doca-ofed-3.4-6.14.0-22-generic"]
     return healthy(packages=Packages({**dict.fromkeys(names, "6.14.0.22"), **more}, ()), release="", builds=())
 
 
@@ -171,12 +165,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "Ubuntu's where NVIDIA's is wanted": (_ubuntu(), {}),
     "Ubuntu's where inbox is wanted": (_ubuntu(), {"flavour": "inbox", "version": ""}),
     "NVIDIA's user space is not Ubuntu's": (
-        healthy(
-            packages=Packages(
-                {"doca-ofed": "3.2.1-1", "doca-ofed-userspace": "3.2.1-1", "mlnx-ofed-kernel-dkms": "25.10-1"},
-                ("doca-ofed", "mlnx-ofed-kernel-dkms"),
-            )
-        ),
+        healthy(packages=Packages({**LOOSE.installed, "doca-ofed-userspace": "3.2.1-1"}, HELD)),
         ADOPTED,
     ),
     "a new kernel fell back to inbox": (healthy(builds=UNBUILT, modules=FELL_BACK), {}),

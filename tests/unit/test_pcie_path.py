@@ -443,26 +443,18 @@ def boot(root: Path) -> subprocess.CompletedProcess[str]:
 
 NIC_BEFORE, NIC_AFTER = (config(control=control, identity="b315 2110") for control in (0x2937, 0x5937))
 STRANGER = config(acs=ISOLATING, identity="8680 5f9c")
-CLEARED = config(acs=ISOLATING & ~0x1D)
+ACS, CLEARED = config(acs=ISOLATING), config(acs=ISOLATING & ~0x1D)
+LOST = "%s: the capability is not found in %d bytes"
 
 
 @pytest.mark.parametrize(
     ("bridge", "nic", "after", "code", "says"),
     [
-        (config(acs=ISOLATING), NIC_BEFORE, (CLEARED, NIC_AFTER), 0, ""),
+        (ACS, NIC_BEFORE, (CLEARED, NIC_AFTER), 0, ""),
         # Another device is left alone, and one that was taken out is named; the others are set.
         (STRANGER, NIC_BEFORE, (STRANGER, NIC_AFTER), 1, f"{port(0, 0)}: another device is there now"),
-        (config(acs=ISOLATING), None, (CLEARED,), 0, "0000:18:00.0: is not there any more, the others are set\n"),
-        *[
-            (
-                config(acs=ISOLATING)[:size],
-                NIC_BEFORE,
-                (config(acs=ISOLATING)[:size], NIC_AFTER),
-                1,
-                f"{port(0, 0)}: the capability is not found in {size} bytes",
-            )
-            for size in (4, 64, 256)
-        ],
+        (ACS, None, (CLEARED,), 0, "0000:18:00.0: is not there any more, the others are set\n"),
+        *[(ACS[:size], NIC_BEFORE, (ACS[:size], NIC_AFTER), 1, LOST % (port(0, 0), size)) for size in (4, 64, 256)],
     ],
 )
 def test_the_script_sets_at_boot_what_the_module_sets(
