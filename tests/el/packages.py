@@ -26,6 +26,7 @@ from lab.toolkit.kernel_node import PEER_SYMBOL
 KEY, OTHER_KEY = "GPG-KEY.asc", "OTHER-KEY.asc"
 PLACE = "rhel9/x86_64"
 VERSIONLOCK = "python3-dnf-plugin-versionlock"
+_NAMES = "%%{NAME}-%%{VERSION}-%%{RELEASE}.rpm"
 _TITLE = "Stand-in of Busbar's tests (simulated)"
 _MODULES = f"""\
 mlx_compat {{0}} - - -
@@ -80,13 +81,8 @@ def create(top: Path, work: Path) -> None:
 
 def _run(argv: Sequence[object], **environment: str) -> str:
     """Raises AssertionError with the last that the tool has said."""
-    done = subprocess.run(
-        list(map(str, argv)),
-        env={**os.environ, "LC_ALL": "C", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "LC_ALL": "C", **environment}
+    done = subprocess.run([*map(str, argv)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv[0]} ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}"
     return done.stdout
 
@@ -105,11 +101,7 @@ def _fill(folder: Path, spec: str, home: Path, work: Path) -> None:
     folder.mkdir(parents=True)
     file = work / "packages.spec"
     file.write_text(spec)
-    defined = {
-        "_topdir": work / "rpmbuild",
-        "_rpmdir": folder,
-        "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.rpm",
-    }
+    defined = {"_topdir": work / "rpmbuild", "_rpmdir": folder, "_build_name_fmt": _NAMES}
     # Debian's rpm keeps its own database apart; ours is nobody's.
     defined |= {"_dbpath": work / "rpmdb", "_build_id_links": "none", "debug_package": "%{nil}"}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]

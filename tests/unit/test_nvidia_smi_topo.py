@@ -108,11 +108,7 @@ def test_where_it_differs_from_sysfs(case: str) -> None:
     goldens.check("nvidia_smi_topo", case, [golden_rows.values(line) for line in said])
 
 
-def host(root: Path, script: str) -> Host:
-    tool(root, "usr/bin/nvidia-smi", script)
-    return Host(system_root=str(root))
-
-
 def test_read_quotes_a_tool_that_fails(tmp_path: Path) -> None:
+    tool(tmp_path, "usr/bin/nvidia-smi", "echo it has failed; exit 9")
     with pytest.raises(ReadError, match="nvidia-smi topo -m: exited with 9: it has failed"):
-        nvidia_smi_topo.read(host(tmp_path, "echo it has failed; exit 9"))
+        nvidia_smi_topo.read(Host(system_root=str(tmp_path)))

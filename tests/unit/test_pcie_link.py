@@ -64,10 +64,8 @@ def nics_at(topology: Topology, speed: float) -> Topology:
 
 def two_rails_below_one_uplink() -> Topology:
     """It carries each of them."""
-    nics, gpus = list(TREE.nics), list(TREE.gpus)
-    nics[1] = replace(nics[1], device=replace(nics[1].device, ancestors=nics[0].device.ancestors))
-    gpus[1] = replace(gpus[1], device=replace(gpus[1].device, ancestors=gpus[0].device.ancestors))
-    return replace(TREE, nics=tuple(nics), gpus=tuple(gpus))
+    moved = replace(TREE.gpus[1].device, ancestors=TREE.gpus[0].device.ancestors)
+    return Edit.gpu(Edit.nic(TREE, 1, device_ancestors=TREE.nics[0].device.ancestors), 1, device=moved)
 
 
 def asleep() -> Topology:

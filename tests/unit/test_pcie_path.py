@@ -435,10 +435,10 @@ def rendered(devices: str = "/sys/bus/pci/devices", bridge: str = port(0, 0), ni
     return files[boot_unit.SCRIPT]
 
 
-def boot(root: Path) -> subprocess.CompletedProcess[str]:
+def boot(root: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     script = root / "pcie-path"
     script.write_text(rendered(str(root / "sys/bus/pci/devices")))
-    return subprocess.run([sys.executable, "-I", "-S", script], capture_output=True, text=True, check=False)
+    return subprocess.run([python, "-I", "-S", script], capture_output=True, text=True, check=False)
 
 
 NIC_BEFORE, NIC_AFTER = (config(control=control, identity="b315 2110") for control in (0x2937, 0x5937))
@@ -476,9 +476,7 @@ def test_the_script_fails_where_there_is_no_sysfs(tmp_path: Path) -> None:
 
 
 def test_the_script_runs_on_the_oldest_python(oldest_python: str, tmp_path: Path) -> None:
-    script = tmp_path / "pcie-path"
-    script.write_text(rendered(str(tmp_path / "nothing")))
-    done = subprocess.run([oldest_python, "-I", "-S", script], capture_output=True, text=True, check=False)
+    done = boot(tmp_path, oldest_python)
     assert (done.returncode, done.stderr.count("No such file")) == (1, 2)
 
 
