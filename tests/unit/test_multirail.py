@@ -40,17 +40,12 @@ from tests.trees import put
 
 from .conftest import converge
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
 
 # -- policies --------------------------------------------------------------------------------------------------------
 
 
 # -- sysctl files ----------------------------------------------------------------------------------------------------
-
-
-def assignments(*files: str) -> list[Assignment]:
-    return [one for n, text in enumerate(files) for one in sysctl_files.parse(text, f"/etc/sysctl.d/{n}.conf")]
 
 
 KEY = "net/ipv4/conf/ens1/rp_filter"
@@ -72,7 +67,8 @@ KEY = "net/ipv4/conf/ens1/rp_filter"
     ],
 )
 def test_the_line_that_counts_is_found_as_systemd_does(files: tuple[str, ...], value: str | None) -> None:
-    one = sysctl_files.effective(assignments(*files), KEY)
+    found = [one for n, text in enumerate(files) for one in told(text, f"/etc/sysctl.d/{n}.conf")]
+    one = sysctl_files.effective(found, KEY)
     assert (one.value if one else None) == value
 
 

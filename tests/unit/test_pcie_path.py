@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, platform_checks, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
@@ -31,7 +30,6 @@ from tests import golden_rows, goldens
 
 from .conftest import converge
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = PathConfig(clear_acs=True, max_read_request=4096, persist=True)
 REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x00
 SWITCH_ID = "0010 30c0"
@@ -249,11 +247,6 @@ def have(node: Node) -> PathState:
     return pcie_path.read(host, machine, machine.nics)
 
 
-def planned(*given: Any) -> tuple[Plan, list[Write]]:
-    plan = pcie_path.plan(*given)
-    return plan, [command for command in plan.commands if isinstance(command, Write)]
-
-
 def root_of(node: Node) -> Path:
     return Path(node[0].hardware_root)
 
@@ -392,11 +385,11 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
     ):
         missing = platform.missing(left, hgx_h100, *checks)
         assert missing is not None
-        plan, writes = planned(pcie_path.read(host, left, left.nics), WANT, missing)
+        plan = pcie_path.plan(pcie_path.read(host, left, left.nics), WANT, missing)
         (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
         assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
         # What is there is judged and set all the same.
-        assert [write.address for write in writes] == [port(1, 0)]
+        assert [write.address for write in plan.commands if isinstance(write, Write)] == [port(1, 0)]
         off = PathConfig(clear_acs=False, max_read_request=0, persist=True)
         assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
 
