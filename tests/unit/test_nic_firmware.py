@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import apply as firmware_apply
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, wanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
@@ -365,6 +365,16 @@ def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, 
     assert ("mst start" in str(found(role.plan(), live()).fix)) is not asked
 
 
+def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
+    wrong(role.node)
+    names = ["ATS_ENABLED", "LINK_TYPE_P1", "MEMIC_BAR_SIZE"]
+    table = tools.query(role.node, RAIL_0, names).settings
+    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) == table
+    assert (str(table["ATS_ENABLED"].current), table["MEMIC_BAR_SIZE"].read_only) == ("True(1)", True)
+    release(role.node.hardware_root, "old")
+    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) is None
+
+
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
 
 
@@ -414,12 +424,6 @@ def test_check_mode_writes_nothing_and_promises_no_more_than_a_run_does(role: Ro
         assert (role.node.state, os.path.exists(role.node.system(pending.STORE))) == (before, False)
     assert told["repaired"] == [persisted(), live(), persisted(RAIL_1)]
     assert role.run()["repaired"] == told["repaired"]
-
-
-def test_a_finding_names_its_source_alike_every_night(role: Role) -> None:
-    role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
-    wrong(role.node, address=RAIL_1)
-    assert [one.to_dict() for one in role.plan().findings] == [one.to_dict() for one in role.plan().findings]
 
 
 def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_reboot(role: Role) -> None:

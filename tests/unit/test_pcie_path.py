@@ -507,7 +507,3 @@ def test_what_is_not_asked_for_any_more_is_removed(call: Run, lab: Path) -> None
     assert (done["changed"], done["findings"]) == (True, [])
     assert [path for path in boot_unit.OWN if (lab / "sys" / path[1:]).exists()] == []
     assert not call(persist=False)["changed"]
-
-
-def test_a_profile_that_is_wrong_fails_with_its_name(call: Run) -> None:
-    assert "profile unnamed" in call(profile={"rails": 3})["msg"]
