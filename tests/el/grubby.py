@@ -14,12 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENTRIES, ENV, CMDLINE, DEFAULT = (
-    "/boot/loader/entries",
-    "/boot/grub2/grubenv",
-    "/etc/kernel/cmdline",
-    "/etc/default/grub",
-)
+ENTRIES, ENV = "/boot/loader/entries", "/boot/grub2/grubenv"
+CMDLINE, DEFAULT = "/etc/kernel/cmdline", "/etc/default/grub"
 
 
 def without(line: str, name: str, everywhere: bool) -> str:
@@ -53,11 +49,8 @@ def main(argv: list[str]) -> None:
     if "--default-kernel" in argv:
         print(value(entries[0], "linux"))
         return
-    target, removed, added = (
-        options["update-kernel"],
-        options.get("remove-args", "").split(),
-        options.get("args", "").split(),
-    )
+    target = options["update-kernel"]
+    removed, added = (options.get(name, "").split() for name in ("remove-args", "args"))
     before = kernelopts()
     if target == "ALL" and before:
         subprocess.run(["grub2-editenv", ENV, "set", f"kernelopts={changed(before, removed, added)}"], check=True)

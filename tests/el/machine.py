@@ -56,20 +56,6 @@ _FILES = {
     # The real one, of this machine's systemd, on a node that does not run.
     "/usr/local/sbin/systemctl": '#!/bin/sh\nexec /usr/bin/systemctl --root=/ "$@"\n',
 }
-# Arguments: the upper layer, a directory for the overlay's own work, where it is mounted, the checkout, the tree that
-# stands for the hardware, then a command.
-_ENTER = """\
-set -e
-upper=$1 work=$2 merged=$3 checkout=$4 hardware=$5; shift 5
-mount -t overlay overlay -o "lowerdir=/,upperdir=$upper,workdir=$work" "$merged"
-for place in /proc /dev "$checkout"; do
-    mkdir -p "$merged$place"
-    mount --rbind "$place" "$merged$place"
-done
-mkdir -p "$merged/srv/busbar-lab/hw"
-mount --bind "$hardware" "$merged/srv/busbar-lab/hw"
-exec chroot "$merged" env --chdir="$checkout" "$@"
-"""
 # Runs a module's real main().
 _MODULE = """
 import importlib, json, sys
@@ -132,7 +118,7 @@ class El:
         """A command on the node."""
         environment = {**os.environ, "LC_ALL": "C.UTF-8", "HOME": "/root"}
         layers = [self.upper, self.folder / "work", self.folder / "merged", ROOT, (self.folder / "hw").resolve()]
-        enter = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", *map(str, layers)]
+        enter = ["unshare", "--mount", "sh", str(Path(__file__).with_name("enter.sh")), *map(str, layers)]
         given: dict[str, Any] = {"input": stdin, "env": environment, "cwd": ROOT, "timeout": 300}
         return subprocess.run([*enter, *argv], capture_output=True, text=True, check=False, **given)
 

@@ -26,6 +26,7 @@ from lab.toolkit.kernel_node import PEER_SYMBOL
 KEY, OTHER_KEY = "GPG-KEY.asc", "OTHER-KEY.asc"
 PLACE = "rhel9/x86_64"
 VERSIONLOCK = "python3-dnf-plugin-versionlock"
+_NAMES = "%%{NAME}-%%{VERSION}-%%{RELEASE}.rpm"
 _TITLE = "Stand-in of Busbar's tests (simulated)"
 _MODULES = f"""\
 mlx_compat {{0}} - - -
@@ -53,21 +54,13 @@ class Release:
         return ".".join(self.kernel).removesuffix(".el9")
 
 
+def _doca(version: str, build: str, kernel: tuple[str, str], info: str) -> Release:
+    return Release(f"doca/{version}", "doca-ofed", (version, build), kernel, info)
+
+
 RELEASES = {
-    "3.1.0": Release(
-        "doca/3.1.0",
-        "doca-ofed",
-        ("3.1.0", "091000.el9"),
-        ("25.07", "OFED.25.07.0.9.7.1.el9"),
-        "OFED-internal-25.07-0.9.7",
-    ),
-    "3.2.1": Release(
-        "doca/3.2.1",
-        "doca-ofed",
-        ("3.2.1", "044000.el9"),
-        ("25.10", "OFED.25.10.1.7.1.1.el9"),
-        "OFED-internal-25.10-1.7.1",
-    ),
+    "3.1.0": _doca("3.1.0", "091000.el9", ("25.07", "OFED.25.07.0.9.7.1.el9"), "OFED-internal-25.07-0.9.7"),
+    "3.2.1": _doca("3.2.1", "044000.el9", ("25.10", "OFED.25.10.1.7.1.1.el9"), "OFED-internal-25.10-1.7.1"),
     "24.10-2.1.8.0": Release(
         "mlnx_ofed/24.10-2.1.8.0",
         "mlnx-ofed-all",
@@ -88,13 +81,8 @@ def create(top: Path, work: Path) -> None:
 
 def _run(argv: Sequence[object], **environment: str) -> str:
     """Raises AssertionError with the last that the tool has said."""
-    done = subprocess.run(
-        list(map(str, argv)),
-        env={**os.environ, "LC_ALL": "C", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "LC_ALL": "C", **environment}
+    done = subprocess.run([*map(str, argv)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv[0]} ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}"
     return done.stdout
 
@@ -113,11 +101,7 @@ def _fill(folder: Path, spec: str, home: Path, work: Path) -> None:
     folder.mkdir(parents=True)
     file = work / "packages.spec"
     file.write_text(spec)
-    defined = {
-        "_topdir": work / "rpmbuild",
-        "_rpmdir": folder,
-        "_build_name_fmt": "%%{NAME}-%%{VERSION}-%%{RELEASE}.rpm",
-    }
+    defined = {"_topdir": work / "rpmbuild", "_rpmdir": folder, "_build_name_fmt": _NAMES}
     # Debian's rpm keeps its own database apart; ours is nobody's.
     defined |= {"_dbpath": work / "rpmdb", "_build_id_links": "none", "debug_package": "%{nil}"}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]
@@ -194,13 +178,7 @@ def _spec(release: Release) -> str:
         (
             _package(release.name, release.meta, f"{needs}\nConflicts: {other}"),
             _package("mlnx-ofa_kernel", release.kernel),
-            _package(
-                "mlnx-ofa_kernel-dkms",
-                release.kernel,
-                f"Requires: mlnx-ofa_kernel = {exactly}",
-                source,
-                scripts,
-            ),
+            _package("mlnx-ofa_kernel-dkms", release.kernel, f"Requires: mlnx-ofa_kernel = {exactly}", source, scripts),
             _package("ofed-scripts", release.kernel, files="/usr/bin/ofed_info"),
             _package("mlnx-nfsrdma-dkms", release.kernel, f"Requires: mlnx-ofa_kernel-dkms = {exactly}"),
         )

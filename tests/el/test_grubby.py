@@ -38,17 +38,8 @@ grub_arg --unrestricted
 grub_class rocky
 """
 WORDS = (
-    "quiet",
-    "rhgb",
-    "iommu=nopt",
-    "intel_iommu=sm_on",
-    "intel-iommu=off",
-    "intel_iommu=off",
-    "a=1",
-    "a=2",
-    "a=2",
-    "a-b",
-    "a_b=1",
+    *("quiet", "rhgb", "iommu=nopt", "intel_iommu=sm_on", "intel-iommu=off", "intel_iommu=off"),
+    *("a=1", "a=2", "a=2", "a-b", "a_b=1"),
 )
 ASKED: tuple[dict[str, Any], ...] = (
     {"name": "iommu", "value": "pt"},

@@ -52,16 +52,11 @@ def checked(proof: Proof) -> Proof:
 
 
 def test_the_scan_finds_version_and_every_variable_of_the_table(library: str, version: str) -> None:
-    start = time.monotonic()
     scanned = scan(library)
-    took = time.monotonic() - start
-    print(f"{version}: {len(scanned.names)} names in {took * 1000:.1f} ms")
     assert scanned.version == parse_version(version)
     assert known_names(scanned.version) - scanned.names <= set(NOT_COMPILED)
-    surplus = {
-        name for name in scanned.names - known_names(scanned.version) if not any(s in name for s in NO_VARIABLES)
-    }
-    assert surplus == set()
+    surplus = scanned.names - known_names(scanned.version)
+    assert [name for name in surplus if not any(part in name for part in NO_VARIABLES)] == []
 
 
 def test_a_canonical_file_is_clean_and_proven(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,25 +131,10 @@ def test_a_users_own_file_and_the_environment_are_kept_out(
     assert checked(prove(library, "NCCL_IB_TC=106\n", {"NCCL_IB_TC": "106"})).outcome == "proven"
 
 
-PIECES = [
-    "NCCL_A",
-    "NCCL_B",
-    "=",
-    "#",
-    " ",
-    "\t",
-    "\n",
-    "\n",
-    "\r\n",
-    '"',
-    "export ",
-    "1",
-    "x",
-    "\u00e9",
-    "\ufeff",
-    "\0",
-]
-PIECES += ["y" * 600, "z" * 4093]
+PIECES = (
+    *("NCCL_A", "NCCL_B", "=", "#", " ", "\t", "\n", "\n", "\r\n", '"', "export ", "1", "x", "\u00e9", "\ufeff", "\0"),
+    *("y" * 600, "z" * 4093),
+)
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
@@ -172,6 +152,4 @@ def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
     text = "".join(f"NCCL_UNHEARD_OF_{index}={index}\n" for index in range(300))
     start = time.monotonic()
     assert len(lint(text, [scan(library)], None, "nccl.conf")) == 300
-    took = time.monotonic() - start
-    print(f"scan and 300 unknown names: {took:.3f} s")
-    assert took < 5
+    assert time.monotonic() - start < 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo, platform, profile, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 
+from tests.samples.test_parsers import parts
 from tests.trees import lines, link, put, put_all, tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -18,9 +18,7 @@ FABRIC = "index, uuid, name, pci.bus_id, fabric.state, fabric.status"
 
 
 def sections(text: str) -> dict[str, str]:
-    """The parts of a capture that begins each with ``== PATH``."""
-    parts = re.split(r"^== (.*)$", text, flags=re.MULTILINE)
-    return {path.strip(): body.strip("\n") for path, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return {path: body.strip("\n") for path, body in parts(text)}
 
 
 @pytest.fixture

@@ -106,13 +106,6 @@ def test_json_has_the_keys_of_the_real_one_and_says_that_it_is_simulated(
     assert [[r[key] for key in identity] for r in data["results"]] == [
         [r[key] for key in identity] for r in real["results"]
     ]
-
-
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
-def test_the_largest_size_is_within_five_percent_of_the_capture_that_it_was_calibrated_with(
-    samples: Path, simulate: Any, collective: str
-) -> None:
-    """Calibrated, so this shows that the lab is plausible and nothing about any machine."""
-    real = json.loads((samples / f"h200x8/{collective}.json").read_text())["results"][-1]
-    data = simulate(f"{collective}_perf", f"-b {real['size']} -e {real['size']} -g 8")[2]
-    assert data["results"][-1]["out_of_place"]["bus_bw"] == pytest.approx(real["out_of_place"]["bus_bw"], rel=0.05)
+    # Of the largest size, with which the lab was calibrated: it is plausible, and no figure of any machine.
+    bandwidths = [table["results"][-1]["out_of_place"]["bus_bw"] for table in (data, real)]
+    assert bandwidths[0] == pytest.approx(bandwidths[1], rel=0.05)

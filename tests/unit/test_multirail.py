@@ -40,23 +40,12 @@ from tests.trees import put
 
 from .conftest import converge
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
 
 # -- policies --------------------------------------------------------------------------------------------------------
 
 
-def test_a_named_policy_is_that_of_the_table() -> None:
-    for one in POLICIES.values():
-        assert bool(one.values) == bool(one.source)
-        assert policy(one.name, {}, False) is one
-
-
 # -- sysctl files ----------------------------------------------------------------------------------------------------
-
-
-def assignments(*files: str) -> list[Assignment]:
-    return [one for n, text in enumerate(files) for one in sysctl_files.parse(text, f"/etc/sysctl.d/{n}.conf")]
 
 
 KEY = "net/ipv4/conf/ens1/rp_filter"
@@ -78,17 +67,13 @@ KEY = "net/ipv4/conf/ens1/rp_filter"
     ],
 )
 def test_the_line_that_counts_is_found_as_systemd_does(files: tuple[str, ...], value: str | None) -> None:
-    one = sysctl_files.effective(assignments(*files), KEY)
+    found = [one for n, text in enumerate(files) for one in told(text, f"/etc/sysctl.d/{n}.conf")]
+    one = sysctl_files.effective(found, KEY)
     assert (one.value if one else None) == value
 
 
-LINES = st.lists(
-    st.sampled_from(
-        ["net.ipv4.conf.ens1.rp_filter = 1", "net/ipv4/conf/*/rp_filter=2", "-net.ipv4.conf.ens1.rp_filter"]
-    )
-    | st.text(st.sampled_from("net.=-*#; /1"), max_size=20),
-    max_size=8,
-)
+SYSCTL = ("net.ipv4.conf.ens1.rp_filter = 1", "net/ipv4/conf/*/rp_filter=2", "-net.ipv4.conf.ens1.rp_filter")
+LINES = st.lists(st.sampled_from(SYSCTL) | st.text(st.sampled_from("net.=-*#; /1"), max_size=20), max_size=8)
 
 
 @given(LINES)
@@ -106,15 +91,9 @@ def test_any_lines_are_read_and_named_by_their_number(lines: list[str]) -> None:
 
 
 def test_sysctl_files_are_in_the_order_of_their_names_and_the_first_folder_wins(tmp_path: Path) -> None:
-    for path in (
-        "/usr/lib/sysctl.d/50-default.conf",
-        "/usr/lib/sysctl.d/99-sysctl.conf",
-        "/etc/sysctl.d/10-a.conf",
-        "/run/sysctl.d/50-default.conf",
-        "/etc/sysctl.d/README",
-        "/etc/sysctl.conf",
-    ):
-        put(tmp_path, path, f"a = {path}\n")
+    names = ("usr/lib/sysctl.d/50-default.conf", "usr/lib/sysctl.d/99-sysctl.conf", "run/sysctl.d/50-default.conf")
+    for path in (*names, "etc/sysctl.d/10-a.conf", "etc/sysctl.d/README", "etc/sysctl.conf"):
+        put(tmp_path, path, f"a = /{path}\n")
     (tmp_path / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
     host = Host(str(tmp_path), str(tmp_path))
     assert [(one.path, one.value) for one in sysctl_files.read(host)[0]] == [
@@ -217,10 +196,7 @@ PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
         have(rail(), assignments=told(have(rail()).sysctl or "", "/etc/sysctl.d/99-site.conf"), sysctl=None),
         NVIDIA,
     ),
-    "unreadable": (
-        have(rail(live={**ZERO, "arp_ignore": None}), problems=(Problem("ip -j", "no"),)),
-        NVIDIA,
-    ),
+    "unreadable": (have(rail(live={**ZERO, "arp_ignore": None}), problems=(Problem("ip -j", "no"),)), NVIDIA),
     "oci has no routes": (have(rail(live=dict(POLICIES["oci"].values), routes=(), kept=None), rules=None), OCI),
     "a missing route, a stale rule": (
         have(rail(1, routes=(), addresses=(Address("10.0.1.7", 24),)), rules=(Rule(1001, "10.9.9.9", "1001"),)),
@@ -289,24 +265,6 @@ def test_what_is_said_of_a_plan() -> None:
 
 
 # -- source routing --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "length", "gateway", "via"),
-    [
-        ("10.0.0.5", 24, "none", ""),
-        ("10.0.0.5", 24, "first", "10.0.0.1"),
-        ("10.0.0.5", 24, "last", "10.0.0.254"),
-        ("10.0.0.1", 24, "first", ""),
-        ("10.0.0.4", 31, "first", "10.0.0.5"),
-        ("10.0.0.5", 31, "first", "10.0.0.4"),
-        ("10.0.0.5", 31, "last", "10.0.0.4"),
-        ("10.0.0.5", 32, "first", ""),
-        ("10.0.0.5", 30, "last", "10.0.0.6"),
-    ],
-)
-def test_a_gateway_is_at_one_end_of_the_subnet(address: str, length: int, gateway: str, via: str) -> None:
-    assert routing.gateway_of(Address(address, length), gateway) == via
 
 
 def test_files_with_rules_go_when_the_policy_asks_for_none(tmp_path: Path) -> None:
@@ -423,15 +381,6 @@ def test_what_sets_a_kernel_setting_after_systemd_counts(tmp_path: Path, name: s
     found = sysctl_files.effective(sysctl_files.read(Host("/x", str(tmp_path)))[0], LINE.replace(".", "/"))
     assert found is not None
     assert found.value == ("0" if name in LATER else "1")
-
-
-def test_a_new_program_that_sets_kernel_settings_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ("site", lambda host, lines: [Assignment("net/ipv4/conf/ens1/arp_ignore", "0", "/opt/site", 3)])
-    monkeypatch.setattr(sysctl_files, "LATER", (*sysctl_files.LATER, row))
-    there = have(rail())
-    lines, _main = sysctl_files.read(Host("/x", str(tmp_path)))
-    plan = multirail.plan(replace(there, assignments=(*there.assignments, *lines)), NVIDIA)
-    assert [f.subject for f in plan.findings if f.check == "multirail.conflict"] == ["/opt/site:3"]
 
 
 # -- the module ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute
 
 from tests import goldens
 from tests.trees import interface, put_all
@@ -34,21 +33,6 @@ IPV6_ROUTE = (
 )
 
 
-def test_ipv4_default_routes_that_are_up_come_by_metric() -> None:
-    assert netdev.defaults(netdev.parse_route(ROUTE)) == (
-        DefaultRoute("eth0", 50, 4, "/proc/net/route"),
-        DefaultRoute("bond0", 100, 4, "/proc/net/route"),
-    )
-    assert netdev.parse_route(HEADING) == []
-
-
-def test_ipv6_default_route_has_a_hexadecimal_metric_and_rejects_do_not_count() -> None:
-    found = netdev.parse_ipv6_route(IPV6_ROUTE)
-    assert netdev.defaults(found) == (DefaultRoute("eth0", 1024, 6, "/proc/net/ipv6_route"),)
-    assert [(route.netdev, route.length) for route in found] == [("eth0", 64), ("eth0", 0)]
-    assert netdev.parse_ipv6_route("") == []
-
-
 def test_a_route_leads_to_what_is_in_its_network_and_family() -> None:
     local = netdev.parse_route(ROUTE)[-1]
     assert (local.netdev, local.length) == ("eth0", 24)
@@ -63,13 +47,10 @@ def test_routes_of_both_families_come_by_metric(tmp_path: Path) -> None:
     assert [str(problem) for problem in netdev.read_routes(host)[1]] == ["/proc/net/route: is not there"]
     assert netdev.default_routes(host) == ((), ())
     put_all(tmp_path / "proc/net", {"route": ROUTE.replace("\t100\t", "\t1024\t"), "ipv6_route": IPV6_ROUTE})
+    found = [("eth0", 50, 4, "/proc/net/route"), ("bond0", 1024, 4, "/proc/net/route")]
+    found += [("eth0", 1024, 6, "/proc/net/ipv6_route")]
     routes, problems = netdev.default_routes(host)
-    assert problems == ()
-    assert [(route.netdev, route.metric, route.family) for route in routes] == [
-        ("eth0", 50, 4),
-        ("bond0", 1024, 4),
-        ("eth0", 1024, 6),
-    ]
+    assert ([astuple(route) for route in routes], problems) == (found, ())
 
 
 @pytest.mark.parametrize(("ipv6", "sources"), [("", ["route"]), ("garbage", ["route", "ipv6_route"])])

@@ -9,23 +9,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_address
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 
 from tests.trees import tool
-
-
-def test_addresses_of_both_families_are_read_and_those_of_a_link_are_not() -> None:
-    text = (
-        '[{},{"ifname":"va","addr_info":[{"family":"inet","local":"10.9.0.1","prefixlen":24,"scope":"global"},'
-        '{"family":"inet","local":"169.254.0.1","prefixlen":16,"scope":"link"},{},'
-        '{"family":"inet6","local":"2001:db8::5","prefixlen":64,"scope":"global"},'
-        '{"family":"inet6","local":"fe80::1","prefixlen":64,"scope":"link"}]},{"ifname":"vb","addr_info":[]}]'
-    )
-    assert netdev_address.parse(text) == {
-        "va": (Address("10.9.0.1", 24), Address("2001:db8::5", 64, family=6)),
-        "vb": (),
-    }
-    assert str(Address("10.9.0.1", 24).subnet) == "10.9.0.0/24"
 
 
 @pytest.mark.parametrize(

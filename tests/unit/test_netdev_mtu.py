@@ -136,17 +136,6 @@ def test_a_diff_of_a_file_that_can_hold_secrets_shows_what_changes_and_no_more(n
     assert (diff["before"], diff["after"]) == (f"{rest}mtu=1500\n", f"{rest}mtu=9000\n")
 
 
-def test_interfaces_are_set_now_whoever_sets_them_up_at_boot(node: Node) -> None:
-    plan = node.plan()
-    assert plan.changes == ()
-    assert [(str(command), command.disruption) for command in plan.commands] == [
-        (f"ip link set dev {name} mtu 9000", "link") for name in ("ens1", "ens2")
-    ]
-    limited = plan.limit("none")
-    assert limited.commands == ()
-    assert [state for _name, state, _have in found(limited, "live")] == ["withheld", "withheld"]
-
-
 def test_a_vlan_that_rdma_uses_is_part_of_the_rail_and_one_that_it_does_not_use_is_not(node: Node) -> None:
     for name, index in (("ens1.100", 5), ("ens1.200", 6)):
         link(node.add(name, index, kind="vlan", mtu="1500") / "lower_ens1", node.root / "sys/class/net/ens1")
@@ -283,6 +272,4 @@ def test_what_rdma_has_kept_is_found_and_no_run_says_that_it_mends_it(call: Run,
 def test_on_infiniband_nothing_is_asked_and_a_senseless_mtu_is_refused(call: Run) -> None:
     none = call(profile=yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()), fabric="infiniband")
     assert (none["changed"], none["findings"], none["passed"], none["notes"]) == (False, [], [], [])
-    nothing = call(mtu=None)
-    assert (nothing["changed"], nothing["findings"], nothing["passed"]) == (False, [], [])
     assert call(mtu=90)["msg"] == "mtu is 90, expected 1280 to 65535"

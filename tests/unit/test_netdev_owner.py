@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import (
-    ifcfg,
-    ifupdown,
-    netplan,
-    networkd,
-    yaml_text,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import ifcfg, ifupdown, netplan, networkd, yaml_text
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,47 +37,9 @@ def test_an_ini_edit_sets_its_key_keeps_every_other_line_and_is_done_once(text: 
 
 # -- netplan ---------------------------------------------------------------------------------------------------------
 
-NETPLAN = """\
-# This file is generated.
-network:
-    version: 2
-    renderer: networkd
-    ethernets:
-        ens1:   # rail 0
-            match:
-                macaddress: "b8:3f:d2:00:00:01"
-                mtu: 1
-            addresses:
-            - 10.0.0.1/24
-            - {label: "x: #y"}
-            nameservers: {addresses: [1.1.1.1,
-              8.8.8.8]}
-            mtu: 1500
-        'ens 2': {dhcp4: true}
-        "ens3": {}
-        ens4:
-            dhcp4: true
-    wifis:
-        wlan0:
-            mtu: 7
-    vlans:
-        rail.100: {id: 100, link: ens1}
-"""
-
 
 def mtus(text: str) -> dict[tuple[str, str], int | None]:
     return {key: netplan.mtu_of(value) for key, value in netplan.parse(text).items()}
-
-
-def test_netplan_is_read_as_far_as_it_matters() -> None:
-    assert mtus(NETPLAN) == {
-        ("ethernets", "ens1"): 1500,
-        ("ethernets", "ens 2"): None,
-        ("ethernets", "ens3"): None,
-        ("ethernets", "ens4"): None,
-        ("vlans", "rail.100"): None,
-    }
-    assert netplan.parse("") == {}
 
 
 SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])
@@ -129,49 +85,26 @@ def test_a_netplan_file_of_ours_is_plain_yaml_and_read_by_our_own_reader() -> No
 
 # -- networkd's [Match] ----------------------------------------------------------------------------------------------
 
+MAC = "b8:3f:d2:00:00:01"
 DEVICE = Device(
-    "ens1",
-    1500,
-    mac="b8:3f:d2:00:00:01",
-    permanent="b8:3f:d2:00:00:01",
-    driver="mlx5_core",
-    path="pci-0000:1b:00.0",
-    altnames=("enp27s0f0np0",),
+    "ens1", 1500, mac=MAC, permanent=MAC, driver="mlx5_core", path="pci-0000:1b:00.0", altnames=("enp27s0f0np0",)
 )
+# Answer -> sections. An excluded name does not exclude the interface's other one.
+MATCHES: dict[bool | None, tuple[str, ...]] = {
+    True: (
+        *("Name=ens1", "Name=en*", "Name=eth* enp27*", "Name=!ens1", 'Name="ens1"', "Name=!eth* ens2", "Type=ether"),
+        *("MACAddress=B8-3F-D2-00-00-01", "PermanentMACAddress=b8:3f:d2:00:00:02 b83f.d200.0001", "Kind=!vlan"),
+        *("Path=pci-0000:1b:00.*", "Driver=mlx5*", "OriginalName=*"),
+    ),
+    False: (
+        *("Name=!en*", "Name=en* !*s1\nName=\nName=eth0", "Name=eth0", "Name=!ens1 enp*", "Type=wlan", "Kind=vlan"),
+        *("MACAddress=b8:3f:d2:00:00:02", "Path=pci-0000:1c:00.0", "Host=node01\nName=eth0"),
+    ),
+    None: ("", 'Name="ens1', "OriginalName=eth0", "Host=node01", "Name=ens1\nProperty=ID_X=1"),
+}
 
 
-@pytest.mark.parametrize(
-    ("match", "answer"),
-    [
-        ("", None),
-        ("Name=ens1", True),
-        ("Name=en*", True),
-        ("Name=eth* enp27*", True),
-        ("Name=!ens1", True),  # its other name is not excluded
-        ("Name=!en*", False),
-        ("Name=en* !*s1\nName=\nName=eth0", False),
-        ("Name=eth0", False),
-        ('Name="ens1"', True),
-        ("Name=!eth* ens2", True),
-        ("Name=!ens1 enp*", False),
-        ('Name="ens1', None),
-        ("MACAddress=B8-3F-D2-00-00-01", True),
-        ("PermanentMACAddress=b8:3f:d2:00:00:02 b83f.d200.0001", True),
-        ("MACAddress=b8:3f:d2:00:00:02", False),
-        ("Path=pci-0000:1b:00.*", True),
-        ("Path=pci-0000:1c:00.0", False),
-        ("Driver=mlx5*", True),
-        ("Type=ether", True),
-        ("Type=wlan", False),
-        ("Kind=vlan", False),
-        ("Kind=!vlan", True),
-        ("OriginalName=*", True),
-        ("OriginalName=eth0", None),
-        ("Host=node01", None),
-        ("Host=node01\nName=eth0", False),
-        ("Name=ens1\nProperty=ID_X=1", None),
-    ],
-)
+@pytest.mark.parametrize(("match", "answer"), [(one, answer) for answer, all_of in MATCHES.items() for one in all_of])
 def test_a_match_section_is_satisfied_not_or_nobody_knows(match: str, answer: bool | None) -> None:
     assert networkd.matches(ini.settings("[Match]\n%s\n[Network]\nName=no" % match), DEVICE) is answer
 
@@ -183,27 +116,13 @@ def test_an_unknown_address_is_no_mismatch() -> None:
 
 # -- ifupdown --------------------------------------------------------------------------------------------------------
 
-IFACE_LINES = st.lists(
-    st.sampled_from(
-        [
-            "iface a inet static",
-            "iface a inet dhcp",
-            "iface b inet manual",
-            "auto a",
-            "  mtu 1500",
-            "\tup /sbin/ip link set a mtu 1500 # x",
-            "  address 10.0.0.1/24 \\",
-            "# iface a inet static",
-            "mapping a",
-            "",
-            "source x/*",
-        ]
-    ),
-    max_size=12,
-).map("\n".join)
+IFACE = (
+    *("iface a inet static", "iface a inet dhcp", "iface b inet manual", "auto a", "  mtu 1500", "mapping a", ""),
+    *("\tup /sbin/ip link set a mtu 1500 # x", "  address 10.0.0.1/24 \\", "# iface a inet static", "source x/*"),
+)
 
 
-@given(IFACE_LINES)
+@given(st.lists(st.sampled_from(IFACE), max_size=12).map("\n".join))
 @settings(max_examples=100)
 def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: str) -> None:
     after = ifupdown.set_mtu(text, "a", 9000)

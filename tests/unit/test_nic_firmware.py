@@ -26,8 +26,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile, for_fabric
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 
 from lab.toolkit import firmware_tools
@@ -136,13 +136,15 @@ class Role:
     """The role on a node, with what the inventory declares."""
 
     def __init__(self, node: Node, topology: Topology, profile: Profile, settings: dict[str, Any], **more: Any) -> None:
-        self.node, self.topology = node, topology
-        self.profile = for_fabric(profile, "infiniband")
-        self.asked = SettingsWanted(wanted.parse(settings), of_profile=wanted.profile_settings(self.profile), **more)
+        self.node, self.topology, self.profile = node, topology, profile
+        self.asked = SettingsWanted(wanted.parse(settings), of_profile=wanted.profile_settings(profile), **more)
 
-    def read(self, failed: dict[str, str] | None = None) -> NicsState:
+    def asking(self, settings: dict[str, Any], **more: Any) -> Role:
+        return Role(self.node, self.topology, self.profile, settings, **more)
+
+    def read(self) -> NicsState:
         matched = rails.match(self.topology, self.profile)
-        return firmware_read.read(self.node, self.topology, self.profile, matched, self.asked, failed or {})
+        return firmware_read.read(self.node, self.topology, self.profile, matched, self.asked, {})
 
     def plan(self) -> Plan:
         return nic_firmware.plan(self.read())
@@ -199,23 +201,17 @@ def test_cards_as_wanted_have_no_finding_and_one_question_each(role: Role) -> No
     assert not any("fwreset" in call or "flint" in call or "f1:00.0" in call for call in role.node.calls)
 
 
-def test_nothing_is_run_where_nothing_is_wanted(node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
-    have = Role(node, infiniband, hgx_h100, {}).read()
-    assert (nic_firmware.plan(have), node.calls) == (Plan(), [])
+def test_nothing_is_run_where_nothing_is_wanted(role: Role) -> None:
+    have = role.asking({}).read()
+    assert (nic_firmware.plan(have), role.node.calls) == (Plan(), [])
     assert nic_firmware.notes(have) == ["settings of NICs are wanted, and no rail is there that has any"]
 
 
 # Of a machine that is none.
 OPTIONS: dict[str, Any] = {
+    **{name: option.get("default") for name, option in module.SPEC.items()},
     "profile": {"description": "x", "gpus": {"count": 0, "models": []}, "rails": []},
-    "profile_name": "x",
-    "settings": {},
-    "recommended": False,
-    "devices": [],
-    "roce": {},
-    "firmware": {},
     "fabric": "infiniband",
-    "max_disruption": "none",
 }
 
 
@@ -303,20 +299,16 @@ def test_what_comes_of_runs(role: Role, case: str, changes: list[Callable[[Node]
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", ["BlueField", "virtual machine", "a declared card that is not there"])
-def test_what_comes_of_runs_elsewhere(case: str, node: Node, infiniband: Topology, hgx_h100: Profile) -> None:
-    nics = list(infiniband.nics)
-    nics[0] = replace(nics[0], device=replace(nics[0].device, device=0xA2DC))
-    topology = infiniband
-    devices: tuple[str, ...] = ()
+def test_what_comes_of_runs_elsewhere(case: str, role: Role, edit: Any) -> None:
     if case == "BlueField":
-        topology = replace(infiniband, nics=tuple(nics))
+        role.topology = edit.nic(role.topology, 0, device_device=0xA2DC)
     elif case == "virtual machine":
-        topology = replace(infiniband, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
+        role.topology = replace(role.topology, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
     else:
-        devices = ("0000:e1:00.0",)
-    wrong(node)
-    goldens.check("nic_firmware", case, history(Role(node, topology, hgx_h100, ASKED, devices=devices), "reboot"))
-    assert (node.calls == []) is (case == "virtual machine")
+        role = role.asking(ASKED, devices=("0000:e1:00.0",))
+    wrong(role.node)
+    goldens.check("nic_firmware", case, history(role, "reboot"))
+    assert (role.node.calls == []) is (case == "virtual machine")
 
 
 @pytest.mark.parametrize(
@@ -376,9 +368,9 @@ def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, 
 def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
     wrong(role.node)
     names = ["ATS_ENABLED", "LINK_TYPE_P1", "MEMIC_BAR_SIZE"]
-    told = tools.query(role.node, RAIL_0, names).settings
-    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) == told
-    assert (str(told["ATS_ENABLED"].current), told["MEMIC_BAR_SIZE"].read_only) == ("True(1)", True)
+    table = tools.query(role.node, RAIL_0, names).settings
+    assert tools.as_json(role.node, "mstconfig", RAIL_0, names) == table
+    assert (str(table["ATS_ENABLED"].current), table["MEMIC_BAR_SIZE"].read_only) == ("True(1)", True)
     release(role.node.hardware_root, "old")
     assert tools.as_json(role.node, "mstconfig", RAIL_0, names) is None
 
@@ -386,10 +378,8 @@ def test_json_and_table_of_the_labs_tool_say_the_same(role: Role) -> None:
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
 
 
-def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
-    node: Node, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    role = Role(node, infiniband, hgx_h100, {"PCI_WR_ORDERING": 0, "MEMIC_BAR_SIZE": 3, "ATS_ENABLED": 0})
+def test_a_setting_that_is_hidden_or_read_only_is_unsupported(role: Role) -> None:
+    role = role.asking({"PCI_WR_ORDERING": 0, "MEMIC_BAR_SIZE": 3, "ATS_ENABLED": 0})
     plan = role.plan()
     assert set(role.bad().values()) == {"unsupported"}
     one, other = (found(plan, f"nic_firmware.supported[persisted]@{address}") for address in (RAIL_0, RAIL_1))
@@ -397,18 +387,17 @@ def test_a_setting_that_is_hidden_or_read_only_is_unsupported(
     assert f"mstconfig -d {RAIL_0} query" in one.fix
     assert one.have == "MEMIC_BAR_SIZE: 0, read-only; PCI_WR_ORDERING: not shown"
     assert not plan.changed
-    assert not any("mstfwreset" in call for call in node.calls)
+    assert not any("mstfwreset" in call for call in role.node.calls)
     role.run()
-    assert not os.path.exists(node.system(pending.STORE))
+    assert not os.path.exists(role.node.system(pending.STORE))
 
 
-def test_what_is_recommended_is_asked_of_cards_that_show_it_only(
-    node: Node, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    role = Role(node, infiniband, hgx_h100, {}, usual=Usual())
+def test_what_is_recommended_is_asked_of_cards_that_show_it_only(role: Role) -> None:
+    role = role.asking({}, usual=Usual())
     assert role.bad() == {}
-    node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(hidden=False, current=1))
-    wrong(node, "LINK_TYPE_P1", 2, RAIL_1)
+    card_0_shows = {"hidden": False, "current": 1}
+    role.node.change(lambda state: state["cards"][RAIL_0]["settings"]["PCI_WR_ORDERING"].update(card_0_shows))
+    wrong(role.node, "LINK_TYPE_P1", 2, RAIL_1)
     assert set(role.bad()) == {live(), live(RAIL_1), persisted(RAIL_1)}
 
 
@@ -417,11 +406,7 @@ def test_burned_firmware_that_a_reset_would_load_stops_it(role: Role) -> None:
     role.node.change(lambda state: state["cards"][RAIL_0].update(flash="28.47.1088"))
     result = role.run("reboot")
     image = f"nic_firmware.image[persisted]@{RAIL_0}"
-    assert (states(result), resets(role.node), result["reboot_required"]) == (
-        {image: "drift", live(): "drift"},
-        [],
-        [],
-    )
+    assert (states(result), resets(role.node), result["reboot_required"]) == ({image: "drift", live(): "drift"}, [], [])
     assert result["findings"][0]["have"] == "28.47.1088 in flash, 28.43.8002 runs"
     assert f"mstfwreset -d {RAIL_0} -y reset" in result["findings"][0]["fix"]
     # As it advises, the site says that this one is meant.
@@ -441,39 +426,26 @@ def test_check_mode_writes_nothing_and_promises_no_more_than_a_run_does(role: Ro
     assert role.run()["repaired"] == told["repaired"]
 
 
-def test_a_finding_names_its_source_alike_every_night(role: Role) -> None:
-    role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
-    wrong(role.node, address=RAIL_1)
-    assert [one.to_dict() for one in role.plan().findings] == [one.to_dict() for one in role.plan().findings]
-
-
-def dual(infiniband: Topology, **more: Any) -> tuple[Topology, Nic]:
+def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_reboot(role: Role) -> None:
     """The card of rail 0 has a second port, which is not a rail."""
-    nic = infiniband.nics[0]
+    nic, *others = role.topology.nics
     other = "0000:11:00.1"
-    second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other, **more))
-    return replace(infiniband, nics=(nic, second, *infiniband.nics[1:])), second
-
-
-def test_a_reset_that_would_take_a_port_that_nobody_has_declared_is_left_to_a_reboot(
-    node: Node, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    topology, second = dual(infiniband)
+    second = replace(nic, pci=other, role="storage", device=replace(nic.device, address=other))
+    role.topology = replace(role.topology, nics=(nic, second, *others))
     of_second = {"LINK_TYPE_P2": setting(2, words={"1": "IB", "2": "ETH"}), "ROCE_CC_PRIO_MASK_P2": setting(255)}
-    node.change(lambda state: state["cards"][RAIL_0]["settings"].update(of_second))
-    role = Role(node, topology, hgx_h100, ASKED)
+    role.node.change(lambda state: state["cards"][RAIL_0]["settings"].update(of_second))
     # The port that nobody has declared keeps its link type.
     assert role.bad() == {}
-    wrong(node)
+    wrong(role.node)
     result = role.run("reboot")
-    assert (states(result), resets(node)) == ({live(): "drift"}, [])
+    assert (states(result), resets(role.node)) == ({live(): "drift"}, [])
     assert second.label in result["reboot_required"][0]
-    declared = Role(node, topology, hgx_h100, ASKED, devices=("0000:11:00.1",))
+    declared = role.asking(ASKED, devices=(other,))
     # Its link type is wanted then, too.
     assert set(declared.bad()) == {live(), persisted()}
     assert "LINK_TYPE_P2=ETH(2)" in str(found(declared.plan(), persisted()).have)
     # Two ports of one card: one reset.
-    assert (states(declared.run()), resets(node)) == ({}, [3])
+    assert (states(declared.run()), resets(role.node)) == ({}, [3])
 
 
 def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> None:
@@ -491,14 +463,21 @@ def test_a_record_that_makes_no_sense_resets_and_writes_nothing(role: Role) -> N
         assert (result["changed"], path.read_text()) == (False, text)
 
 
-def test_what_is_said_of_one_port_counts_for_more() -> None:
-    of = wanted.card_settings([wanted.parse({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"})], {1: "", 2: ""}, Usual())
-    assert [one.argument for one in of] == [
-        "ATS_ENABLED=0",
-        "LINK_TYPE_P1=IB",
-        "LINK_TYPE_P2=ETH",
-        "PCI_WR_ORDERING=0",
-    ]
+ROCE = ["CNP_802P_PRIO_P1=6", "CNP_DSCP_P1=48", "LINK_TYPE_P1=2", "LINK_TYPE_P2=1", "ROCE_CC_PRIO_MASK_P1=255"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers", "usual", "of_ports"),
+    [
+        # What is said of one port counts for more.
+        ({"LINK_TYPE_P2": "ETH", "LINK_TYPE": "IB"}, ("", ""), Usual(), ["LINK_TYPE_P1=IB", "LINK_TYPE_P2=ETH"]),
+        ({}, ("Ethernet", "InfiniBand"), Usual(cnp_dscp=48, cnp_priority=6), ROCE),
+        ({}, ("Ethernet",), Usual(), ["LINK_TYPE_P1=2", "ROCE_CC_PRIO_MASK_P1=255"]),
+    ],
+)
+def test_what_a_card_is_to_have(settings: Any, layers: tuple[str, ...], usual: Usual, of_ports: list[str]) -> None:
+    of = wanted.card_settings([wanted.parse(settings)], dict(enumerate(layers, 1)), usual)
+    assert [one.argument for one in of] == sorted(["ATS_ENABLED=0", "PCI_WR_ORDERING=0", *of_ports])
 
 
 def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> None:
@@ -506,33 +485,16 @@ def test_a_site_that_wants_the_opposite_is_not_told_a_reason_against_it() -> Non
     assert why == ["the site declares it", wanted.WHY["SRIOV_EN"], wanted.WHY["LINK_TYPE"]]
 
 
-def test_what_is_usual_on_roce_has_the_sites_congestion_notifications() -> None:
-    of = wanted.card_settings([], {1: "Ethernet", 2: "InfiniBand"}, Usual(cnp_dscp=48, cnp_priority=6))
-    assert [one.argument for one in of if one.name[-2:] in ("P1", "P2")] == [
-        "CNP_802P_PRIO_P1=6",
-        "CNP_DSCP_P1=48",
-        "LINK_TYPE_P1=2",
-        "LINK_TYPE_P2=1",
-        "ROCE_CC_PRIO_MASK_P1=255",
-    ]
-    assert [one.name for one in wanted.card_settings([], {1: "Ethernet"}, Usual()) if "CNP" in one.name] == []
-
-
-def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(
-    node: Node, infiniband: Topology, hgx_h100: Profile
-) -> None:
-    of_profile = {
-        "ATS_ENABLED": NicSetting(True, "guests use it"),
-        "LINK_TYPE_P1": NicSetting("ETH", "the leaves are Ethernet"),
-    }
-    profile = replace(hgx_h100, nic_firmware=of_profile)
-    role = Role(node, infiniband, profile, {})
-    finding = found(role.plan(), persisted())
+def test_a_profile_wants_settings_with_its_reasons_and_the_site_counts_for_more(role: Role) -> None:
+    link_type = NicSetting("ETH", "the leaves are Ethernet")
+    of_profile = {"ATS_ENABLED": NicSetting(True, "guests use it"), "LINK_TYPE_P1": link_type}
+    role.profile = replace(role.profile, nic_firmware=of_profile)
+    finding = found(role.asking({}).plan(), persisted())
     assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=ETH", "ATS_ENABLED=False(0) LINK_TYPE_P1=IB(1)")
     assert finding.why.startswith("guests use it; the leaves are Ethernet; ")
-    finding = found(Role(node, infiniband, profile, {"LINK_TYPE": "IB"}).plan(), persisted())
+    finding = found(role.asking({"LINK_TYPE": "IB"}).plan(), persisted())
     assert (finding.want, finding.have) == ("ATS_ENABLED=1 LINK_TYPE_P1=IB", "ATS_ENABLED=False(0)")
-    worded = replace(profile, name="mine", nic_firmware={"LINK_TYPE": NicSetting("-y", "x")})
+    worded = replace(role.profile, name="mine", nic_firmware={"LINK_TYPE": NicSetting("-y", "x")})
     with pytest.raises(ParseError, match=r"profile mine: nic_firmware\.LINK_TYPE is '-y', expected a number"):
         wanted.profile_settings(worded)
 

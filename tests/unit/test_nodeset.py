@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import (
-    brief,
-    cut,
-    expand,
-    fold,
-    nameless,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import brief, cut, expand, fold, nameless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

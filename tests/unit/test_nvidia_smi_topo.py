@@ -26,12 +26,6 @@ TABS = (
     "\nLegend:\n\n  X    = Self\n  PIX  = Connection traversing at most a single PCIe bridge\n"
     "\nNIC Legend:\n\n  NIC0: mlx5_3\n  NIC1: mlx5_0\n"
 )
-OLD = (
-    "\tGPU0\tmlx5_0\tmlx5_bond_0\tCPU Affinity\tNUMA Affinity\n"
-    "GPU0\t X \tPXB\tSYS\t\t\n"
-    "mlx5_0\tPXB\t X \tSYS\t\n"
-    "mlx5_bond_0\tSYS\tSYS\t X \t\n"
-)
 GPUS = ("0000:1b:00.0", "0000:5d:00.0")
 NICS = {"mlx5_3": "0000:1c:00.0", "mlx5_0": "0000:5e:00.0"}
 PATHS = {
@@ -114,17 +108,7 @@ def test_where_it_differs_from_sysfs(case: str) -> None:
     goldens.check("nvidia_smi_topo", case, [golden_rows.values(line) for line in said])
 
 
-def host(root: Path, script: str) -> Host:
-    tool(root, "usr/bin/nvidia-smi", script)
-    return Host(system_root=str(root))
-
-
-def test_read_asks_for_the_matrix(tmp_path: Path) -> None:
-    (tmp_path / "matrix").write_text(TABS)
-    script = '[ "$*" = "topo -m" ] && cat %s/matrix' % tmp_path
-    assert nvidia_smi_topo.read(host(tmp_path, script)) == nvidia_smi_topo.parse(TABS)
-
-
 def test_read_quotes_a_tool_that_fails(tmp_path: Path) -> None:
+    tool(tmp_path, "usr/bin/nvidia-smi", "echo it has failed; exit 9")
     with pytest.raises(ReadError, match="nvidia-smi topo -m: exited with 9: it has failed"):
-        nvidia_smi_topo.read(host(tmp_path, "echo it has failed; exit 9"))
+        nvidia_smi_topo.read(Host(system_root=str(tmp_path)))

@@ -14,16 +14,6 @@ NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True)
 VALUES = st.text(st.sampled_from("abz09 .-_:/()\"'#\\"), max_size=12)
 
 
-def test_values_are_read_without_their_quotes_and_the_last_one_counts() -> None:
-    text = '# ID=no\n\nID=debian\nID=\'ubuntu\'\nVERSION_ID="24.04"\nNAME="A \\"B\\""\nEMPTY=\nid=x\n'
-    assert os_release.parse(text) == {"ID": "ubuntu", "VERSION_ID": "24.04", "NAME": 'A "B"', "EMPTY": ""}
-
-
-@pytest.mark.parametrize("line", ["ID=a b", 'ID="a', "ID", "=a", "export ID=a"])
-def test_what_is_no_assignment_is_left_out(line: str) -> None:
-    assert os_release.parse(line) == {}
-
-
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 @settings(max_examples=100)
 def test_what_is_quoted_as_the_manual_says_is_read_back(values: dict[str, str]) -> None:

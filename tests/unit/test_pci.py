@@ -18,13 +18,9 @@ from tests import golden_rows, goldens
 from tests.trees import GEN5_X16, pci_function
 
 
-def read(root: Path) -> tuple[dict[str, PciDevice], list[str]]:
-    devices, problems = pci.read(Host(str(root)))
-    return devices, [str(problem) for problem in problems]
-
-
-def at(address: str, *ancestors: str, numa: int | None = 0) -> PciDevice:
-    return PciDevice(address, 0x020000, 0x15B3, 0x1021, numa, ancestors, None, None, None, None, None, None, "x")
+def at(chain: str, numa: int | None = 0) -> PciDevice:
+    *ancestors, address = chain.split("/")
+    return PciDevice(address, 0x020000, 0x15B3, 0x1021, numa, tuple(ancestors), None, None, None, None, None, None, "x")
 
 
 def test_addresses_sort_by_number_and_names_by_number_too() -> None:
@@ -34,43 +30,25 @@ def test_addresses_sort_by_number_and_names_by_number_too() -> None:
     assert sorted(names, key=pci.natural_key) == ["mlx5_1", "mlx5_2", "mlx5_10", "mlx5_bond_0", "²"]
 
 
-ROOT_PORT = ("pci0000:15", "0000:15:01.0")
-SWITCH = (*ROOT_PORT, "0000:16:00.0")
-
-
-BELOW = at("0000:18:00.0", *SWITCH, "0000:17:00.0")
-PLAIN = at("0000:18:00.0", *SWITCH)
-VMD = ("pci0000:5d", "0000:5d:05.5", "pci10000:00")
+PORT = "pci0000:15/0000:15:01.0"
+SWITCH = f"{PORT}/0000:16:00.0"
+FAR = "pci0000:98/0000:99:00.0"
+VMD = "pci0000:5d/0000:5d:05.5/pci10000:00"
+BELOW, PLAIN = at(f"{SWITCH}/0000:17:00.0/0000:18:00.0"), at(f"{SWITCH}/0000:18:00.0")
 PATHS: dict[str, tuple[PciDevice, PciDevice, str]] = {
     "itself": (PLAIN, PLAIN, "X"),
-    "two functions of a card": (BELOW, at("0000:18:00.1", *SWITCH, "0000:17:00.0"), "PIX"),
-    "card in a root port": (at("0000:16:00.0", *ROOT_PORT), at("0000:16:00.1", *ROOT_PORT), "PIX"),
-    "two downstream ports of one switch": (BELOW, at("0000:19:00.0", *SWITCH, "0000:17:01.0"), "PIX"),
-    "a second switch below the first": (
-        BELOW,
-        at("0000:1b:00.0", *SWITCH, "0000:17:01.0", "0000:19:00.0", "0000:1a:00.0"),
-        "PXB",
-    ),
-    "two root ports": (
-        BELOW,
-        at("0000:22:00.0", "pci0000:15", "0000:15:03.0", "0000:20:00.0", "0000:21:00.0"),
-        "PHB",
-    ),
-    "root bus of a guest": (at("0000:00:06.0", "pci0000:00"), at("0000:00:07.0", "pci0000:00"), "PHB"),
-    "one NUMA node": (at("0000:18:00.0", *SWITCH, numa=1), at("0000:40:00.0", "pci0000:3f", numa=1), "NODE"),
-    "two NUMA nodes": (PLAIN, at("0000:99:00.0", "pci0000:98", numa=1), "SYS"),
-    "unknown NUMA nodes are not the same": (
-        at("0000:18:00.0", *SWITCH, numa=None),
-        at("0000:99:00.0", "pci0000:98", numa=None),
-        "SYS",
-    ),
-    "one unknown": (PLAIN, at("0000:99:00.0", "pci0000:98", numa=None), "SYS"),
-    "host bridge inside a VMD controller": (
-        at("10000:01:00.0", *VMD, "10000:00:02.0"),
-        at("10000:02:00.0", *VMD, "10000:00:03.0"),
-        "PHB",
-    ),
-    "place in the tree unknown": (at("0000:18:00.0", numa=None), at("0000:19:00.0", numa=None), "SYS"),
+    "two functions of a card": (BELOW, at(f"{SWITCH}/0000:17:00.0/0000:18:00.1"), "PIX"),
+    "card in a root port": (at(f"{PORT}/0000:16:00.0"), at(f"{PORT}/0000:16:00.1"), "PIX"),
+    "two downstream ports of one switch": (BELOW, at(f"{SWITCH}/0000:17:01.0/0000:19:00.0"), "PIX"),
+    "a second switch": (BELOW, at(f"{SWITCH}/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1b:00.0"), "PXB"),
+    "two root ports": (BELOW, at("pci0000:15/0000:15:03.0/0000:20:00.0/0000:21:00.0/0000:22:00.0"), "PHB"),
+    "root bus of a guest": (at("pci0000:00/0000:00:06.0"), at("pci0000:00/0000:00:07.0"), "PHB"),
+    "one NUMA node": (at(f"{SWITCH}/0000:18:00.0", 1), at("pci0000:3f/0000:40:00.0", 1), "NODE"),
+    "two NUMA nodes": (PLAIN, at(FAR, 1), "SYS"),
+    "unknown NUMA nodes are not the same": (at(f"{SWITCH}/0000:18:00.0", None), at(FAR, None), "SYS"),
+    "one unknown": (PLAIN, at(FAR, None), "SYS"),
+    "in a VMD controller": (at(f"{VMD}/10000:00:02.0/10000:01:00.0"), at(f"{VMD}/10000:00:03.0/10000:02:00.0"), "PHB"),
+    "place in the tree unknown": (at("0000:18:00.0", None), at("0000:19:00.0", None), "SYS"),
 }
 
 
@@ -80,14 +58,9 @@ def test_path_class_both_ways(a: PciDevice, b: PciDevice, path: str) -> None:
     assert pci.path_class(b, a) == path
 
 
-def test_nccl_calls_node_phb_and_the_same_device_loc() -> None:
-    assert [pci.nccl_class(path) for path in pci.PATH_CLASSES] == ["LOC", "PIX", "PXB", "PHB", "PHB", "SYS"]
-
-
 def read_whole(root: Path) -> None:
-    port = "pci0000:15/0000:15:01.0"
-    pci_function(root, port, "0x060400", "8086:352a", **GEN5_X16)
-    nic = pci_function(root, port + "/0000:16:00.0", "0x020700", "15b3:1021", numa_node="1", **GEN5_X16)
+    pci_function(root, PORT, "0x060400", "8086:352a", **GEN5_X16)
+    nic = pci_function(root, f"{PORT}/0000:16:00.0", "0x020700", "15b3:1021", numa_node="1", **GEN5_X16)
     driver = root / "sys/bus/pci/drivers/mlx5_core"
     driver.mkdir(parents=True)
     (nic / "driver").symlink_to(os.path.relpath(driver, nic))
@@ -95,16 +68,15 @@ def read_whole(root: Path) -> None:
 
 def slower_slot(root: Path) -> None:
     slot = {**GEN5_X16, "max_link_speed": "16.0 GT/s PCIe", "max_link_width": "8"}
-    pci_function(root, "pci0000:15/0000:15:01.0", "0x060400", "8086:352a", **slot)
-    pci_function(root, "pci0000:15/0000:15:01.0/0000:16:00.0", **GEN5_X16)
+    pci_function(root, PORT, "0x060400", "8086:352a", **slot)
+    pci_function(root, f"{PORT}/0000:16:00.0", **GEN5_X16)
 
 
 def virtual_function(root: Path) -> None:
     """It has no link of its own."""
-    parent = "pci0000:15/0000:15:01.0/"
-    pci_function(root, parent + "0000:16:00.0", **GEN5_X16)
+    pci_function(root, f"{PORT}/0000:16:00.0", **GEN5_X16)
     unknown = {"current_link_speed": "Unknown", "current_link_width": "0"}
-    vf = pci_function(root, parent + "0000:16:00.2", "0x020000", "15b3:101e", **{**GEN5_X16, **unknown})
+    vf = pci_function(root, f"{PORT}/0000:16:00.2", "0x020000", "15b3:101e", **{**GEN5_X16, **unknown})
     (vf / "physfn").symlink_to("../0000:16:00.0")
 
 
@@ -131,16 +103,11 @@ CASES: dict[str, Callable[[Path], object]] = {
     "link that leaves the tree": link_that_leaves_the_tree,
 }
 for name, text in (
-    ("numa_node", ""),
-    ("numa_node", "garbage"),
-    ("current_link_speed", "Unknown"),
-    ("current_link_width", "0"),
-    ("current_link_width", "63"),
-    ("max_link_width", "255"),
-    ("max_link_speed", "[N/A]"),
+    *(("numa_node", ""), ("numa_node", "garbage"), ("current_link_speed", "Unknown"), ("max_link_speed", "[N/A]")),
+    *(("current_link_width", "0"), ("current_link_width", "63"), ("max_link_width", "255")),
 ):
     changes: dict[str, Any] = {**GEN5_X16, "kind": "0x030200", "ids": "10de:2330", name: text}
-    CASES[f"{name} {text}"] = functools.partial(pci_function, chain="pci0000:15/0000:15:01.0", **changes)
+    CASES[f"{name} {text}"] = functools.partial(pci_function, chain=PORT, **changes)
 
 
 @pytest.mark.golden
@@ -162,7 +129,6 @@ def test_function_that_cannot_be_identified_is_left_out_with_a_problem(tmp_path:
         (bad / name).unlink()
     else:
         (bad / name).write_bytes({"empty": b"", "garbage": b"[Unknown Error]\n", "binary": b"\xff\x00\xfe"}[damage])
-    devices, problems = read(tmp_path)
+    devices, (problem,) = pci.read(Host(str(tmp_path)))
     assert list(devices) == ["0000:00:07.0"]
-    assert len(problems) == 1
-    assert problems[0].startswith("/sys/bus/pci/devices/0000:00:06.0/" + name)
+    assert str(problem).startswith("/sys/bus/pci/devices/0000:00:06.0/" + name)

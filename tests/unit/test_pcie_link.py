@@ -64,10 +64,8 @@ def nics_at(topology: Topology, speed: float) -> Topology:
 
 def two_rails_below_one_uplink() -> Topology:
     """It carries each of them."""
-    nics, gpus = list(TREE.nics), list(TREE.gpus)
-    nics[1] = replace(nics[1], device=replace(nics[1].device, ancestors=nics[0].device.ancestors))
-    gpus[1] = replace(gpus[1], device=replace(gpus[1].device, ancestors=gpus[0].device.ancestors))
-    return replace(TREE, nics=tuple(nics), gpus=tuple(gpus))
+    moved = replace(TREE.gpus[1].device, ancestors=TREE.gpus[0].device.ancestors)
+    return Edit.gpu(Edit.nic(TREE, 1, device_ancestors=TREE.nics[0].device.ancestors), 1, device=moved)
 
 
 def asleep() -> Topology:
@@ -100,13 +98,10 @@ CASES: dict[str, tuple[Topology, Profile]] = {
     "too little for its rail, second switch": (changed(DEEP, "0000:d5:00.0", **SLOW), H100),
     "a bridge unread": (replace(TREE, bridges=WITHOUT_B1), H100),
 }
-for name, change in (
-    ("8 GT/s", {"current_speed_gts": 8.0}),
-    ("x4", {"current_width": 4}),
-    ("x8", {"current_width": 8}),
-):
-    CASES[f"uplink at {name}"] = (changed(TREE, "0000:b3:00.0", **change), H100)
-    CASES[f"uplink at {name}, two switches"] = (changed(DEEP, "0000:b3:00.0", **change), H100)
+SLOWER = (("8 GT/s", "current_speed_gts", 8.0), ("x4", "current_width", 4), ("x8", "current_width", 8))
+for name, field, value in SLOWER:
+    CASES[f"uplink at {name}"] = (changed(TREE, "0000:b3:00.0", **{field: value}), H100)
+    CASES[f"uplink at {name}, two switches"] = (changed(DEEP, "0000:b3:00.0", **{field: value}), H100)
 for name in ("current_speed_gts", "current_width", "max_speed_gts"):
     CASES[f"no {name}"] = (replace(changed(TREE, "0000:b1:00.0", **{name: None}), problems=EMPTY), H100)
 

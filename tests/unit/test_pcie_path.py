@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, platform_checks, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
@@ -31,7 +30,6 @@ from tests import golden_rows, goldens
 
 from .conftest import converge
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 WANT = PathConfig(clear_acs=True, max_read_request=4096, persist=True)
 REDIRECTING, ISOLATING, CLEAR = 0x1D, 0x5F, 0x00
 SWITCH_ID = "0010 30c0"
@@ -196,14 +194,6 @@ def bridges(machine: Topology) -> tuple[str, ...]:
     return pcie_path.bridges_between([gpu.device for gpu in machine.gpus], [nic.device for nic in machine.nics])
 
 
-def test_bridges_below_the_shared_switch_matter_and_none_above_it(infiniband: Topology) -> None:
-    assert bridges(behind_switches(infiniband)) == tuple(port(n, which) for n in range(7) for which in (0, 1))
-
-
-def test_a_machine_whose_devices_meet_in_the_cpu_has_no_bridge_to_judge(infiniband: Topology) -> None:
-    assert bridges(infiniband) == ()
-
-
 def test_two_gpus_behind_cascaded_switches_need_every_bridge_between_them(infiniband: Topology) -> None:
     top = ("pci0000:10", "0000:10:01.0", "0000:11:00.0")
     below = [(*top, f"0000:12:0{n}.0", f"0000:2{n}:00.0", f"0000:3{n}:00.0") for n in range(2)]
@@ -255,11 +245,6 @@ def build(root: Path, machine: Topology) -> Node:
 def have(node: Node) -> PathState:
     host, machine = node
     return pcie_path.read(host, machine, machine.nics)
-
-
-def planned(*given: Any) -> tuple[Plan, list[Write]]:
-    plan = pcie_path.plan(*given)
-    return plan, [command for command in plan.commands if isinstance(command, Write)]
 
 
 def root_of(node: Node) -> Path:
@@ -400,11 +385,11 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
     ):
         missing = platform.missing(left, hgx_h100, *checks)
         assert missing is not None
-        plan, writes = planned(pcie_path.read(host, left, left.nics), WANT, missing)
+        plan = pcie_path.plan(pcie_path.read(host, left, left.nics), WANT, missing)
         (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
         assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
         # What is there is judged and set all the same.
-        assert [write.address for write in writes] == [port(1, 0)]
+        assert [write.address for write in plan.commands if isinstance(write, Write)] == [port(1, 0)]
         off = PathConfig(clear_acs=False, max_read_request=0, persist=True)
         assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
 
@@ -443,34 +428,26 @@ def rendered(devices: str = "/sys/bus/pci/devices", bridge: str = port(0, 0), ni
     return files[boot_unit.SCRIPT]
 
 
-def boot(root: Path) -> subprocess.CompletedProcess[str]:
+def boot(root: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     script = root / "pcie-path"
     script.write_text(rendered(str(root / "sys/bus/pci/devices")))
-    return subprocess.run([sys.executable, "-I", "-S", script], capture_output=True, text=True, check=False)
+    return subprocess.run([python, "-I", "-S", script], capture_output=True, text=True, check=False)
 
 
 NIC_BEFORE, NIC_AFTER = (config(control=control, identity="b315 2110") for control in (0x2937, 0x5937))
 STRANGER = config(acs=ISOLATING, identity="8680 5f9c")
-CLEARED = config(acs=ISOLATING & ~0x1D)
+ACS, CLEARED = config(acs=ISOLATING), config(acs=ISOLATING & ~0x1D)
+LOST = "%s: the capability is not found in %d bytes"
 
 
 @pytest.mark.parametrize(
     ("bridge", "nic", "after", "code", "says"),
     [
-        (config(acs=ISOLATING), NIC_BEFORE, (CLEARED, NIC_AFTER), 0, ""),
+        (ACS, NIC_BEFORE, (CLEARED, NIC_AFTER), 0, ""),
         # Another device is left alone, and one that was taken out is named; the others are set.
         (STRANGER, NIC_BEFORE, (STRANGER, NIC_AFTER), 1, f"{port(0, 0)}: another device is there now"),
-        (config(acs=ISOLATING), None, (CLEARED,), 0, "0000:18:00.0: is not there any more, the others are set\n"),
-        *[
-            (
-                config(acs=ISOLATING)[:size],
-                NIC_BEFORE,
-                (config(acs=ISOLATING)[:size], NIC_AFTER),
-                1,
-                f"{port(0, 0)}: the capability is not found in {size} bytes",
-            )
-            for size in (4, 64, 256)
-        ],
+        (ACS, None, (CLEARED,), 0, "0000:18:00.0: is not there any more, the others are set\n"),
+        *[(ACS[:size], NIC_BEFORE, (ACS[:size], NIC_AFTER), 1, LOST % (port(0, 0), size)) for size in (4, 64, 256)],
     ],
 )
 def test_the_script_sets_at_boot_what_the_module_sets(
@@ -492,9 +469,7 @@ def test_the_script_fails_where_there_is_no_sysfs(tmp_path: Path) -> None:
 
 
 def test_the_script_runs_on_the_oldest_python(oldest_python: str, tmp_path: Path) -> None:
-    script = tmp_path / "pcie-path"
-    script.write_text(rendered(str(tmp_path / "nothing")))
-    done = subprocess.run([oldest_python, "-I", "-S", script], capture_output=True, text=True, check=False)
+    done = boot(tmp_path, oldest_python)
     assert (done.returncode, done.stderr.count("No such file")) == (1, 2)
 
 
@@ -526,41 +501,9 @@ def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run
     assert repaired == {"pcie_path.acs", "pcie_path.max_read_request", "pcie_path.unit"}
 
 
-def test_only_bridges_between_gpus_and_rails_are_written(call: Run, lab: Path) -> None:
-    done = call(max_read_request=0)
-    written = {command.split()[2] for command in done["commands"]}
-    devices = lab / "hw/sys/bus/pci/devices"
-    still = {
-        folder.name
-        for folder in devices.iterdir()
-        if (folder / "class").read_text().startswith("0x0604")
-        and (folder / "config").read_bytes() == config(acs=REDIRECTING)
-    }
-    # A root port and an upstream port above each of eight switches, and what is not near a GPU, stay.
-    assert len(written) == 16
-    assert len(still) >= 16
-    assert not written & still
-
-
-def test_the_script_sets_what_a_boot_has_reset(call: Run, lab: Path) -> None:
-    call()
-    script = lab / "sys" / boot_unit.SCRIPT[1:]
-    assert script.stat().st_mode & 0o777 == 0o755
-    for folder in (lab / "hw/sys/bus/pci/devices").iterdir():
-        if (folder / "class").read_text().startswith("0x0604"):
-            (folder / "config").write_bytes(config(acs=REDIRECTING))  # as after a boot
-    assert len(call(check_mode=True)["findings"]) == 16
-    subprocess.run([sys.executable, "-I", "-S", script], check=True)
-    assert call(check_mode=True)["findings"] == []
-
-
 def test_what_is_not_asked_for_any_more_is_removed(call: Run, lab: Path) -> None:
     call()
     done = call(persist=False)
     assert (done["changed"], done["findings"]) == (True, [])
     assert [path for path in boot_unit.OWN if (lab / "sys" / path[1:]).exists()] == []
     assert not call(persist=False)["changed"]
-
-
-def test_a_profile_that_is_wrong_fails_with_its_name(call: Run) -> None:
-    assert "profile unnamed" in call(profile={"rails": 3})["msg"]
