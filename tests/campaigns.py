@@ -63,12 +63,7 @@ RUN = {
 
 def variables(**given: Any) -> dict[str, Any]:
     """Return what a run has registered for a host. given: values of the inventory."""
-    values = {
-        "busbar_platform": "hgx-h100",
-        "busbar_fabric": "infiniband",
-        "nccl_benchmark_scope": "cluster",
-        **given,
-    }
+    values = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "nccl_benchmark_scope": "cluster", **given}
     profile = yaml.safe_load((ROOT / "profiles" / "hgx-h100.yml").read_text())
     wanted = {"values": intent.read(values), "profile": profile, "profile_name": "hgx-h100"}
     return {"busbar_intent": wanted, "inventory_dir": str(ROOT)}

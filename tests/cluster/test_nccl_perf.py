@@ -87,10 +87,7 @@ def test_a_run_that_hangs_is_ended_everywhere(simulated: Simulated, tmp_path: Pa
     assert time.monotonic() - started < 100
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "victim"),
-    series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")),
-)
+@pytest.mark.parametrize(("kind", "where", "victim"), series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")))
 def test_what_is_killed_is_never_ok_and_leaves_nothing(
     simulated: Simulated, tmp_path: Path, kind: str, where: int, victim: str
 ) -> None:

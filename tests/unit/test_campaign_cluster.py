@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 
 from tests import goldens
-from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, variables
+from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, perf, variables
 from tests.localising import Cluster
 
 DOMAIN = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
@@ -233,8 +233,7 @@ def test_a_group_none_of_which_is_due_keeps_its_results() -> None:
 
 def test_the_search_starts_where_a_bar_is_missed_unless_the_site_forbids_it() -> None:
     run = play(2, "pair")
-    slow = {**PERF, "busbw": 1.0, "findings": [{**SLOW}]}
-    run.nodes.says["n0000", "nccl_perf"] = slow
+    run.nodes.says["n0000", "nccl_perf"] = perf(1.0, 2.0)
     assert run.benchmark().misses
     run.raw["n0001"]["busbar_intent"]["values"]["nccl_benchmark_localise"] = False
     outcome = run.benchmark()
@@ -242,21 +241,6 @@ def test_the_search_starts_where_a_bar_is_missed_unless_the_site_forbids_it() ->
     assert "playbooks/localise.yml" in outcome.hosts["n0000"]["findings"][0]["fix"]
 
 
-SLOW = {
-    "check": "nccl_perf.busbw",
-    "subject": "x",
-    "state": "drift",
-    "severity": "major",
-    "want": "y",
-    "have": "slow",
-    "source": "s",
-    "why": "z",
-    "fix": "w",
-    "aspect": "live",
-    "disruption": "none",
-    "because": None,
-    "id": "nccl_perf.busbw[live]@x",
-}
 
 
 def whole(text: str, _place: str) -> str:

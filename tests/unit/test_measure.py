@@ -249,11 +249,7 @@ INTENT: dict[str, Any] = {
     ("of_node02", "code", "lines"),
     [
         ({}, 0, ["would be measured: node[01-02], each alone"]),
-        (
-            {"busbar_drain": "slurm"},
-            0,
-            ["would be measured: node01,", "left for another run: node02: Slurm gives it"],
-        ),
+        ({"busbar_drain": "slurm"}, 0, ["would be measured: node01,", "left for another run: node02: Slurm gives it"]),
         (None, 1, []),
     ],
 )

@@ -171,11 +171,7 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     ("script", "state", "says"),
     [
         (CAME, "ok", "3 of 3 came back"),
-        (
-            f'case "$*" in *8972*) {LOST};; *) {CAME};; esac',
-            "drift",
-            "a switch between the two accepts less than 9000",
-        ),
+        (f'case "$*" in *8972*) {LOST};; *) {CAME};; esac', "drift", "a switch between the two accepts less than 9000"),
         (LOST, "unknown", "does not respond"),
         ("echo 'ping: connect: Network is unreachable' >&2; exit 2", "unknown", "connect: Network is unreachable"),
         ("kill -9 $$", "unknown", "is not what ping prints"),

@@ -313,13 +313,7 @@ def worst(size: int) -> Record:
         for i, host in enumerate(hosts)
     ]
     return Record(
-        simulated=False,
-        begun=0,
-        finished=1e11,
-        launcher=MARKUP,
-        nodes=nodes,
-        tests=tuple(tests),
-        findings=tuple(said),
+        simulated=False, begun=0, finished=1e11, launcher=MARKUP, nodes=nodes, tests=tuple(tests), findings=tuple(said)
     )
 
 

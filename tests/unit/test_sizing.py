@@ -137,10 +137,7 @@ def test_windows_of_the_step_are_shared() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 50)), min_size=1, max_size=6),
-    st.floats(0.01, 100),
-)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 50)), min_size=1, max_size=6), st.floats(0.01, 100))
 def test_what_is_needed_is_enough_and_nothing_less(windows: list[tuple[float, float]], compute: float) -> None:
     base = traffic(SHARDED, 8)[0]
     found = [replace(base, window=window, seconds=seconds) for window, seconds in windows]
