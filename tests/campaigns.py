@@ -44,7 +44,7 @@ PERF: dict[str, Any] = {
     "run_directory": "",
     "record": "",
 }
-RUN = {
+RUN: dict[str, Any] = {
     "name": "all_reduce-8G",
     "subject": "all_reduce 8 ranks 8G",
     "collective": "all_reduce",

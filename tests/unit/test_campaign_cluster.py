@@ -241,8 +241,6 @@ def test_the_search_starts_where_a_bar_is_missed_unless_the_site_forbids_it() ->
     assert "playbooks/localise.yml" in outcome.hosts["n0000"]["findings"][0]["fix"]
 
 
-
-
 def whole(text: str, _place: str) -> str:
     return text
 
