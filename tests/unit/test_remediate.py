@@ -32,6 +32,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan imp
 from busbar import remediate as command
 from tests import goldens
 
+from . import sample_localise_record as sample
+
 NOW = 1_800_000_000.0
 DAY = 86400.0
 NODES = [f"node{number:02d}" for number in range(1, 41)]
@@ -322,10 +324,8 @@ def test_a_play_plans_over_all_and_takes_each_step_after_it_is_logged(
     assert steps[:2] == [("look", True), ("drain", True)]
     # The run of the node before it has no end.
     assert steps[2] == ("", False)
-    assert logged == [
-        *[(host, "asked", "done") for host in "ab"],
-        *[("b", "drained", "begun"), ("a", "refused", "held")],
-    ]
+    asked = [(host, "asked", "done") for host in "ab"]
+    assert logged == [*asked, ("b", "drained", "begun"), ("a", "refused", "held")]
     assert play.run("failed", "remediate_state", "b", message="x\ny")["more"]
     assert play.step("b") == ("resume", True)
     report = play.run("report", "remediate_result", "a")
@@ -572,32 +572,18 @@ def test_the_exit_code_tells_what_is_left_from_what_is_not_known(
 
 
 def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> None:
-    def pair(number: int, hosts: tuple[str, str], figure: float | None) -> localise_record.MeasuredTest:
-        outcome = "silent" if figure is None else "pass" if figure > 80 else "fail"
-        return localise_record.MeasuredTest(
-            number=number, kind="pair", hosts=hosts, outcome=outcome, figure=figure, bar=85.0
-        )
+    def pair(number: int, hosts: str, figure: float | None, outcome: str) -> localise_record.MeasuredTest:
+        return replace(sample.PAIR, number=number, hosts=tuple(hosts), figure=figure, outcome=outcome)
 
-    tests = (pair(1, ("a", "b"), 46.3), pair(2, ("a", "c"), 95.2), pair(2, ("b", "d"), None), pair(3, ("b", "c"), 46.1))
-    nodes = tuple(Node(host) for host in "abcd")
-    record = localise_record.Record(
-        simulated=True, begun=1.8e9, finished=1.8e9 + 60, launcher="mpirun", nodes=nodes, tests=tests
-    )
+    tests = (pair(1, "ab", 46.3, "fail"), pair(2, "ac", 95.2, "pass"), pair(2, "bd", None, "silent"))
+    tests += (pair(3, "bc", 46.1, "fail"),)
+    record = replace(sample.RECORD, nodes=tuple(map(Node, "abcd")), tests=tests, findings=())
     figures = [proof.figure_between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
     assert proof.figure_between(None, "a") is None
 
 
-BOOTS = {
-    "this boot": ({"boot_id": "b1"}, "b1"),
-    "not read": ({"boot_id": ""}, ""),
-    "an older module": ({}, ""),
-    "two lines": ({"boot_id": "b1\nb2"}, ""),
-}
-
-
-@pytest.mark.parametrize("case", BOOTS)
-def test_the_boot_is_the_one_that_the_audit_read(case: str) -> None:
-    given, boot_id = BOOTS[case]
-    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], **given}
+@pytest.mark.parametrize(("said", "boot_id"), [({"boot_id": "b1"}, "b1"), ({}, ""), ({"boot_id": "b1\nb2"}, "")])
+def test_the_boot_is_the_one_that_the_audit_read(said: dict[str, str], boot_id: str) -> None:
+    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], **said}
     assert plan.current_result({"roles": json.dumps({"node_health": node_health})}).boot_id == boot_id
