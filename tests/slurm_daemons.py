@@ -12,12 +12,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.debian import PLACES
 from tests.trees import tool
 
+ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
 NODES = ("node01", "node02", "node03")
 CONF = """\
@@ -56,8 +57,13 @@ def ansibles_environment(home: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
-        "ANSIBLE_CONFIG": str(Path(__file__).resolve().parent.parent / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     }
+
+
+def ended(argv: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """What a command of this checkout has printed, once it has ended."""
+    return subprocess.run(argv, env=environment, cwd=folder, capture_output=True, text=True, timeout=3600, check=False)
 
 
 def wait(for_what: str, ready: Callable[[], object], seconds: float = 600) -> None:
