@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
@@ -92,27 +93,21 @@ def test_it_is_measured_when_the_inventory_says(when: str, stored: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("given", "queried"),
+    ("given", "drained", "queried"),
     [
-        ({}, ""),
-        ({"nccl_benchmark_launcher": "srun"}, "n0"),
-        ({"busbar_drain": "slurm", "drain_slurm_node": "gpu-1"}, "gpu-1"),
-        ({"busbar_drain": "slurm", "drain_slurm_host": "login"}, ""),
-        ({"busbar_drain": "slurm", "drained": ("n0.site",)}, ""),
+        ({}, (), ""),
+        ({"nccl_benchmark_launcher": "srun"}, (), "n0"),
+        ({"busbar_drain": "slurm", "drain_slurm_node": "gpu-1"}, (), "gpu-1"),
+        ({"busbar_drain": "slurm", "drain_slurm_host": "login"}, (), ""),
+        ({"busbar_drain": "slurm"}, ("n0.site",), ""),
     ],
 )
 def test_slurm_is_queried_where_it_drains_the_node_and_another_has_not_drained_it(
-    given: dict[str, Any], queried: str
+    given: dict[str, Any], drained: Sequence[str], queried: str
 ) -> None:
-    calls: list[Call] = []
-
-    def run(given_calls: Sequence[Call]) -> list[Any]:
-        calls.extend(given_calls)
-        return [{}]
-
-    drained = given.pop("drained", ())
-    site = Site({"n0.site": variables(**given)}, {"n0.site"}, run, print, str, drained)
-    site.query_members(["n0.site"])
+    run = mock.Mock(return_value=[{}])
+    Site({"n0.site": variables(**given)}, {"n0.site"}, run, print, str, drained).query_members(["n0.site"])
+    [calls] = run.call_args.args
     assert [call.arguments["slurm_node"] for call in calls] == [queried]
 
 

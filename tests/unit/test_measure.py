@@ -9,6 +9,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,13 +212,10 @@ def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text
 def test_a_wrong_inventory_is_told_in_its_own_words(
     answers: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Done:
-        stdout = io.StringIO("[ERROR]: no hosts")
-
-    def play(event_handler: Any, **_more: Any) -> Done:
+    def play(event_handler: Any, **_more: Any) -> SimpleNamespace:
         for host, res in answers.items():
             event_handler({"event": "runner_on_failed", "event_data": {"host": host, "res": res}})
-        return Done()
+        return SimpleNamespace(stdout=io.StringIO("[ERROR]: no hosts"))
 
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
@@ -227,26 +225,22 @@ def test_a_wrong_inventory_is_told_in_its_own_words(
 INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
 
 
+BY_SLURM = {"busbar_engine": "slurm"}
+
+
 @pytest.mark.parametrize(
-    ("of_node02", "code", "lines"),
+    ("node01", "node02", "code", "lines"),
     [
-        ({}, 0, ["would be measured: node[01-02], each alone"]),
-        ({"busbar_drain": "slurm"}, 0, ["would be measured: node01,", "left for another run: node02: Slurm gives it"]),
-        (None, 1, []),
+        ({}, {}, 0, ["would be measured: node[01-02], each alone"]),
+        ({}, {"busbar_drain": "slurm"}, 0, ["be measured: node01,", "left for another run: node02: Slurm gives it"]),
+        (BY_SLURM, BY_SLURM, 1, []),
     ],
 )
 def test_nodes_that_slurm_gives_to_jobs_are_left(
-    of_node02: dict[str, Any] | None,
-    code: int,
-    lines: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    node01: Any, node02: Any, code: int, lines: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     values = {**INTENT, "nccl_benchmark_results_path": str(tmp_path)}
-    both = {"node01": values, "node02": {**values, **(of_node02 or {})}}
-    if of_node02 is None:
-        both = {host: {**values, "busbar_engine": "slurm"} for host in both}
+    both = {"node01": {**values, **node01}, "node02": {**values, **node02}}
     monkeypatch.setattr(inventory, "read", lambda *_paths: Manifest(tuple(both), (), False))
     monkeypatch.setattr(command, "_intents", lambda *_: both)
     assert main(["measure", "-i", "inventory", "--check"]) == code

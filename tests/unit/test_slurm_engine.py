@@ -25,20 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import 
 from tests import goldens
 from tests.trees import tool
 
-SINFO = """\
-n1|idle|main|none
-n2|mixed|main|none
-n3|drained*|main|disk | of raid
-n3|drained*|gpu|disk | of raid
-n4|down*|gpu|Not responding
-n5|idle*|gpu|none
-n6|idle~|gpu|none
-n7|idle@|gpu|ASAP
-n8|reserved|gpu|none
-n9|planned|gpu|none
-n10|idle-|gpu|none
-n11|inval|gpu|gres/gpu count too low
-"""
+SINFO = (Path(__file__).parent / "cases/slurm_engine/sinfo.txt").read_text()
 
 
 def frame(node: str, text: bytes, label: int, packed: bytes | None = None) -> bytes:
