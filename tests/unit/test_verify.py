@@ -159,16 +159,13 @@ class Network:
 
     def __call__(self, calls: Sequence[Call]) -> list[Result]:
         self.calls.append([*calls])
-        return [
-            self.results.get("pings" if "pings" in call.arguments else call.module, {}).get(call.host)
-            or self.usual(call)
-            for call in calls
-        ]
+        kinds = ["pings" if "pings" in call.arguments else call.module for call in calls]
+        given = [self.results.get(kind, {}).get(call.host) for kind, call in zip(kinds, calls, strict=True)]
+        return [one or self.usual(call) for one, call in zip(given, calls, strict=True)]
 
     def usual(self, call: Call) -> Result:
         if call.module == "topology_info":
-            address = f"10.19.0.{call.host[4:].lstrip('0')}"
-            rails = [{**RAIL, "address": address}]
+            rails = [{**RAIL, "address": f"10.19.0.{int(call.host[4:])}"}]
             return {**Plan().result(), "rail_info": {**INFO["rail_info"], "rails": rails}, "busy": []}
         sessions = [{"session": one, "results": []} for one in call.arguments.get("sessions", ())]
         return {**measured(), "passed": [], "sessions": sessions}
