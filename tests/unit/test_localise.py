@@ -98,13 +98,6 @@ def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
     assert (search.of_state(ACCUSED), search.items["x"].failed) == (["x"], ["a", "b", "a"])
 
 
-@pytest.mark.parametrize(("nodes", "most"), [(512, 260), (513, 261)])
-def test_one_fault_of_512_takes_three_rounds_and_an_odd_node_one_test_more(nodes: int, most: int) -> None:
-    search = searched(Cluster(nodes, [Fault("slow node", "n0100")], noise=False))
-    assert (search.rounds[PAIR] <= 3, search.tests[PAIR] <= most) == (True, True)
-    assert search.pairs.of_state(ACCUSED) == ["n0100"]
-
-
 def node(host: str, **more: Any) -> Node:
     return Node(host, **{"rails": (0, 1), "alone": 480.0, "alone_bar": 440.0, **more})
 

@@ -51,12 +51,6 @@ def test_a_test_is_started_with(name: str) -> None:
     goldens.check("perftest_commands", name, [" ".join(argv) for argv in argvs])
 
 
-def test_a_server_names_no_peer_and_waits_on_the_same_port() -> None:
-    for test in perftest.TESTS:
-        server, client = (perftest.argv(end, PORT, test, OPTIONS) for end in (SERVER, CLIENT))
-        assert (*server, "10.19.0.2") == client
-
-
 def test_no_two_programs_of_a_host_share_a_port() -> None:
     words = [
         perftest.argv(replace(SERVER, rail=rail), PORT, test, OPTIONS) for rail in range(16) for test in perftest.TESTS

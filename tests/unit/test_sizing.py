@@ -69,11 +69,6 @@ def test_a_node_of_eight_ndr_nics_is_not_healthy_at_40() -> None:
     assert not any("links allow" in note for note in found.notes)
 
 
-def test_a_gigabyte_over_64_ranks_is_197_gigabytes_sent_by_each() -> None:
-    (one,) = traffic(Training(parameters=500_000_000, data=64), 8)
-    assert one.gpu_bytes == pytest.approx(1.97e9, rel=0.001)
-
-
 # -- formulas --------------------------------------------------------------------------------------------------------
 
 
