@@ -21,34 +21,7 @@ from tests.trees import tool
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
 NODES = ("node01", "node02", "node03")
-CONF = """\
-ClusterName=busbar
-SlurmctldHost={controller}
-SlurmctldPort={port}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={top}/munge/socket
-CredType=cred/munge
-StateSaveLocation={top}/state
-SlurmdSpoolDir={top}/%n
-SlurmctldPidFile={top}/slurmctld.pid
-SlurmdPidFile={top}/%n.pid
-SlurmctldLogFile={top}/slurmctld.log
-SlurmdLogFile={top}/%n.log
-# pgid looks only after 1, 2 and 4 s whether what was killed is gone.
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SlurmdParameters=config_overrides
-MessageTimeout=5
-SlurmdTimeout=15
-SchedulerParameters=sched_interval=1
-PartitionName=main Nodes=ALL Default=YES State=UP
-# Where jobs may share a node; named after main, which a choice between equals begins with.
-PartitionName=shared Nodes=ALL State=UP OverSubscribe=YES
-"""
+CONF = (ROOT / "tests/slurm/slurm.conf").read_text()
 
 
 def ansibles_environment(home: Path) -> dict[str, str]:

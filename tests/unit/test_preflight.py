@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,11 @@ JOBS: dict[str, tuple[int, dict[str, Any], float]] = {
 }
 
 
-def simulated(name: str, site: sites.Site, say: Callable[[str], None] = str) -> tuple[Preflight, Nodes, Outcome]:
+def simulated(name: str, site: sites.Site, said: list[str] | None = None) -> tuple[Preflight, Nodes, Outcome]:
     count, more, limit = JOBS[name]
     nodes = Nodes(names(count), **more)
     of = sites.relative(8, None, "/opt/nccl-tests") if name.startswith("relative") else site
-    run = Preflight(nodes.names, {}, of, nodes, limit, ("gate",), say, nodes.clock)
+    run = Preflight(nodes.names, {}, of, nodes, limit, ("gate",), ([] if said is None else said).append, nodes.clock)
     return run, nodes, run.run()
 
 
@@ -156,7 +156,7 @@ def test_what_is_printed_of_jobs(site: sites.Site, capsys: pytest.CaptureFixture
 
 def test_a_gate_without_a_verdict_is_told_and_counts_for_nothing(site: sites.Site) -> None:
     lines: list[str] = []
-    simulated("gate without a verdict", site, lines.append)
+    simulated("gate without a verdict", site, lines)
     assert any("no verdict on node[01-04]: GPU 3 lost" in line for line in lines)
 
 

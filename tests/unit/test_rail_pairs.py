@@ -15,10 +15,10 @@ from tests.unit.test_result_schema import RAIL, RAIL_INFO
 
 
 def candidate(number: int, rails: int = 2, kind: str = "hgx-h200 ethernet") -> Candidate:
-    found = [
-        RailInfo(**{**RAIL, "number": rail, "pci": f"0000:1{rail}:00.0", "address": f"10.{16 + rail}.0.{number}"})
-        for rail in range(rails)
-    ]
+    found = []
+    for rail in range(rails):
+        values: dict[str, Any] = {**RAIL, "number": rail, "pci": f"0000:1{rail}:00.0"}
+        found.append(RailInfo(**{**values, "address": f"10.{16 + rail}.0.{number}"}))
     name = f"node{number:02d}"
     return Candidate(name, kind, HostInfo("X", "mlx5_core 1", tuple(found), {}), f"{name}.example.org")
 

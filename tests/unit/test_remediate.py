@@ -558,9 +558,9 @@ def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> No
     def pair(number: int, hosts: str, figure: float | None, outcome: str) -> localise_record.MeasuredTest:
         return replace(sample.PAIR, number=number, hosts=tuple(hosts), figure=figure, outcome=outcome)
 
-    tests = (pair(1, "ab", 46.3, "fail"), pair(2, "ac", 95.2, "pass"), pair(2, "bd", None, "silent"))
-    tests += (pair(3, "bc", 46.1, "fail"),)
-    record = replace(sample.RECORD, nodes=tuple(map(Node, "abcd")), tests=tests, findings=())
+    tests = [pair(1, "ab", 46.3, "fail"), pair(2, "ac", 95.2, "pass"), pair(2, "bd", None, "silent")]
+    tests.append(pair(3, "bc", 46.1, "fail"))
+    record = replace(sample.RECORD, nodes=tuple(map(Node, "abcd")), tests=tuple(tests), findings=())
     figures = [proof.figure_between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
     assert proof.figure_between(None, "a") is None
