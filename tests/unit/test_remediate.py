@@ -569,6 +569,6 @@ def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> No
 @pytest.mark.parametrize(("said", "boot_id"), [("b1", "b1"), ("", ""), (None, ""), ("b1\nb2", "")])
 def test_the_boot_is_the_one_that_the_audit_read(said: str | None, boot_id: str) -> None:
     """None: of an older module."""
-    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], "boot_id": said}
-    node_health = {name: value for name, value in node_health.items() if value is not None}
+    node_health: dict[str, Any] = {"findings": [], "passed": [], "devices": [], "ports": []}
+    node_health |= {} if said is None else {"boot_id": said}
     assert plan.current_result({"roles": json.dumps({"node_health": node_health})}).boot_id == boot_id
