@@ -146,11 +146,20 @@ OF_RATE = "15 us or less, as Ethernet of 400 Gb/s has it (perftest_latency is no
 
 
 @pytest.mark.parametrize(
-    ("most", "state", "want"),
-    [(0, "ok", "a result"), (9.5, "ok", "9.5 us or less"), (9, "drift", "9 us or less"), (None, "ok", OF_RATE)],
+    ("figure", "most", "state", "want"),
+    [
+        (9.5, 0, "ok", "a result"),
+        (9.5, 9.5, "ok", "9.5 us or less"),
+        (9.5, 9, "drift", "9 us or less"),
+        (9.5, None, "ok", OF_RATE),
+        (None, 0, "unknown", "a result"),
+    ],
 )
-def test_without_a_bar_a_latency_only_has_to_be_there(most: float | None, state: str, want: str) -> None:
-    [finding] = perftest.judge(CLIENT, [Result("lat", "ib_write_lat", 9.5)], Bar(0.9, most))
+def test_without_a_bar_a_latency_only_has_to_be_there(
+    figure: float | None, most: float | None, state: str, want: str
+) -> None:
+    one = Result("lat", "ib_write_lat", figure, reason="x", fix="y")
+    [finding] = perftest.judge(CLIENT, [one], Bar(0.9, most))
     assert (finding.state, finding.want) == (state, want)
 
 
