@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
+from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, localise
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
@@ -29,22 +30,15 @@ FACTS: dict[str, Any] = {
 }
 PERF: dict[str, Any] = {
     **ANSWER,
-    "measured": {},
+    **{name: {} for name in ("measured", "transport", "rails", "ranks")},
+    **{name: [] for name in ("repeats", "statistics", "changed_since")},
+    **dict.fromkeys(("nccl_version", "run_directory", "record"), ""),
     "finished_at": 1.0,
     "simulated": True,
-    "repeats": [],
-    "statistics": [],
-    "transport": {},
-    "rails": {},
-    "ranks": {},
-    "nccl_version": "",
     "stored": False,
     "due": "always",
-    "changed_since": [],
-    "run_directory": "",
-    "record": "",
 }
-RUN = {
+RUN: dict[str, Any] = {
     "name": "all_reduce-8G",
     "subject": "all_reduce 8 ranks 8G",
     "collective": "all_reduce",
@@ -63,12 +57,7 @@ RUN = {
 
 def variables(**given: Any) -> dict[str, Any]:
     """Return what a run has registered for a host. given: values of the inventory."""
-    values = {
-        "busbar_platform": "hgx-h100",
-        "busbar_fabric": "infiniband",
-        "nccl_benchmark_scope": "cluster",
-        **given,
-    }
+    values = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "nccl_benchmark_scope": "cluster", **given}
     profile = yaml.safe_load((ROOT / "profiles" / "hgx-h100.yml").read_text())
     wanted = {"values": intent.read(values), "profile": profile, "profile_name": "hgx-h100"}
     return {"busbar_intent": wanted, "inventory_dir": str(ROOT)}
@@ -86,21 +75,15 @@ def kind_of(call: Call) -> str:
 
 def rails_of(number: int) -> dict[str, Any]:
     """Return the rails of a node, as topology_info does."""
+    all_rails: dict[str, Any] = {"netdev": "", "link_layer": "InfiniBand", "rate_gbps": 400, "mtu": 4096}
+    all_rails |= {**dict.fromkeys(("firmware", "psid", "qos")), "gpu": "", "gpu_index": 0}
     rails = [
         {
             "number": rail,
             "pci": f"0000:{16 + rail:02x}:00.0",
             "device": f"mlx5_{rail}",
-            "netdev": "",
-            "link_layer": "InfiniBand",
-            "rate_gbps": 400,
             "address": f"10.{rail}.{number // 250}.{number % 250 + 1}",
-            "mtu": 4096,
-            "firmware": None,
-            "psid": None,
-            "qos": None,
-            "gpu": "",
-            "gpu_index": 0,
+            **all_rails,
         }
         for rail in range(8)
     ]
@@ -198,9 +181,8 @@ class Nodes:
         for session in call.arguments["sessions"]:
             # 0.9 is of the payload in packets of 4,096 bytes: 397.5 Gb/s.
             figure = (figures.get((session["rail"], call.host, both)) or 0) / RAIL * 397.5
-            result = {"test": "bw", "command": "ib_write_bw", "figure": figure, "mtu": 4096, "reason": "", "fix": ""}
-            result.update(rc=0, memory="host", simulated=True)
-            sessions.append({"session": dict(session), "results": [result], "moved": {}, "meaning": []})
+            result = perftest.Result("bw", "ib_write_bw", figure, 4096, rc=0, memory="host", simulated=True)
+            sessions.append({"session": dict(session), "results": [asdict(result)], "moved": {}, "meaning": []})
         return {**ANSWER, "sessions": sessions, "finished_at": 1.0, "simulated": True}
 
 

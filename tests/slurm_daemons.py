@@ -12,42 +12,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.debian import PLACES
 from tests.trees import tool
 
+ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "squeue": "slurm-client"}
 NODES = ("node01", "node02", "node03")
-CONF = """\
-ClusterName=busbar
-SlurmctldHost={controller}
-SlurmctldPort={port}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={top}/munge/socket
-CredType=cred/munge
-StateSaveLocation={top}/state
-SlurmdSpoolDir={top}/%n
-SlurmctldPidFile={top}/slurmctld.pid
-SlurmdPidFile={top}/%n.pid
-SlurmctldLogFile={top}/slurmctld.log
-SlurmdLogFile={top}/%n.log
-# pgid looks only after 1, 2 and 4 s whether what was killed is gone.
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SelectType=select/cons_tres
-SlurmdParameters=config_overrides
-MessageTimeout=5
-SlurmdTimeout=15
-SchedulerParameters=sched_interval=1
-PartitionName=main Nodes=ALL Default=YES State=UP
-# Where jobs may share a node; named after main, which a choice between equals begins with.
-PartitionName=shared Nodes=ALL State=UP OverSubscribe=YES
-"""
+CONF = (ROOT / "tests/slurm/slurm.conf").read_text()
 
 
 def ansibles_environment(home: Path) -> dict[str, str]:
@@ -56,8 +30,13 @@ def ansibles_environment(home: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
-        "ANSIBLE_CONFIG": str(Path(__file__).resolve().parent.parent / "ansible.cfg"),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     }
+
+
+def ended(argv: Sequence[str], environment: Mapping[str, str], folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """What a command of this checkout has printed, once it has ended."""
+    return subprocess.run(argv, env=environment, cwd=folder, capture_output=True, text=True, timeout=3600, check=False)
 
 
 def wait(for_what: str, ready: Callable[[], object], seconds: float = 600) -> None:

@@ -29,8 +29,11 @@ CONFIG = "Port {port}\nListenAddress 127.0.0.1\n" + BY_KEY
 
 
 @contextlib.contextmanager
-def sshd(top: Path) -> Iterator[dict[str, Any]]:
-    """The variables of a host that is reached by it. top/known_hosts is empty: nobody has seen its key."""
+def sshd(top: Path, more: str = "") -> Iterator[dict[str, Any]]:
+    """The variables of a host that is reached by it. top/known_hosts is empty: nobody has seen its key.
+
+    more: lines of sshd_config.
+    """
     lacking = debian.install({"sshd": "openssh-server", "ssh": "openssh-client"})
     assert not lacking, lacking
     with socket.socket() as free:
@@ -39,7 +42,7 @@ def sshd(top: Path) -> Iterator[dict[str, Any]]:
     for name in ("host_key", "id"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", top / name], check=True)
     (top / "known_hosts").write_text("")
-    (top / "sshd_config").write_text(CONFIG.format(top=top, port=port))
+    (top / "sshd_config").write_text(CONFIG.format(top=top, port=port) + more)
     Path("/run/sshd").mkdir(exist_ok=True)
     server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", top / "sshd_config"], stderr=subprocess.DEVNULL)
     try:

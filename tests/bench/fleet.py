@@ -13,8 +13,6 @@ import contextlib
 import getpass
 import json
 import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -33,13 +31,10 @@ from tests.trees import tool
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / ".cache" / "bench"
-SSHD = "/usr/sbin/sshd"
 PYTHON = "/usr/bin/python3"
 # The one of the lab's nodes that has more to say.
 NODE = "node02"
-SSHD_CONFIG = (
-    sshd.CONFIG
-    + """\
+SSHD_CONFIG = """\
 MaxStartups 2000
 PerSourceMaxStartups none
 LogLevel ERROR
@@ -47,7 +42,6 @@ Subsystem sftp internal-sftp
 # No user's own shell start, which costs more than the login.
 SetEnv HOME={top}/home
 """
-)
 SSH_CONFIG = """\
 Host gpu*
   HostName 127.0.0.1
@@ -214,26 +208,14 @@ def fleet(top: Path, most: int) -> Iterator[Fleet]:
         "LC_ALL": "C.UTF-8",
     }
     (top / "home").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    made = Fleet(top, port, most, environment)
-    _prepare_tree(made)
-    for name in ("host_key", "id"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", top / name], check=True)
-    key = " ".join((top / "host_key.pub").read_text().split()[:2])
-    # pyinfra knows no HostKeyAlias.
-    lines = [f"{name} {key}\n" for name in (*names(most), f"[127.0.0.1]:{port}")]
-    (top / "known_hosts").write_text("".join(lines))
-    (top / "sshd_config").write_text(SSHD_CONFIG.format(top=top, port=port))
-    Path("/run/sshd").mkdir(exist_ok=True)
-    server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(top / "sshd_config")], start_new_session=True)
-    try:
-        _wait_for(port)
+    with sshd.sshd(top, SSHD_CONFIG.format(top=top)) as host:
+        made = Fleet(top, host["ansible_port"], most, environment)
+        _prepare_tree(made)
+        key = " ".join((top / "host_key.pub").read_text().split()[:2])
+        # pyinfra knows no HostKeyAlias.
+        lines = [f"{name} {key}\n" for name in (*names(most), f"[127.0.0.1]:{made.port}")]
+        (top / "known_hosts").write_text("".join(lines))
         yield made
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
 
 
 def _prepare_tree(made: Fleet) -> None:
@@ -245,16 +227,6 @@ def _prepare_tree(made: Fleet) -> None:
     script = (made.top / "script.py").read_text()
     done = subprocess.run([PYTHON, "-I", "-S", "-"], input=script, capture_output=True, text=True, check=True)
     (made.top / "answer.json").write_text(done.stdout)
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        with contextlib.suppress(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), 5).close()
-            return
-        assert time.monotonic() < deadline, "sshd does not listen after 20 s"
-        time.sleep(0.05)
 
 
 def install_peers() -> dict[str, Path]:

@@ -43,17 +43,9 @@ def by_hand(site: Site, gpus: int) -> float:
 
 
 def through_the_suite(site: Site, gpus: int) -> float:
-    result = site.module(
-        "nccl_perf",
-        binary=BINARY,
-        gpus=gpus,
-        ranks=gpus,
-        min_bytes="8G",
-        max_bytes="8G",
-        environment={"NCCL_NVLS_ENABLE": "0"},
-        result_directory=str(site.folder / "bench"),
-    )
-    return float(result["busbw"])
+    given = {"gpus": gpus, "ranks": gpus, "min_bytes": "8G", "max_bytes": "8G"}
+    given |= {"environment": {"NCCL_NVLS_ENABLE": "0"}, "result_directory": str(site.folder / "bench")}
+    return float(site.module("nccl_perf", binary=BINARY, **given)["busbw"])
 
 
 def test_the_suite_adds_nothing(site: Site, show: Show) -> None:

@@ -76,13 +76,7 @@ class Job:
         **more: Any,
     ) -> None:
         """out: a new folder that the nodes share.   root: of the nodes' hardware.   more: of the launch."""
-        given: dict[str, Any] = {
-            "kind": kind,
-            "hosts": [node.name for node in nodes],
-            "per_node": per_node,
-            "python": sys.executable,
-        }
-        self.launch = launch.wanted({**given, **more})
+        self.launch = launch.wanted({**asked(nodes, kind, per_node), **more})
         self.out = out
         self.out.mkdir()
         path = debian.PLACES
@@ -100,12 +94,15 @@ class Job:
         self.head.wait(600)
         ended = (self.out / "ended").read_text()
         rc, ending, _left = json.loads(ended) if ended else (None, "killed", [])
-        out, said = (
-            path.read_text(errors="replace") if path.exists() else ""
-            for path in (self.out / "stdout", self.out / "stderr")
-        )
+        paths = (self.out / "stdout", self.out / "stderr")
+        out, said = (path.read_text(errors="replace") if path.exists() else "" for path in paths)
         views, text = rank_guard.parse(out)
         return Done(rc, ending, views, text, said, self.launch)
+
+
+def asked(nodes: Sequence[Node], kind: str, per_node: int) -> dict[str, Any]:
+    """How a launcher is asked for a job over all these nodes."""
+    return {"kind": kind, "hosts": [node.name for node in nodes], "per_node": per_node, "python": sys.executable}
 
 
 def run(nodes: Sequence[Node], kind: str, program: Sequence[str], out: Path, **more: Any) -> Done:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_recor
 
 from tests import debian
 from tests.conftest import ANSIBLES_OUTPUT
+from tests.slurm_daemons import ended
 from tests.trees import tool
 
 from .simulated import HARDWARE, ROOT, Simulated
@@ -29,14 +29,15 @@ SUITE = Path(__file__).resolve().parent.parent.parent
 # Two GPUs and two rails of each node: eight ranks a node take four times as long.
 GPUS = 2
 PROFILE, ALL_GPUS = "two-rails", "two-rails-of-eight"
-BAR = {
-    "scope": "node",
-    "collective": "all_reduce",
-    "size": "8G",
-    "nvls": True,
-    "busbw": 340,
-    "healthy": 360,
-    "source": "simulated",
+BAR: dict[str, Any] = {"scope": "node", "collective": "all_reduce", "nvls": True, "source": "simulated"}
+BAR |= {"size": "8G", "busbw": 340, "healthy": 360}
+BENCHMARK = {
+    "busbar_platform": PROFILE,
+    "busbar_hardware_root": HARDWARE,
+    "busbar_system_root": ROOT,
+    "nccl_benchmark_min_bytes": "4G",
+    "nccl_benchmark_iterations": 5,
+    "nccl_benchmark_repeats": 1,
 }
 OWN_RESULTS = """\
 mkdir -p /var/lib/busbar {root}/own
@@ -131,17 +132,12 @@ def inventory(simulated: Simulated, tmp_path: Path, platform: str) -> Path:
     # Which of the eight NICs it is, since not all of the GPUs beside them are the profile's.
     put_profile(folder, BAR, platform, [simulated.machines[0].rail(number).address for number in range(GPUS)])
     values = {
-        "busbar_platform": PROFILE,
+        **BENCHMARK,
         "busbar_fabric": "infiniband",
-        "busbar_hardware_root": HARDWARE,
-        "busbar_system_root": ROOT,
         "nccl_tests_path": str(programs),
         "nccl_benchmark_results_path": str(tmp_path / "results"),
         "nccl_benchmark_collectives": ["all_reduce"],
-        "nccl_benchmark_min_bytes": "4G",
-        "nccl_benchmark_iterations": 5,
         "nccl_benchmark_timeout": 100,
-        "nccl_benchmark_repeats": 1,
         # The tests have another HOME than the user database says.
         "ansible_async_dir": str(tmp_path / "async"),
     }
@@ -163,9 +159,7 @@ def player(site: Path, tmp_path: Path) -> Callable[..., Run]:
         given = {"busbar_findings_path": str(path), **values}
         argv = ["ansible-playbook", str(SUITE / f"playbooks/{playbook}.yml"), "-i", str(site)]
         argv += ["-e", json.dumps(given), *arguments]
-        done = subprocess.run(
-            argv, cwd=SUITE, env=environment(tmp_path), capture_output=True, text=True, timeout=900, check=False
-        )
+        done = ended(argv, environment(tmp_path))
         told = json.loads(path.read_text())["hosts"] if path.exists() else {}
         roots = {
             host: [(f["check"], f["state"], f["have"]) for f in one["findings"] if f["because"] is None]

@@ -126,14 +126,3 @@ class Simulated:
             }
             found.append({name: sent for name, sent in counts.items() if sent})
         return found
-
-    def words(self, launcher: str, per_node: int, variables: Mapping[str, str]) -> list[str]:
-        """What starts a program on all nodes, by hand."""
-        names, count = [node.name for node in self.nodes], len(self.nodes) * per_node
-        if launcher == "srun":
-            export = ",".join(["PATH", *variables])
-            words = ["srun", "--mpi=pmix", f"--nodes={len(names)}", f"--ntasks={count}", f"--export={export}"]
-            return [*words, f"--ntasks-per-node={per_node}", "--exclusive", "--mem=0", "--input=none", "--wait=5"]
-        hosts = ",".join(f"{name}:{per_node}" for name in names)
-        words = ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_no_tree_spawn", "1", "-H", hosts, "-np", str(count)]
-        return [*words, "--map-by", f"ppr:{per_node}:node", *(word for name in variables for word in ("-x", name))]

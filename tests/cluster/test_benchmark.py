@@ -42,18 +42,13 @@ def kept(simulated: Simulated) -> dict[str, Any]:
 def test_a_healthy_cluster_is_measured_whole_and_in_parts(simulated: Simulated, benchmark: Callable[..., Run]) -> None:
     done = benchmark(nccl_benchmark_scope="cluster", nccl_benchmark_launcher="srun")
     assert done.rc == 0, done.out
-    assert [(job.ranks, job.what) for job in done.record.jobs] == [
-        (4 * GPUS, ""),
-        (4 * GPUS, "DDP bucket of 25 MiB"),
-        (GPUS, ""),
-        (2 * GPUS, ""),
-    ]
+    jobs = [(4 * GPUS, ""), (4 * GPUS, "DDP bucket of 25 MiB"), (GPUS, ""), (2 * GPUS, "")]
+    assert [(job.ranks, job.what) for job in done.record.jobs] == jobs
     assert done.record.simulated
     assert [one.nodes for one in done.record.scaling if one.efficiency is not None] == [2, 4]
     assert all(job.transport["proven"] for job in done.record.jobs if len(job.hosts) > 1)
-    assert {name: of_node["cluster"]["state"] for name, of_node in kept(simulated).items()} == dict.fromkeys(
-        [node.name for node in simulated.nodes], "ok"
-    )
+    states = {name: of_node["cluster"]["state"] for name, of_node in kept(simulated).items()}
+    assert states == {node.name: "ok" for node in simulated.nodes}
 
 
 def test_a_slow_rail_is_found_by_itself_told_to_its_pair_and_stays_told(
@@ -64,11 +59,9 @@ def test_a_slow_rail_is_found_by_itself_told_to_its_pair_and_stays_told(
         done = benchmark(**wanted)
     assert done.rc == 2, done.out
     slow = f"rail {RAIL} node02+node03"
-    assert {job.name.partition("8G ")[2]: bool(job.states) for job in done.record.jobs} == {
-        f"rail {rail} {pair}": f"rail {rail} {pair}" == slow
-        for rail in range(GPUS)
-        for pair in ("node01+node04", "node02+node03")
-    }
+    jobs = [f"rail {rail} {pair}" for rail in range(GPUS) for pair in ("node01+node04", "node02+node03")]
+    states = {job.name.partition("8G ")[2]: bool(job.states) for job in done.record.jobs}
+    assert states == {name: name == slow for name in jobs}
     hosts = [of_host for job in done.record.jobs for of_host in job.transport["hosts"].values()]
     used = {device for of_host in hosts for device in of_host["devices"]}
     assert used == {simulated.machines[0].rail(rail).name for rail in range(GPUS)}
@@ -93,9 +86,8 @@ def test_an_odd_node_meets_a_partner_and_a_busy_one_is_named(
     assert done.rc == 2
     assert "2 jobs in 2 rounds would be run over 3 nodes (node[01,03-04])" in done.out
     assert "left out: node02: busy: process python" in done.out
-    assert {host: told[0][1:] for host, told in done.findings.items()} == dict.fromkeys(
-        [node.name for node in simulated.nodes], ("unknown", "never measured")
-    )
+    never = {node.name: ("unknown", "never measured") for node in simulated.nodes}
+    assert {host: told[0][1:] for host, told in done.findings.items()} == never
     assert not any(kept(simulated).values())
     done = benchmark(**wanted)
     assert done.rc == 2, done.out

@@ -18,6 +18,7 @@ from lab.cluster_faults import CATALOGUE, ClusterFault
 from tests import debian, series
 from tests.trees import tool
 
+from .jobs import asked
 from .simulated import HARDWARE, Simulated
 
 # Two GPUs a node: two rails of 48 GB/s, of which published runs reach 99 %; a bar for clusters is 0.85 of that.
@@ -35,12 +36,11 @@ def start(simulated: Simulated, tmp_path: Path, kind: str, alone: bool = False, 
     """The module nccl_perf on the first node, of a run over all of them."""
     # Tools are looked for below the system root. By a link mpirun would look for its daemon beside the link.
     tool(tmp_path, f"usr/bin/{kind}", f'exec {shutil.which(kind, path=debian.PLACES)} "$@"')
-    names = [node.name for node in simulated.nodes]
     given = {
         "binary": simulated.program("all_reduce", alone=alone),
         "collective": "all_reduce",
-        "launch": {"kind": kind, "hosts": names, "per_node": PER_NODE, "python": sys.executable},
-        "ranks": PER_NODE * len(names),
+        "launch": asked(simulated.nodes, kind, PER_NODE),
+        "ranks": PER_NODE * len(simulated.nodes),
         "min_bytes": "512M",
         "max_bytes": "8G",
         "step_factor": 16,

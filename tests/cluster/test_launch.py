@@ -61,10 +61,8 @@ def test_one_job_is_one_job_each_rank_on_its_gpu(nodes: Cluster, tmp_path: Path,
     go = tmp_path / "go"
     program = [sys.executable, "-c", WAITING, str(go)]
     job = Job(nodes.nodes, kind, program, tmp_path / "job", environment={"NCCL_X": SECRET}, root=str(hardware))
-    wait(
-        "the ranks",
-        lambda: (tmp_path / "job/stdout").exists() and (tmp_path / "job/stdout").read_text().count("begin") == 8,
-    )
+    out = tmp_path / "job/stdout"
+    wait("the ranks", lambda: out.exists() and out.read_text().count("begin") == 8)
     # Environment and command line of a process are for different eyes.
     assert not [words for words in processes(nodes).values() if SECRET in " ".join(words)]
     go.touch()

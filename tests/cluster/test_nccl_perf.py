@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from tests import series, slurm_daemons
 from tests.trees import tool
 
+from .jobs import asked
 from .simulated import Simulated
 from .test_faults import CODE, PER_NODE, ended, measure, roots, start
 
@@ -64,13 +64,7 @@ def test_what_is_no_proof_is_never_ok(
 
 @pytest.mark.long
 def test_a_rank_that_fails_is_seen_where_the_launcher_passes_over_it(simulated: Simulated, tmp_path: Path) -> None:
-    job = {
-        "kind": "mpirun",
-        "hosts": [node.name for node in simulated.nodes],
-        "per_node": PER_NODE,
-        "python": sys.executable,
-        "options": ["--mca", "orte_abort_on_non_zero_status", "0"],
-    }
+    job = {**asked(simulated.nodes, "mpirun", PER_NODE), "options": ["--mca", "orte_abort_on_non_zero_status", "0"]}
     binary = program(simulated, tmp_path, '[ $rank != 2 ] || { "$program" "$@"; exit 3; }')
     assert roots(measure(simulated, tmp_path, "mpirun", binary=binary, launch=job)) == {"nccl_perf.ran": "drift"}
 
@@ -87,10 +81,7 @@ def test_a_run_that_hangs_is_ended_everywhere(simulated: Simulated, tmp_path: Pa
     assert time.monotonic() - started < 100
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "victim"),
-    series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")),
-)
+@pytest.mark.parametrize(("kind", "where", "victim"), series.first(("srun", 0, "module"), ("mpirun", 2, "rank guard")))
 def test_what_is_killed_is_never_ok_and_leaves_nothing(
     simulated: Simulated, tmp_path: Path, kind: str, where: int, victim: str
 ) -> None:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
 
 import pytest
@@ -98,39 +96,3 @@ def test_a_partner_that_dies_in_the_middle_leaves_an_error_and_no_figure(simulat
     assert "the other end gave up" in perftest_errors.reason(forsaken)[0]
     ((client, _),) = said(simulated, (0, 2))
     assert perftest.parse(BANDWIDTH, client)[0] == pytest.approx(WHOLE, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("fault", "hosts", "slow"),
-    series.first(
-        ("slow-uplink", (2, 1), True),
-        ("slow-uplink", (2, 3), False),
-        ("acs-redirect", (2, 1), True),
-        ("slow-rank", (2, 1), True),
-    ),
-)
-def test_pairs_are_as_fast_as_two_rails_unless_something_is_wrong(
-    simulated: Simulated, tmp_path: Path, fault: str, hosts: tuple[int, int], slow: bool
-) -> None:
-    """Two GPUs of each node."""
-    names = ",".join(f"{simulated.nodes[place].name}:2" for place in hosts)
-    words = ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_no_tree_spawn", "1", "-H", names, "-np", "4"]
-    path = tmp_path / "result.json"
-    words += ["-x", "NCCL_ALGO", simulated.program("all_reduce"), "-b", "4G", "-e", "4G", "-J", str(path)]
-    with simulated.broken(fault):
-        done = simulated.nodes[hosts[0]].run(words, {"NCCL_ALGO": "Ring"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    (row,) = json.loads(path.read_text())["results"]
-    assert (row["out_of_place"]["bus_bw"] < 0.85 * 95) == slow
-
-
-def test_the_gpus_of_a_node_in_pairs_name_the_slow_one(simulated: Simulated) -> None:
-    node = simulated.nodes[2]
-    found = {}
-    with simulated.broken("slow-rank"):
-        for pair in ("0,1", "2,3", "1,2"):
-            words = [simulated.program("all_reduce", alone=True), "-b", "4G", "-e", "4G", "-g", "2"]
-            done = node.run(words, {"CUDA_VISIBLE_DEVICES": pair})
-            cells = next(line for line in done.stdout.splitlines() if line.split()[:1] == [str(4 << 30)]).split()
-            found[pair] = float(cells[7])
-    assert {pair for pair, busbw in found.items() if busbw < 0.9 * found["2,3"]} == {"0,1", "1,2"}

@@ -21,8 +21,9 @@ from lab.machine import Machine, to_dict
 from lab.store import NO_KEY
 from tests import debian
 from tests.cluster.nodes import Cluster, Node
-from tests.cluster.playing import BAR, GPUS, OWN_RESULTS, PROFILE, SUITE, built, environment, put_profile
+from tests.cluster.playing import BAR, BENCHMARK, GPUS, OWN_RESULTS, SUITE, built, environment, put_profile
 from tests.cluster.simulated import HARDWARE, ROOT, Simulated
+from tests.slurm_daemons import ended
 from tests.trees import tool
 
 # On the node itself, so that what is written there names its own paths.
@@ -114,9 +115,7 @@ class Site:
         """The inventory. hosts: of the nodes; all where none is named.   more: variables of all of them."""
         values = {
             **self.simulated.machines[0].site,
-            "busbar_platform": PROFILE,
-            "busbar_hardware_root": HARDWARE,
-            "busbar_system_root": ROOT,
+            **BENCHMARK,
             "busbar_nccl_version": "2.28.9",
             "busbar_drain": "slurm",
             "busbar_max_disruption": "link",
@@ -128,10 +127,7 @@ class Site:
             "nccl_tests_commit": "",
             "nccl_benchmark_results_path": str(self.results),
             "nccl_benchmark_collectives": [],
-            "nccl_benchmark_min_bytes": "4G",
-            "nccl_benchmark_iterations": 5,
             "nccl_benchmark_timeout": 300,
-            "nccl_benchmark_repeats": 1,
             # The tests have another HOME than the user database says.
             "ansible_async_dir": str(self.folder / "async"),
             **more,
@@ -145,9 +141,7 @@ class Site:
         (self.inventory / "hosts.yml").write_text(yaml.safe_dump({"gpu_nodes": {"hosts": found, "vars": values}}))
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            argv, cwd=SUITE, env=environment(self.folder), capture_output=True, text=True, timeout=3600, check=False
-        )
+        done = ended(argv, environment(self.folder))
         print(done.stdout, done.stderr, sep="\n")
         return done
 

@@ -25,10 +25,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import slurm_audit, 
 from lab import store
 from tests.drift.conftest import argv, environment, hosts_of, write_inventory
 from tests.processes import marked
-from tests.slurm_daemons import NODES, Slurm, wait
+from tests.slurm_daemons import NODES, ROOT, Slurm, ended, wait
 from tests.trees import tool
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "ansible_run_tags": ["host_limits"]}
 Asked = dict[str, dict[str, Any]]
 Ask = Callable[..., Asked]
@@ -212,10 +211,16 @@ def drift(slurm: Slurm, inventory: Path, tmp_path: Path, *more: str) -> dict[str
     out = tmp_path / "report.json"
     words = argv("drift", "-i", str(inventory), "--json", str(out), "--history", str(tmp_path / "h.sqlite"), *more)
     given = {**environment(tmp_path), "SLURM_CONF": slurm.environment["SLURM_CONF"]}
-    done = subprocess.run(words, env=given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = ended(words, given, tmp_path)
     assert done.returncode in (0, 2, 3), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(out.read_text())["hosts"]
     return found
+
+
+def own(host: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Without what comes of a comparison of all hosts that have answered."""
+    found = [one for one in host["findings"] if not one["check"].startswith("consistency.")]
+    return {one["id"]: (one["want"], one["have"]) for one in found}
 
 
 def test_it_finds_what_a_connection_finds(slurm: Slurm, fleet: Path, tmp_path: Path) -> None:
@@ -224,17 +229,8 @@ def test_it_finds_what_a_connection_finds(slurm: Slurm, fleet: Path, tmp_path: P
     by_connection = drift(slurm, fleet, tmp_path)
     assert (by_slurm["node03"]["class"], by_connection["node03"]["class"]) == ("not_run", "drift")
     for name in ("node01", "node02"):
-        # Hosts are compared with those that have answered.
-        told = [
-            {
-                one["id"]: (one["want"], one["have"])
-                for one in by[name]["findings"]
-                if not one["check"].startswith("consistency.")
-            }
-            for by in (by_slurm, by_connection)
-        ]
-        assert told[0] == told[1]
-        assert len(told[0]) > 0
+        assert own(by_slurm[name]) == own(by_connection[name])
+        assert len(own(by_slurm[name])) > 0
 
 
 @pytest.mark.long
@@ -249,14 +245,8 @@ def test_site_asks_by_slurm_and_works_over_the_connection_on_all(slurm: Slurm, t
         words = [str(Path(sys.executable).with_name("ansible-playbook")), str(ROOT / "site.yml")]
         words += ["-i", str(lab / "inventory"), "--tags", "nccl_conf", "-e", "busbar_engine=slurm"]
         given = {**environment(tmp_path), "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-        done = subprocess.run(
-            [*words, "-e", f"busbar_findings_path={out}", *more],
-            env={**given, "SLURM_CONF": slurm.environment["SLURM_CONF"]},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        given["SLURM_CONF"] = slurm.environment["SLURM_CONF"]
+        done = ended([*words, "-e", f"busbar_findings_path={out}", *more], given, tmp_path)
         assert out.exists(), done.stdout + done.stderr
         hosts = json.loads(out.read_text())["hosts"]
         out.unlink()
@@ -290,14 +280,10 @@ def test_nothing_is_left_on_the_nodes_by_whoever_is_killed(
         words = [str(Path(sys.executable).with_name(program)), playbook, "-i", str(inventory), "--check"]
         words += ["-e", "busbar_engine=slurm"]
         given["ANSIBLE_CONFIG"] = str(ROOT / "ansible.cfg")
-    with subprocess.Popen(
-        words, env=given, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as command:
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, env=given, cwd=tmp_path, **quiet) as command:
         try:
-            wait(
-                "the tasks on the nodes",
-                lambda: len(running(str(tmp_path))) == len(NODES) or command.poll() is not None,
-            )
+            wait("the tasks", lambda: len(running(str(tmp_path))) == len(NODES) or command.poll() is not None)
             assert command.poll() is None
         finally:
             os.kill(command.pid, signal.SIGKILL)

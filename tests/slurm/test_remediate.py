@@ -29,9 +29,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_l
 
 from lab import store
 from tests import processes
-from tests.slurm_daemons import Slurm, ansibles_environment, wait
+from tests.slurm_daemons import ROOT, Slurm, ansibles_environment, wait
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 KILLS = int(os.environ.get("BUSBAR_REMEDIATE_KILLS", "3"))
 SEED = int(os.environ.get("BUSBAR_REMEDIATE_SEED", "18"))
 # Of a run that comes to its end, at the least.
@@ -71,15 +70,9 @@ class Site:
         argv = [str(Path(sys.executable).with_name("ansible-playbook")), str(ROOT / "playbooks/remediate.yml")]
         environment = {**ansibles_environment(self.top), MARK: str(self.top)}
         (self.top / "left.json").unlink(missing_ok=True)
-        with (self.top / "out").open("ab") as out:
-            return subprocess.Popen(
-                [*argv, "-i", str(self.lab / "inventory"), "-e", json.dumps(given), *more],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
+        argv += ["-i", str(self.lab / "inventory"), "-e", json.dumps(given), *more]
+        with (self.top / "out").open("ab") as out, open(os.devnull) as nothing:
+            return subprocess.Popen(argv, cwd=ROOT, env=environment, stdin=nothing, stdout=out, stderr=out)
 
     def run(self, *more: str, findings: bool = True) -> dict[str, Any]:
         """To its end; the findings of the node and their state."""
@@ -191,14 +184,8 @@ def quarantine(site: Site) -> None:
     before = site.lines()
     assert site.run(*QUARANTINE) == {"remediate.role": "drift", "remediate.left": "drift"}
     assert site.recorded().startswith("IDLE+DRAIN busbar: not resumed, platform.nvlinks 0000:bb:00.0 GPU5: 17 active (")
-    actions = [(one.action, one.outcome) for one in action_log.read(site.results).entries[before:]]
-    order = [
-        ("drained", "begun"),
-        ("role", "begun"),
-        ("verified", "done"),
-        ("left_drained", "begun"),
-        ("left_drained", "done"),
-    ]
+    actions = [f"{one.action} {one.outcome}" for one in action_log.read(site.results).entries[before:]]
+    order = ["drained begun", "role begun", "verified done", "left_drained begun", "left_drained done"]
     assert sorted(order, key=actions.index) == order
 
 

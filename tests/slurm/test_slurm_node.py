@@ -109,12 +109,6 @@ def test_a_node_that_is_not_in_order_stays_drained_for_that(ask: Ask, slurm: Slu
     assert slurm.node() == "IDLE"
 
 
-def test_what_was_drained_and_left_alone_is_given_back(ask: Ask, slurm: Slurm) -> None:
-    ask("drained", reason=FOR)
-    assert ask("undone")["changed"]
-    assert slurm.node() == "IDLE"
-
-
 def test_a_reason_from_outside_stays_one_line_of_plain_text(ask: Ask, slurm: Slurm) -> None:
     ask("drained", reason="a\n\"b\" State=IDLE \x1b[31m'c' [root@2026-01-01T00:00:00] x")
     # The forged signature hides what follows it, and nothing else.

@@ -10,21 +10,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar, find_bar, find_latency_bar, parse_bars
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
-PLATFORMS = (
-    "azure-nd-h100-v5",
-    "hgx-a100",
-    "hgx-b200",
-    "hgx-h100",
-    "hgx-h200",
-    "oci-bm-gpu-h100-8",
-    "gb200-nvl72",
-    "gb300-nvl72",
-)
+PROFILES = {name: profile.parse(data, name) for name, data in shipped().items()}
 G = 1 << 30
 ENTRY: dict[str, Any] = {
     "platform": "mine",
@@ -36,11 +28,9 @@ ENTRY: dict[str, Any] = {
     "healthy": 366.7,
     "source": "me",
 }
-KEYS = ("platform", "scope", "collective", "size", "source")
-
-
-def platform(name: str) -> profile.Profile:
-    return profile.parse(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()), name)
+LATENCY: dict[str, Any] = {key: ENTRY[key] for key in ("platform", "collective", "source")}
+LATENCY |= {"scope": "pair", "size": 8, "latency_us": 40}
+PAIR = {**ENTRY, "scope": "pair"}
 
 
 def test_a_bar_is_read_as_it_is_written() -> None:
@@ -71,11 +61,29 @@ def test_a_bar_is_read_as_it_is_written() -> None:
         ({"platform": []}, "platform is an empty list"),
         ({"platform": ["mine", 4]}, "platform is 4, expected text"),
         ({"platform": ["mine", "mine"]}, "there is a bar for the same run above"),
+        ({"algorithm": "SHARP"}, "SHARP is for all_reduce between nodes"),
+        ({"scope": "pair", "algorithm": "SHARP", "collective": "all_gather"}, "SHARP is for all_reduce between nodes"),
+        ({"scope": "pair", "algorithm": "Tree"}, "algorithm is 'Tree', expected Ring, SHARP"),
+        ({"scope": "pair", "latency_us": 40}, "no busbw"),
     ],
 )
 def test_a_wrong_bar_is_named_with_its_entry_and_key(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ParseError, match=f"bars.yml, entry 2.*{message}"):
         parse_bars([{**ENTRY, "size": "1G"}, {**ENTRY, **change}], "bars.yml")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nvls": False}, "a bar with latency_us has no nvls"),
+        ({"algorithm": "Ring"}, "a bar with latency_us has no nvls, no algorithm"),
+        ({"latency_us": 0}, "latency_us is .*expected microseconds above 0"),
+        ({"healthy": 41}, "the bar 40 is below what a healthy node reaches, 41"),
+    ],
+)
+def test_a_wrong_bar_of_latency_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        parse_bars([{**LATENCY, **change}], "bars.yml")
 
 
 @pytest.mark.parametrize("data", [None, {}, "x", [1], [ENTRY, ENTRY], [{}]])
@@ -102,17 +110,17 @@ def test_the_bar_is_that_of_the_largest_size_that_fits_and_the_sites_goes_first(
     assert find_bar([[small, large]], *ask, 8 * G - 1) == small
     assert find_bar([[small, large]], *ask, 1 << 20) is None
     assert find_bar([[small], [large]], *ask, 8 * G) == small
-    for other in (("yours", *ask[1:]), ("mine", True, *ask[2:]), (*ask[:3], "reduce")):
+    others = (("yours", *ask[1:]), ("mine", True, *ask[2:]), (*ask[:3], "reduce"))
+    for other in (*others, *(("mine", False, scope, "all_reduce") for scope in busbw.SCOPES if scope != "node")):
         assert find_bar([[small, large]], *other, 8 * G) is None
 
 
-@pytest.mark.parametrize("name", PLATFORMS)
+@pytest.mark.parametrize("name", PROFILES)
 @pytest.mark.parametrize("collective", busbw.COLLECTIVES)
 def test_every_platform_of_the_suite_has_a_bar_below_what_can_be_reached(name: str, collective: str) -> None:
-    of = platform(name)
-    for nvls in {False, prediction.nvls_expected(of, {})}:
+    for nvls in {False, prediction.nvls_expected(PROFILES[name], {})}:
         bar = find_bar([BARS], name, nvls, "node", collective, 8 * G)
-        predicted = prediction.predict(of, collective, nvls).busbw
+        predicted = prediction.predict(PROFILES[name], collective, nvls).busbw
         assert bar is not None, (name, nvls, collective)
         assert bar.busbw is not None
         assert predicted is not None
@@ -128,10 +136,7 @@ def test_larger_messages_have_no_lower_bar() -> None:
 
 
 def test_a_bar_of_latency_holds_up_to_its_size_and_never_stands_in_for_a_bandwidth() -> None:
-    entry = {"platform": "mine", "scope": "pair", "collective": "all_reduce", "source": "me"}
-    bars = parse_bars(
-        [{**entry, "size": 8, "latency_us": 40, "healthy": 30}, {**entry, "size": "64K", "latency_us": 90}], "bars.yml"
-    )
+    bars = parse_bars([{**LATENCY, "healthy": 30}, {**LATENCY, "size": "64K", "latency_us": 90}], "bars.yml")
     ask = ("mine", "pair", "all_reduce")
     found = [find_latency_bar([bars], *ask, size) for size in (4, 8, 9, 65536, 65537)]
     assert found == [bars[0], bars[0], bars[1], bars[1], None]
@@ -141,44 +146,13 @@ def test_a_bar_of_latency_holds_up_to_its_size_and_never_stands_in_for_a_bandwid
     assert find_latency_bar([parse_bars([{**ENTRY, "scope": "pair"}], "b")], *ask, 8) is None
 
 
-LATENCY: dict[str, Any] = {**{key: ENTRY[key] for key in KEYS}, "scope": "pair", "size": 8, "latency_us": 40}
-PAIR = {**ENTRY, "scope": "pair"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({**LATENCY, "nvls": False}, "a bar with latency_us has no nvls"),
-        ({**LATENCY, "algorithm": "Ring"}, "a bar with latency_us has no nvls, no algorithm"),
-        ({**LATENCY, "latency_us": 0}, "latency_us is .*expected microseconds above 0"),
-        ({**LATENCY, "healthy": 41}, "the bar 40 is below what a healthy node reaches, 41"),
-        ({**PAIR, "latency_us": 40}, "no busbw"),
-        ({**PAIR, "algorithm": "Tree"}, "algorithm is 'Tree', expected Ring, SHARP"),
-        ({**PAIR, "algorithm": "SHARP", "collective": "all_gather"}, "SHARP is for all_reduce between nodes"),
-        ({**ENTRY, "algorithm": "SHARP"}, "SHARP is for all_reduce between nodes"),
-    ],
-)
-def test_a_bar_has_one_figure_and_an_algorithm_that_fits(entry: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParseError, match=message):
-        parse_bars([entry], "bars.yml")
-
-
 def test_a_bar_of_an_algorithm_is_of_no_other() -> None:
     (ring,) = parse_bars([{**PAIR, "algorithm": "Ring"}], "bars.yml")
     ask = ("mine", False, "pair", "all_reduce", 8 * G)
     assert find_bar([[ring]], *ask) is None
     assert find_bar([[ring]], *ask, "Ring") == ring
     # Three bars of one size, and none for the same run.
-    (both, own, latency) = parse_bars(
-        [PAIR, {**PAIR, "algorithm": "Ring"}, {**{k: PAIR[k] for k in KEYS}, "latency_us": 40}], "bars.yml"
-    )
+    (both, own, latency) = parse_bars([PAIR, {**PAIR, "algorithm": "Ring"}, {**LATENCY, "size": "8G"}], "bars.yml")
     assert (both.algorithm, own, latency.latency_us) == ("", ring, 40.0)
     assert [busbw.measure(name) for name in busbw.ALGORITHMS] == ["busbw", "busbw", "algbw"]
     assert find_bar([parse_bars([PAIR], "b")], *ask, "Ring") is None
-
-
-def test_a_bar_of_one_scope_never_stands_in_for_another() -> None:
-    for there in busbw.SCOPES:
-        (bar,) = parse_bars([{**ENTRY, "scope": there}], "bars.yml")
-        found = [scope for scope in busbw.SCOPES if find_bar([[bar]], "mine", False, scope, "all_reduce", 8 * G)]
-        assert found == [there]

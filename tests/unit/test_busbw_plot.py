@@ -14,6 +14,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
 
+from tests.campaigns import RUN
 from tests.unit.sample_cluster_record import JOB, RECORD
 
 NODES = tuple(f"n{number}" for number in range(40))
@@ -93,8 +94,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_nodes_own_plot_has_a_panel_for_each_collective(tmp_path: Path) -> None:
     row: dict[str, Any] = {"size": 1 << 30, "out_of_place": 360.0, "in_place": None}
-    run = {"collective": "all_reduce", "simulated": True, "max_bytes": 1 << 30, "bar": 340.0, "prediction": None}
-    run |= {"gpus": 8, "finished": None}
+    run = {**RUN, "max_bytes": 1 << 30, "bar": 340.0, "prediction": None, "finished": None}
     runs = [{**run, "rows": [row]}, {**run, "collective": "reduce", "rows": [{**row, "out_of_place": None}]}]
     results = {f"n{number}": {"runs": runs} for number in range(busbw_plot.LINES + 1)}
     paths, problem = nccl_benchmark.plot(tmp_path, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
@@ -17,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 
 from tests import goldens
-from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, variables
+from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, perf, variables
 from tests.localising import Cluster
 
 DOMAIN = "0f1e2d3c-0000-4000-8000-aabbccddeeff.32766"
@@ -92,27 +93,21 @@ def test_it_is_measured_when_the_inventory_says(when: str, stored: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("given", "queried"),
+    ("given", "drained", "queried"),
     [
-        ({}, ""),
-        ({"nccl_benchmark_launcher": "srun"}, "n0"),
-        ({"busbar_drain": "slurm", "drain_slurm_node": "gpu-1"}, "gpu-1"),
-        ({"busbar_drain": "slurm", "drain_slurm_host": "login"}, ""),
-        ({"busbar_drain": "slurm", "drained": ("n0.site",)}, ""),
+        ({}, (), ""),
+        ({"nccl_benchmark_launcher": "srun"}, (), "n0"),
+        ({"busbar_drain": "slurm", "drain_slurm_node": "gpu-1"}, (), "gpu-1"),
+        ({"busbar_drain": "slurm", "drain_slurm_host": "login"}, (), ""),
+        ({"busbar_drain": "slurm"}, ("n0.site",), ""),
     ],
 )
 def test_slurm_is_queried_where_it_drains_the_node_and_another_has_not_drained_it(
-    given: dict[str, Any], queried: str
+    given: dict[str, Any], drained: Sequence[str], queried: str
 ) -> None:
-    calls: list[Call] = []
-
-    def run(given_calls: Sequence[Call]) -> list[Any]:
-        calls.extend(given_calls)
-        return [{}]
-
-    drained = given.pop("drained", ())
-    site = Site({"n0.site": variables(**given)}, {"n0.site"}, run, print, str, drained)
-    site.query_members(["n0.site"])
+    run = mock.Mock(return_value=[{}])
+    Site({"n0.site": variables(**given)}, {"n0.site"}, run, print, str, drained).query_members(["n0.site"])
+    [calls] = run.call_args.args
     assert [call.arguments["slurm_node"] for call in calls] == [queried]
 
 
@@ -233,30 +228,12 @@ def test_a_group_none_of_which_is_due_keeps_its_results() -> None:
 
 def test_the_search_starts_where_a_bar_is_missed_unless_the_site_forbids_it() -> None:
     run = play(2, "pair")
-    slow = {**PERF, "busbw": 1.0, "findings": [{**SLOW}]}
-    run.nodes.says["n0000", "nccl_perf"] = slow
+    run.nodes.says["n0000", "nccl_perf"] = perf(1.0, 2.0)
     assert run.benchmark().misses
     run.raw["n0001"]["busbar_intent"]["values"]["nccl_benchmark_localise"] = False
     outcome = run.benchmark()
     assert not outcome.misses
     assert "playbooks/localise.yml" in outcome.hosts["n0000"]["findings"][0]["fix"]
-
-
-SLOW = {
-    "check": "nccl_perf.busbw",
-    "subject": "x",
-    "state": "drift",
-    "severity": "major",
-    "want": "y",
-    "have": "slow",
-    "source": "s",
-    "why": "z",
-    "fix": "w",
-    "aspect": "live",
-    "disruption": "none",
-    "because": None,
-    "id": "nccl_perf.busbw[live]@x",
-}
 
 
 def whole(text: str, _place: str) -> str:

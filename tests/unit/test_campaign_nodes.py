@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -89,12 +89,8 @@ def test_a_job_in_the_background_is_polled_to_its_end_and_cleared_up() -> None:
     run = in_background({"finished": 0}, {"finished": 0}, {**PERF, "busbw": 380.0, "finished": 1})
     [result] = run([JOB])
     assert result["busbw"] == 380.0
-    status = {"jid": "j1"}
-    assert run.ran == [
-        ("busbar.fabric.nccl_perf", {}),
-        *[(nodes.STATUS, status)] * 3,
-        (nodes.STATUS, {**status, "mode": "cleanup"}),
-    ]
+    polls = [(nodes.STATUS, {"jid": "j1"})] * 3
+    assert run.ran == [("busbar.fabric.nccl_perf", {}), *polls, (nodes.STATUS, {"jid": "j1", "mode": "cleanup"})]
 
 
 @pytest.mark.parametrize(
@@ -135,23 +131,18 @@ def test_a_node_that_does_not_answer_is_left_behind(monkeypatch: pytest.MonkeyPa
 
 
 def test_passes_follow_one_another_and_trials_run_side_by_side() -> None:
-    def call(host: str) -> Call:
-        return Call(host, "perftest", {})
+    one, two, three = (Call(f"n{number}", "perftest", {}) for number in (1, 2, 3))
+    batches: list[list[Call]] = []
 
-    batches: list[list[str]] = []
-
-    def run(calls: Any) -> list[engine.Result]:
-        batches.append([one.host for one in calls])
-        return [{"host": one.host} for one in calls]
+    def run(calls: Sequence[Call]) -> list[engine.Result]:
+        batches.append([*calls])
+        return [{"host": call.host} for call in calls]
 
     trials = [
-        Trial("a", ("n1", "n2"), ((call("n1"), call("n2")), (call("n2"),))),
-        Trial("b", ("n3",), ((call("n3"),),)),
+        Trial("a", ("n1", "n2"), ((one, two), (two,))),
+        Trial("b", ("n3",), ((three,),)),
         Trial("none", ("n4",), ()),
     ]
-    assert measure(trials, run) == {
-        "a": [[{"host": "n1"}, {"host": "n2"}], [{"host": "n2"}]],
-        "b": [[{"host": "n3"}]],
-        "none": [],
-    }
-    assert batches == [["n1", "n2", "n3"], ["n2"]]
+    results = {"a": [[{"host": "n1"}, {"host": "n2"}], [{"host": "n2"}]], "b": [[{"host": "n3"}]], "none": []}
+    assert measure(trials, run) == results
+    assert batches == [[one, two, three], [two]]

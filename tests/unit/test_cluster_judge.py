@@ -20,12 +20,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     cluster_table,
     finding_groups,
     screen,
-    verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected
-from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from tests import goldens
 
@@ -138,16 +136,9 @@ def test_what_jobs_say_of_their_hosts() -> None:
 
 
 def test_a_job_that_fails_leaves_its_hosts_without_a_state() -> None:
-    jobs = jobs_of(plan(4, "pair"))
-    states = {
-        host: one["state"] for host, one in cluster_judge.member_records(jobs, one_failed().findings, 7.0).items()
-    }
-    assert states == {host: state for job, state in zip(jobs, ("unknown", "ok"), strict=True) for host in job.hosts}
-
-
-def test_how_to_repeat_a_slow_job_names_its_scope() -> None:
-    [slow] = [one for one in pairs({}, smallest=161.0).findings["node01"] if not one.ok]
-    assert slow.fix.endswith("-e nccl_benchmark_scope=pair")
+    records = cluster_judge.member_records(jobs_of(plan(4, "pair")), one_failed().findings, 7.0)
+    states = ["unknown", "ok", "ok", "unknown"]
+    assert {host: one["state"] for host, one in records.items()} == dict(zip(sorted(records), states, strict=True))
 
 
 def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_on_its_own() -> None:
@@ -161,16 +152,8 @@ def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_o
     assert "170.0 GB/s; begin with node03 (gpudirect.module)" in said
     assert "180.0 GB/s" in said
     # All hosts of a job say it in the same words: one line of the verdict.
-    hosts = {
-        host: {"nccl_cluster": Plan(tuple(found.findings[host])).result(), "gpudirect": Plan().result()}
-        for host in found.findings
-    }
-    hosts["node03"]["gpudirect"] = Plan((cause,)).result()
-    whole = verdict.judge(
-        {name: role_results(of) for name, of in hosts.items()}, ["gpudirect", "nccl_cluster"], partial=False
-    )
-    rows = finding_groups.rows_of({host.host: host.findings for host in whole.hosts})
-    of_all = [row for row in rows if row.finding.check == "nccl_perf.busbw" and "begin with" in str(row.finding.have)]
+    rows = finding_groups.rows_of({host: found.findings[host] for host in ("node00", "node01", "node02")})
+    of_all = [row for row in rows if row.finding.check == perf.BUSBW.id and "begin with" in str(row.finding.have)]
     assert [row.host for row in of_all] == ["node00", "node01", "node02"]
     assert len(screen.rows(finding_groups.fold(of_all))) == 1
 
@@ -199,6 +182,8 @@ def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:
     assert not any("localise" in one.fix for one in slow)
     advised = cluster_judge.judge([result(job, 200.0, busbw(job, 200.0))], {}, advise=True).findings[job.head]
     assert [one.check for one in advised if one.fix.startswith(cluster_judge.LOCALISE)] == [perf.BUSBW.id]
+    [again] = [one for one in pairs({}, smallest=161.0).findings["node01"] if not one.ok]
+    assert again.fix.endswith("-e nccl_benchmark_scope=pair")
 
 
 # -- a round as soon as it has ended -----------------------------------------------------------------------------------

@@ -19,29 +19,15 @@ IB["hosts"] = {"node01": HOST, "node02": HOST}
 UNPROVEN = {**IB, "proven": False, "missing": ["the log shows 8 of 16 ranks", "no version"], "gdr": None}
 SMALL = Row(size=8, time_us=40.2, algbw=0.0, busbw=0.0, time_p99_us=44.0, spread=0.05, repeats=3)
 GOOD = replace(JOB, hosts=NODES, latency_bar_us=47.0, rows=(SMALL, *JOB.rows), transport=IB)
-SLOW = replace(
-    GOOD,
-    name="alltoall-1G",
-    collective="alltoall",
-    what="expert exchange",
-    latency_bar_us=None,
-    bar=48.0,
-    bar_source="published",
-    busbw=30.0,
-    states=("unknown", "drift"),
-    said="30.0 GB/s; NCCL took sockets",
-    transport=UNPROVEN,
+EXCHANGE = replace(GOOD, name="alltoall-1G", collective="alltoall", what="expert exchange", latency_bar_us=None)
+MISSED: dict[str, Any] = {"busbw": 30.0, "states": ("unknown", "drift"), "said": "30.0 GB/s; NCCL took sockets"}
+SLOW = replace(EXCHANGE, bar=48.0, bar_source="published", transport=UNPROVEN, **MISSED)
+BUSY = tuple(LeftOut(host=host, reason="busy: a job") for host in ("node03", "node04"))
+SCALING = tuple(
+    replace(RECORD.scaling[0], nodes=nodes, busbw=busbw, efficiency=busbw / 360)
+    for nodes, busbw in ((1, 360.0), (2, 310.0))
 )
-TWO = replace(
-    RECORD,
-    asked=(*NODES, "node03", "node04", "node05"),
-    left_out=(LeftOut(host="node03", reason="busy: a job"), LeftOut(host="node04", reason="busy: a job")),
-    jobs=(GOOD, SLOW),
-    scaling=tuple(
-        Scaling(collective="all_reduce", nodes=nodes, size=GIB, busbw=busbw, prediction=370.8, efficiency=busbw / 360)
-        for nodes, busbw in ((1, 360.0), (2, 310.0))
-    ),
-)
+TWO = replace(RECORD, asked=(*NODES, "node03", "node04", "node05"), left_out=BUSY, jobs=(GOOD, SLOW), scaling=SCALING)
 
 
 @pytest.mark.golden
@@ -118,16 +104,14 @@ def test_no_text_of_a_node_commands_the_terminal_or_leaves_the_table(text: str, 
 
 
 IDLE = {**HOST, "devices": HOST["devices"][1:], "found": HOST["devices"]}  # type: ignore[index]
+OF_TWO_HOSTS = {**IB, "gdr": None, "hosts": {"node01": HOST, "node02": IDLE}}
 NO_LOG: dict[str, Any] = {}
 
 
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        (
-            {**IB, "gdr": None, "hosts": {"node01": HOST, "node02": IDLE}},
-            "proven: IB, 7 to 8 HCAs on each node, idle on node02: mlx5_0, GDR unknown",
-        ),
+        (OF_TWO_HOSTS, "proven: IB, 7 to 8 HCAs on each node, idle on node02: mlx5_0, GDR unknown"),
         ({**IB, "networks": ["Socket"], "gdr": False}, "proven: Socket, GDR not on every connection"),
         (NO_LOG, "not proven: no log of NCCL's"),
         ({"proven": False}, "not proven: no reason was reported"),
@@ -139,25 +123,10 @@ def test_the_way_of_the_data_is_one_line(way: dict[str, Any] | None, said: str) 
     assert cluster_table.transport(replace(TWO, jobs=jobs)) == f"transport: {said}"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0.0, "0.0"), (0.000106, "<0.01"), (0.019, "0.019"), (3.14159, "3.14"), (365.96, "366.0")],
-)
-def test_figures(value: float | None, text: str) -> None:
-    assert cluster_table.number(value) == text
+FIGURES = {None: "-", 0.0: "0.0", 0.000106: "<0.01", 0.019: "0.019", 3.14159: "3.14", 365.96: "366.0"}
+SECONDS = {None: "-", 0.0: "0 us", 19.26: "19.3 us", 999.6: "1 ms", 1.234e6: "1.23 s", 110e6: "110 s", 6e8: "10 min"}
 
 
-@pytest.mark.parametrize(
-    ("us", "text"),
-    [
-        (None, "-"),
-        (0.0, "0 us"),
-        (19.26, "19.3 us"),
-        (999.6, "1 ms"),
-        (1.234e6, "1.23 s"),
-        (110e6, "110 s"),
-        (6e8, "10 min"),
-    ],
-)
-def test_durations(us: float | None, text: str) -> None:
-    assert cluster_table.duration(us) == text
+def test_figures_and_durations() -> None:
+    assert {value: cluster_table.number(value) for value in FIGURES} == FIGURES
+    assert {us: cluster_table.duration(us) for us in SECONDS} == SECONDS

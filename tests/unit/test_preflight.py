@@ -28,6 +28,7 @@ from busbar.preflight.command import print_outcome
 from busbar.preflight.search import Preflight
 from busbar.preflight.steps import StepResult, TeamProgram
 from tests import goldens
+from tests.trees import tool
 
 GOOD_ALONE, GOOD = 470.0, 360.0
 
@@ -63,7 +64,7 @@ class Nodes:
         self.now += 1
         there = [node for node in nodes if not self._gone(node)]
         found = {node: RollCallResult(node, node, self.gates.get(node), "GPU 3 lost") for node in there}
-        return found, {node: "Communication connection failure" for node in nodes if node not in there}
+        return found, dict.fromkeys(set(nodes) - set(there), "Communication connection failure")
 
     def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
         self.step += 1
@@ -86,11 +87,6 @@ def names(count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def site() -> sites.Site:
     return sites.of_platform("hgx-h100", "infiniband", None, None)
-
-
-def preflight(nodes: Nodes, site: sites.Site, limit: float = 120, **more: Any) -> Preflight:
-    lines: list[str] = []
-    return Preflight(nodes.names, {}, site, nodes, limit, ("gate",), lines.append, nodes.clock, **more)
 
 
 # Case -> number of nodes, what is wrong with them, and the limit in seconds.
@@ -120,11 +116,11 @@ JOBS: dict[str, tuple[int, dict[str, Any], float]] = {
 }
 
 
-def simulated(name: str, site: sites.Site) -> tuple[Preflight, Nodes, Outcome]:
+def simulated(name: str, site: sites.Site, said: list[str] | None = None) -> tuple[Preflight, Nodes, Outcome]:
     count, more, limit = JOBS[name]
     nodes = Nodes(names(count), **more)
-    relative = name.startswith("relative")
-    run = preflight(nodes, sites.relative(8, None, "/opt/nccl-tests") if relative else site, limit)
+    of = sites.relative(8, None, "/opt/nccl-tests") if name.startswith("relative") else site
+    run = Preflight(nodes.names, {}, of, nodes, limit, ("gate",), ([] if said is None else said).append, nodes.clock)
     return run, nodes, run.run()
 
 
@@ -159,10 +155,8 @@ def test_what_is_printed_of_jobs(site: sites.Site, capsys: pytest.CaptureFixture
 
 
 def test_a_gate_without_a_verdict_is_told_and_counts_for_nothing(site: sites.Site) -> None:
-    nodes = Nodes(names(4), gates=dict.fromkeys(names(4), 2))
     lines: list[str] = []
-    run = Preflight(nodes.names, {}, site, nodes, 120, ("gate",), lines.append, nodes.clock)
-    assert run.run().code == 0
+    simulated("gate without a verdict", site, lines)
     assert any("no verdict on node[01-04]: GPU 3 lost" in line for line in lines)
 
 
@@ -237,51 +231,45 @@ def test_an_answer_is_of_a_node_that_was_asked_and_typed() -> None:
     assert found == {"n1": RollCallResult("n1", "n1.example"), "n2": RollCallResult("n2", "n2", 1, "\\x1b[31mred")}
 
 
+CRITICAL = {"severity": "critical", "check": "a.b", "subject": "c", "have": "d"}
+
+
 @pytest.mark.parametrize(
-    ("changed", "found"),
+    ("changed", "gate", "says"),
     [
-        ({}, (roll_call.PASSED, "its verdict is pass")),
-        (
-            {"verdict": "fail", "findings": [{"severity": "critical", "check": "a.b", "subject": "c", "have": "d"}]},
-            (1, "a.b of c: d"),
-        ),
-        ({"verdict": "unknown"}, (2, "its verdict is unknown")),
-        ({"at": 0}, (2, "hours old")),
-        ({"boot_id": "x"}, (2, "of an earlier boot")),
-        ({"findings": 7}, (2, "cannot be read")),
-        ({"at": None}, (2, "cannot be read")),
+        ({}, roll_call.PASSED, "its verdict is pass"),
+        ({"verdict": "fail", "findings": [CRITICAL]}, 1, "a.b of c: d"),
+        ({"verdict": "unknown"}, 2, "its verdict is unknown"),
+        ({"at": 0}, 2, "hours old"),
+        ({"boot_id": "x"}, 2, "of an earlier boot"),
+        ({"findings": 7}, 2, "cannot be read"),
+        ({"at": None}, 2, "cannot be read"),
     ],
 )
-def test_the_gates_last_verdict_is_of_this_boot_and_young(tmp_path: Path, changed: Any, found: tuple[int, str]) -> None:
+def test_the_gates_last_verdict_is_of_this_boot_and_young(tmp_path: Path, changed: Any, gate: int, says: str) -> None:
     path = tmp_path / "state.json"
     assert roll_call.last(str(path)) == (None, "")
     boot = Path(roll_call.BOOT_ID).read_text().strip()
     path.write_text(json.dumps({"verdict": "pass", "at": time.time(), "boot_id": boot, "findings": [], **changed}))
-    gate, said = roll_call.last(str(path))
-    assert gate == found[0]
-    assert found[1] in said
+    found = roll_call.last(str(path))
+    assert (found[0], says in found[1]) == (gate, True)
 
 
 @pytest.mark.parametrize(
-    ("script", "found"),
+    ("script", "gate", "says"),
     [
-        ("exit 0", (0, "exit code 0")),
-        ("echo bad; exit 1", (1, "bad")),
-        ("exit 3", (1, "exit code 3")),
-        ("exit 2", (2, "exit code 2")),
-        ("sleep 60", (2, "no end within 0.5 s")),
+        ("exit 0", 0, "exit code 0"),
+        ("echo bad; exit 1", 1, "bad"),
+        ("exit 3", 1, "exit code 3"),
+        ("exit 2", 2, "exit code 2"),
+        ("sleep 60", 2, "no end within 0.5 s"),
     ],
 )
-def test_a_program_of_the_sites_own_says_it_by_its_exit_code(
-    tmp_path: Path, script: str, found: tuple[int, str]
-) -> None:
-    program = tmp_path / "check"
-    assert roll_call.run_gate(0.5, [str(program)]) == (None, "")
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    gate, said = roll_call.run_gate(0.5, [str(program)])
-    assert gate == found[0]
-    assert found[1] in said
+def test_a_program_of_the_sites_own_says_it_by_its_exit_code(tmp_path: Path, script: str, gate: int, says: str) -> None:
+    assert roll_call.run_gate(0.5, [str(tmp_path / "check")]) == (None, "")
+    tool(tmp_path, "check", script)
+    found = roll_call.run_gate(0.5, [str(tmp_path / "check")])
+    assert (found[0], says in found[1]) == (gate, True)
 
 
 def test_a_job_is_read_from_the_environment_or_missed_with_the_way_out() -> None:

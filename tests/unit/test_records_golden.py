@@ -138,7 +138,5 @@ def test_a_record_as_it_is_stored(name: str) -> None:
 def test_what_is_printed_of_records() -> None:
     rounds = "\n".join(localise_table.round_lines([GOOD, SLOW, DEAD, RAILS, GPUS]))
     goldens.text("localise", f"{rounds}\n--\n{localise_table.render(sample_localise_record.RECORD, 100)}\n")
-    shown = [
-        cluster_table.render(record, width) for record in (sample_cluster_record.RECORD, TWO) for width in (60, 120)
-    ]
-    goldens.text("cluster", "\n--\n".join(shown) + "\n")
+    records = itertools.product((sample_cluster_record.RECORD, TWO), (60, 120))
+    goldens.text("cluster", "\n--\n".join(itertools.starmap(cluster_table.render, records)) + "\n")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
@@ -86,6 +87,10 @@ def section_of(page: str, name: str) -> str:
 # -- who is slow -------------------------------------------------------------------------------------------------------
 
 
+def accusing(host: str, check: str, want: str, have: str, subject: str = "host", **more: Any) -> HostFinding:
+    return HostFinding(hosts=(host,), finding=finding(check, subject, want, have, **more))
+
+
 def ended(_folder: Path) -> Record:
     record = of_size(8, 2)
     return replace(record, complete=False, findings=(), tests=tuple(test for test in record.tests if test.number < 3))
@@ -94,19 +99,13 @@ def ended(_folder: Path) -> Record:
 def of_1000(_folder: Path) -> Record:
     """Nodes of which each reports the same, and each another figure."""
     hosts = [f"n{i:04}" for i in range(1000)]
-    told = [
-        HostFinding(
-            hosts=(host,), finding=finding("localise.member", "host", "free", f"{host} is busy", state="unknown")
-        )
-        for host in hosts
-    ]
+    same = [accusing(host, "localise.member", "free", f"{host} is busy", state="unknown") for host in hosts]
     other = [
-        HostFinding(hosts=(host,), finding=finding("localise.node", "host", "fast", f"slow with {hosts[i - 1]}: {i}"))
-        for i, host in enumerate(hosts)
+        accusing(host, "localise.node", "fast", f"slow with n{(i - 1) % 1000:04}: {i}") for i, host in enumerate(hosts)
     ]
     nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
     record = Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
-    return replace(record, findings=(*told, *other), complete=True)
+    return replace(record, findings=(*same, *other), complete=True)
 
 
 def given_back(folder: Path) -> Record:
@@ -127,21 +126,18 @@ def logged(folder: Path, count: int, days: float = 0, *more: Entry, torn: str = 
 
 
 def at_the_gate(_folder: Path) -> dict[str, Any]:
-    passed = frozenset(
-        f"{check}[live]@the node" for check in (gate_section.KEPT_OUT, gate_section.HELD, gate_section.VERDICT)
-    )
+    checks = (gate_section.KEPT_OUT, gate_section.HELD, gate_section.VERDICT)
+    passed = frozenset(f"{check}[live]@the node" for check in checks)
     hosts = {f"n{i:04}": HostResult(f"n{i:04}", "complete", (), passed) for i in range(900)}
     hosts["login1"] = HostResult("login1", "complete", (), frozenset({"a.b[live]@c"}))
     assert gate_section.build({"login1": hosts["login1"]}) is None
+    state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
     for i in range(100):
-        reason = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
-        state = {"at": FINISHED, "verdict": "fail", "stage": "health", "findings": [], "action": "drained"}
-        have = gate_read.GateState(
-            {gate_read.PROGRAM: ""}, {}, state={**state, "kept_out": reason}, now=FINISHED + 3600 * (50 + i)
-        )
+        state["kept_out"] = {"at": FINISHED + 60 * i, "reason": "busbar gate: platform.gpu_count of the node: 7 #4f1c"}
+        have = gate_read.GateState({gate_read.PROGRAM: ""}, {}, state=state, now=FINISHED + 3600 * (50 + i))
         # Too old, and so unknown, and out of service.
-        told = tuple(each for each in gate._seen(have) if not each.ok)
-        hosts[f"m{i:03}"] = HostResult(f"m{i:03}", "complete", told, frozenset())
+        unknown = tuple(each for each in gate._seen(have) if not each.ok)
+        hosts[f"m{i:03}"] = HostResult(f"m{i:03}", "complete", unknown, frozenset())
     held = finding(gate_section.HELD, "the node", "none", "held_by_breaker: " + MARKUP)
     hosts["x1"] = HostResult("x1", "complete", (held,), passed - {f"{gate_section.HELD}[live]@the node"})
     return dict(gate_section.build(hosts) or {})
@@ -149,6 +145,7 @@ def at_the_gate(_folder: Path) -> dict[str, Any]:
 
 BACK = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n03", "n04")]
 SIMULATED = "simulated: no figure in it is a measurement"
+OF_TWO = ['class="bad">drift<', "86 % (low)", SIMULATED, "left out: node[03-04]: busy"]
 # Name -> section of the report, what it is made of, what its page has.
 CASES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
     "8 hosts": ("localised", lambda _folder: of_size(8, 2), []),
@@ -162,14 +159,11 @@ CASES: dict[str, tuple[str, Callable[[Path], Any], list[str]]] = {
     "back since": ("actions", lambda folder: logged(folder, 6, 40, *BACK), []),
     "a line that a crash has cut off": ("actions", lambda folder: logged(folder, 6, torn='{"at": 3'), []),
     "at the gate": ("gate", at_the_gate, ["901 of 1,001 nodes"]),
-    "between nodes": (
-        "cluster",
-        between,
-        ['class="bad">drift<', "86 % (low)", SIMULATED, "left out: node[03-04]: busy"],
-    ),
+    "between nodes": ("cluster", between, OF_TWO),
     "between nodes, all good": ("cluster", lambda folder: between(folder, jobs=TWO.jobs[:1], findings=()), []),
     "between nodes, no job": ("cluster", lambda folder: between(folder, jobs=(), findings=()), []),
 }
+NO_SECTIONS = dict.fromkeys(("fabric", "localised", "actions", "gate"))
 PROSE = ("path", "said", "verdict", "why", "reason", "want", "have", "fix", "cells")
 
 
@@ -196,9 +190,7 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
         assert all(text_of in page for text_of in shown)
         assert "<script" not in section_of(page, name)
         if name != "cluster":
-            [lines] = related_text.sections(
-                {**dict.fromkeys(("fabric", "localised", "actions", "gate")), name: section}
-            )
+            [lines] = related_text.sections({**NO_SECTIONS, name: section})
             written += [f"== {case}", *lines, ""]
     goldens.text("related_results", "\n".join(written))
 
@@ -262,26 +254,18 @@ def test_none_or_a_broken_one_is_one_line_and_no_error(tmp_path: Path, report: d
         path.unlink()
     files["cluster"].symlink_to("cluster.json")
     files["actions"].mkdir()
-    known = everything(RelatedResults(tmp_path, ENDED))
-    assert {name: each["state"] for name, each in known.items()} == {
-        "cluster": "unreadable", "localised": "absent", "actions": "unreadable"
-    }  # fmt: skip
+    states = {name: each["state"] for name, each in everything(RelatedResults(tmp_path, ENDED)).items()}
+    assert states == {"cluster": "unreadable", "localised": "absent", "actions": "unreadable"}
 
 
 def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remediation may write while the report is made; and the log may be large."""
     localise_record.write(tmp_path, of_size(8, 1))
     known = RelatedResults(tmp_path, ENDED)
-    reads: list[object] = []
-    read = action_log.read
-
-    def counted(results: Path) -> action_log.Log:
-        reads.append(results)
-        return read(results)
-
+    counted = mock.Mock(wraps=action_log.read)
     monkeypatch.setattr(action_log, "read", counted)
     assert (localise_section.latest(known)["state"], actions.latest(known)["state"]) == ("measured", "absent")
-    assert reads == [tmp_path]
+    counted.assert_called_once_with(tmp_path)
 
 
 # -- hostile -----------------------------------------------------------------------------------------------------------
@@ -307,35 +291,22 @@ def worst(size: int) -> Record:
             leaves = (f"<b>{number}{'&' * 900}", f"<b>{dice.randrange(40)}{'&' * 900}")
             tests.append(MeasuredTest(kind="leaves", hosts=pair, about=leaves, **rest))
     said = [
-        HostFinding(
-            hosts=(host,), finding=finding("localise.node", f"{i % 50}{long}", long, f"{i}{long * 9}", fix=long * 9)
-        )
+        accusing(host, "localise.node", long, f"{i}{long * 9}", f"{i % 50}{long}", fix=long * 9)
         for i, host in enumerate(hosts)
     ]
-    return Record(
-        simulated=False,
-        begun=0,
-        finished=1e11,
-        launcher=MARKUP,
-        nodes=nodes,
-        tests=tuple(tests),
-        findings=tuple(said),
-    )
+    record = Record(simulated=False, begun=0, finished=1e11, launcher=MARKUP, nodes=nodes)
+    return replace(record, tests=tuple(tests), findings=tuple(said))
 
 
 def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, report: dict[str, Any]) -> None:
     found = searched(tmp_path, worst(40))
     entries = []
+    ends = [("verified", "failed"), ("refused", "held"), ("drained", "begun"), ("left_drained", "begun")]
     for i in range(400):
         name: dict[str, Any] = {"check": "<b>" + "&" * 900, "subject": "<&" * 400, "finding": f"{i % 60}{MARKUP * 9}"}
-        why, run = f"{i}{'</td>' * 200}", f"{i % 3}{MARKUP}"
-        action, end = [("verified", "failed"), ("refused", "held"), ("drained", "begun"), ("left_drained", "begun")][
-            i % 4
-        ]
-        host = f"{MARKUP}{i}"
-        entries.append(
-            Entry(at=FINISHED, run=run, host=host, action=action, outcome=end, why=why, role="x" * 900, **name)
-        )
+        name |= {"why": f"{i}{'</td>' * 200}", "run": f"{i % 3}{MARKUP}", "host": f"{MARKUP}{i}", "role": "x" * 900}
+        action, end = ends[i % 4]
+        entries.append(Entry(at=FINISHED, action=action, outcome=end, **name))
     action_log.append(tmp_path, entries)
     job = replace(TWO.jobs[1], name=MARKUP, hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP + "\x1b[2J")
     out = (LeftOut(host=MARKUP, reason=MARKUP),)
@@ -363,10 +334,7 @@ def test_a_page_stays_small_and_text_whatever_the_record_holds(tmp_path: Path, r
 def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, Any]) -> None:
     secret = "hunter2-hunter2"
     record = of_size(8, 2)
-    said = [
-        replace(one, finding=replace(one.finding, have=f"{secret} {one.finding.have}", fix=secret))
-        for one in record.findings
-    ]
+    said = [replace(one, finding=replace(one.finding, have=f"a {secret}", fix=secret)) for one in record.findings]
     tests = [replace(test, outcome="silent", figure=None, said=f"password {secret}") for test in record.tests]
     localise_record.write(tmp_path, replace(record, findings=tuple(said), tests=tuple(tests), launcher=secret))
     of: dict[str, Any] = {"at": FINISHED, "run": secret, "why": f"said {secret}"}
@@ -385,15 +353,9 @@ def test_no_secret_of_the_inventory_is_told(tmp_path: Path, report: dict[str, An
         assert any(secret in page for page in pages) == told
 
 
-@pytest.mark.parametrize(
-    ("values", "found"),
-    [({"x"}, "x"), ({"x", None}, None), ({None}, None), ({"{{ y }}"}, None), ({7}, None), (set(), None)],
-)
-def test_the_inventory_says_where_it_lies(values: set[object], found: str | None) -> None:
-    assert manifest._plain(values) == found
-
-
-def test_the_inventory_says_from_when_on_a_result_is_too_old() -> None:
+def test_the_inventory_says_where_it_lies_and_from_when_on_a_result_is_too_old() -> None:
+    paths: list[set[object]] = [{"x"}, {"x", None}, {None}, {"{{ y }}"}, {7}, set()]
+    assert [manifest._plain(values) for values in paths] == ["x", *[None] * 5]
     assert [manifest._days(value) for value in (7, None, "{{ x }}", True, 0, -3)] == [7, *[manifest.MAX_AGE_DAYS] * 5]
 
 
@@ -405,15 +367,9 @@ def test_a_cell_says_without_colour_whether_it_is_slow() -> None:
         return {"row": 0, "column": 0, "outcome": outcome, "figure": figure, "bar": 100.0, "tests": 1, "said": "x"}
 
     plain = {"kind": "hosts", "title": "t", "rows": ["a"], "columns": ["b"], "breaks": [], "left_out": 0}
-    for figure, outcome, kind, shown in [
-        (123.4, "pass", "pass", "123"),
-        (95.26, "fail", "near", "95.3"),
-        (89.0, "fail", "fail", "89.0"),
-        (1.234, "fail", "fail", "1.23"),
-        (None, "silent", "silent", "?"),
-    ]:
-        [drawn] = heat_map.drawn({**plain, "cells": [cell(figure, outcome)]})["cells"]
-        assert (drawn["kind"], drawn["text"]) == (kind, shown)
+    cells = [cell(123.4, "pass"), *(cell(figure, "fail") for figure in (95.26, 89.0, 1.234)), cell(None, "silent")]
+    drawn = [(one["kind"], one["text"]) for one in heat_map.drawn({**plain, "cells": cells})["cells"]]
+    assert drawn == [("pass", "123"), ("near", "95.3"), ("fail", "89.0"), ("fail", "1.23"), ("silent", "?")]
     long = heat_map.drawn({**plain, "rows": ["gpu-r12-17.cluster.example.org"], "cells": []})["rows"][0]
     assert (long["text"], long["title"]) == ("gpu-r12-...mple.org", "gpu-r12-17.cluster.example.org")
 

@@ -31,6 +31,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan imp
 
 from busbar import remediate as command
 from tests import goldens
+from tests.campaigns import RUN
+
+from . import sample_localise_record as sample
 
 NOW = 1_800_000_000.0
 DAY = 86400.0
@@ -229,6 +232,10 @@ def result(*found: Finding, **more: Any) -> dict[str, Any]:
     return {"findings": [one.to_dict() for one in found], "passed": [], "changed": False, **more}
 
 
+def audit(*found: Finding, passed: Sequence[str] = ()) -> dict[str, Any]:
+    return {"roles": json.dumps({"mtu": result(*found, passed=list(passed))})}
+
+
 class HostVars(dict[str, Any]):
     """As Ansible's."""
 
@@ -239,26 +246,18 @@ READ = {"accused": ["b", "c", "d"], "paired": ["e", "c"], "pairs": {"c": ["e"], 
 PENDING = {"state": {"pending": True}}
 
 
-@pytest.mark.parametrize(
-    ("play", "hosts"),
-    [
-        ("accused", ["b", "c", "d"]),
-        ("paired", ["e", "c"]),
-        ("canary", ["c"]),
-        ("others", ["d", "b"]),
-        ("canary_pending", ["c"]),
-        ("canary_paired", ["e", "c"]),
-        # One that was not drained, or is closed, waits for nothing.
-        ("others_pending", ["d"]),
-        ("others_paired", ["e", "f", "d"]),
-    ],
-)
-def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, hosts: list[str]) -> None:
+PLAYS = {"accused": "bcd", "paired": "ec", "canary": "c", "others": "db", "canary_pending": "c", "canary_paired": "ec"}
+# One that was not drained, or is closed, waits for nothing.
+PLAYS |= {"others_pending": "d", "others_paired": "efd"}
+
+
+@pytest.mark.parametrize(("play", "hosts"), PLAYS.items())
+def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, hosts: str) -> None:
     registered = {"remediate_read_result": READ, "remediate_plan_result": {"order": ["c", "d", "b"]}}
     states = {"b": {"state": {"pending": False}}, "c": PENDING, "d": PENDING}
     # A host without a plan comes first, as one that is only a good partner does.
     hostvars = HostVars(a={}, **{host: {**registered, "remediate_state": states.get(host)} for host in "bcdef"})
-    assert play_nodes("abcdef", hostvars, f"remediate_{play}") == hosts
+    assert play_nodes("abcdef", hostvars, f"remediate_{play}") == [*hosts]
     assert play_nodes("a", hostvars, f"remediate_{play}") == ["!all"]
     no_variables: Any = {}
     assert play_nodes("a", no_variables, f"remediate_{play}") == ["!all"]
@@ -267,25 +266,20 @@ def test_the_hosts_of_each_play_are_in_the_order_of_their_repair(play: str, host
 class Play:
     """The phases of the action for a play, as a run registers their results."""
 
-    def __init__(self, folder: Path, hosts: str, check_mode: bool = False, **registered: Any) -> None:
+    def __init__(self, folder: Path, hosts: str, check_mode: bool = False) -> None:
         self.folder, self.check_mode, self.hosts = folder, check_mode, list(hosts)
         values = {"busbar_drain": "slurm", "busbar_max_disruption": "link", "busbar_remediate_max_share": 1.0}
-        mtu = {"roles": json.dumps({"mtu": {"findings": [LINK.to_dict()], "passed": []}})}
-        audits = {"fleet_audit_result": {"hosts": dict.fromkeys("abc", mtu)}}
-        intent = {"busbar_intent": {"values": values}}
-        self.of_host = HostVars({host: {"inventory_hostname": host, **audits, **intent} for host in "abc"})
-        self.shared = {
-            "groups": {"gpu_nodes": [*"abc"]},
-            "hostvars": self.of_host,
-            "ansible_play_hosts_all": self.hosts,
-        }
+        audits = {"hosts": dict.fromkeys("abc", audit(LINK))}
+        registered = {"fleet_audit_result": audits, "busbar_intent": {"values": values}}
+        self.of_host = HostVars({host: {"inventory_hostname": host, **registered} for host in "abc"})
+        self.shared = {"groups": {"gpu_nodes": [*"abc"]}, "ansible_play_hosts_all": self.hosts}
 
     def run(self, phase: str, register: str, host: str = "a", **given: Any) -> dict[str, Any]:
         task = SimpleNamespace(args={"phase": phase, "results": str(self.folder), **given}, async_val=0, diff=False)
         task.check_mode = self.check_mode
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nonexistent"))
         plugin = action.ActionModule(task, connection, None, None, None, None)
-        result: dict[str, Any] = plugin.run(None, {**self.of_host[host], **self.shared})
+        result: dict[str, Any] = plugin.run(None, {**self.of_host[host], **self.shared, "hostvars": self.of_host})
         for each in self.hosts if phase in ("read", "plan") else host:
             self.of_host[each][register] = result
         return result
@@ -322,10 +316,8 @@ def test_a_play_plans_over_all_and_takes_each_step_after_it_is_logged(
     assert steps[:2] == [("look", True), ("drain", True)]
     # The run of the node before it has no end.
     assert steps[2] == ("", False)
-    assert logged == [
-        *[(host, "asked", "done") for host in "ab"],
-        *[("b", "drained", "begun"), ("a", "refused", "held")],
-    ]
+    asked = [(host, "asked", "done") for host in "ab"]
+    assert logged == [*asked, ("b", "drained", "begun"), ("a", "refused", "held")]
     assert play.run("failed", "remediate_state", "b", message="x\ny")["more"]
     assert play.step("b") == ("resume", True)
     report = play.run("report", "remediate_result", "a")
@@ -404,14 +396,9 @@ def test_a_critical_finding_that_nobody_names_keeps_out_only_what_was_kept_out_b
 # -- step by step ------------------------------------------------------------------------------------------------------
 
 
-def audit(*found: Finding, passed: Sequence[str] = ()) -> dict[str, Any]:
-    return {"roles": json.dumps({"mtu": {**result(*found), "passed": list(passed)}})}
-
-
 def figures(busbw: float, *found: Finding, passed: Sequence[str] = ()) -> dict[str, Any]:
-    run = {"name": "all_reduce", "subject": SLOW.subject, "collective": "all_reduce", "gpus": 8, "bar": 300.0}
-    run |= {"max_bytes": 1, "prediction": None, "busbw": busbw, "finished": 1.0, "simulated": True, "stored": False}
-    return {**result(*found), "passed": list(passed), "runs": [{**run, "due": "", "rows": []}]}
+    run = {**RUN, "subject": SLOW.subject, "bar": 300.0, "busbw": busbw, "stored": False}
+    return result(*found, passed=list(passed), runs=[run])
 
 
 @dataclass
@@ -429,9 +416,8 @@ class Case:
     def run(self) -> Iterator[str]:
         """Yield each step before it is done, after its entries in the log."""
         registered: dict[str, Any] = {}
-        left = {
-            name: [*given] if isinstance(given, list) else [given] for name, given in {**USUAL, **self.results}.items()
-        }
+        results = {**USUAL, **self.results}
+        left = {name: [*given] if isinstance(given, list) else [given] for name, given in results.items()}
         turn = self._turn(registered)
         turn.begin(self.earlier)
         while True:
@@ -489,6 +475,8 @@ LINKED, QUIET = (planned(accused(MTU), fresh(one)) for one in (LINK, MTU))
 FIGURE = planned(accused(SLOW), fresh(SLOW, MTU))
 REBOOTED = planned(accused(MTU), fresh(replace(MTU, disruption="reboot")))
 JOBS = result(finding("drain.idle", state="withheld", have="job 7"), drained=False, ours=False, jobs=["7"])
+FAST = figures(310.0, passed=[SLOW.id])
+WAITS = result(reboot=True, reasons=["kernel_args: iommu"])
 LOST_SLURM = {"failed": True, "msg": "scontrol: no response"}
 WORSE = State(worse=["gpudirect.loaded: 1500"], begun=True, closed=True)
 RUNS: dict[str, Case] = {
@@ -510,16 +498,11 @@ RUNS: dict[str, Case] = {
     "the drain fails": Case(LINKED, fails=["drain"]),
     "the last step fails": Case(LINKED, fails=["resume"]),
     "kept out": Case(PLANS["no role mends it, kept out"], {"remediate_audit": audit(LINKS)}),
-    "a figure that is fast now": Case(FIGURE, {"nccl_benchmark_result": figures(310.0, passed=[SLOW.id])}),
-    "a figure that is repaired": Case(
-        FIGURE, {"nccl_benchmark_result": [figures(100.0, SLOW), figures(310.0, passed=[SLOW.id])]}
-    ),
-    "rebooted": Case(REBOOTED, {"reboot_result": result(reboot=True, reasons=["kernel_args: iommu"])}),
+    "a figure that is fast now": Case(FIGURE, {"nccl_benchmark_result": FAST}),
+    "a figure that is repaired": Case(FIGURE, {"nccl_benchmark_result": [figures(100.0, SLOW), FAST]}),
+    "rebooted": Case(REBOOTED, {"reboot_result": WAITS}),
     "no reboot needed": Case(REBOOTED, {"reboot_result": result(reboot=False, reasons=[])}),
-    "not back after a reboot": Case(
-        REBOOTED,
-        {"reboot_result": [result(reboot=True, reasons=["kernel_args: iommu"]), result(finding("reboot.returned"))]},
-    ),
+    "not back after a reboot": Case(REBOOTED, {"reboot_result": [WAITS, result(finding("reboot.returned"))]}),
     "proven with others": Case(MEASURED, search=machine.Search({**result(), "passed": [NODE.id]})),
     "slow with others again": Case(MEASURED, search=machine.Search(result(NODE))),
     "not measured with others": Case(MEASURED),
@@ -572,32 +555,20 @@ def test_the_exit_code_tells_what_is_left_from_what_is_not_known(
 
 
 def test_the_figure_of_a_node_with_another_is_not_that_of_a_slow_partner() -> None:
-    def pair(number: int, hosts: tuple[str, str], figure: float | None) -> localise_record.MeasuredTest:
-        outcome = "silent" if figure is None else "pass" if figure > 80 else "fail"
-        return localise_record.MeasuredTest(
-            number=number, kind="pair", hosts=hosts, outcome=outcome, figure=figure, bar=85.0
-        )
+    def pair(number: int, hosts: str, figure: float | None, outcome: str) -> localise_record.MeasuredTest:
+        return replace(sample.PAIR, number=number, hosts=tuple(hosts), figure=figure, outcome=outcome)
 
-    tests = (pair(1, ("a", "b"), 46.3), pair(2, ("a", "c"), 95.2), pair(2, ("b", "d"), None), pair(3, ("b", "c"), 46.1))
-    nodes = tuple(Node(host) for host in "abcd")
-    record = localise_record.Record(
-        simulated=True, begun=1.8e9, finished=1.8e9 + 60, launcher="mpirun", nodes=nodes, tests=tests
-    )
+    tests = [pair(1, "ab", 46.3, "fail"), pair(2, "ac", 95.2, "pass"), pair(2, "bd", None, "silent")]
+    tests.append(pair(3, "bc", 46.1, "fail"))
+    record = replace(sample.RECORD, nodes=tuple(map(Node, "abcd")), tests=tuple(tests), findings=())
     figures = [proof.figure_between(localise_record.to_dict(record), host) for host in "abd"]
     assert figures == [95.2, 46.3, None]
     assert proof.figure_between(None, "a") is None
 
 
-BOOTS = {
-    "this boot": ({"boot_id": "b1"}, "b1"),
-    "not read": ({"boot_id": ""}, ""),
-    "an older module": ({}, ""),
-    "two lines": ({"boot_id": "b1\nb2"}, ""),
-}
-
-
-@pytest.mark.parametrize("case", BOOTS)
-def test_the_boot_is_the_one_that_the_audit_read(case: str) -> None:
-    given, boot_id = BOOTS[case]
-    node_health = {"findings": [], "passed": [], "devices": [], "ports": [], **given}
+@pytest.mark.parametrize(("said", "boot_id"), [("b1", "b1"), ("", ""), (None, ""), ("b1\nb2", "")])
+def test_the_boot_is_the_one_that_the_audit_read(said: str | None, boot_id: str) -> None:
+    """None: of an older module."""
+    node_health: dict[str, Any] = {"findings": [], "passed": [], "devices": [], "ports": []}
+    node_health |= {} if said is None else {"boot_id": said}
     assert plan.current_result({"roles": json.dumps({"node_health": node_health})}).boot_id == boot_id

@@ -20,28 +20,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results im
 from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
 
 from busbar.cli import main
-from tests import goldens
+from tests import campaigns, goldens
 from tests.nested import changed, places
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
 
 SMALL = Row(size=8, time_us=20.0, algbw=0.0, busbw=0.0, time_p99_us=22.0, spread=0.02, repeats=5)
-RUN: dict[str, Any] = {
-    "name": "all_reduce-8G",
-    "subject": "all_reduce 8 GPUs 8G",
-    "collective": "all_reduce",
-    "gpus": 8,
-    "max_bytes": 8 * GIB,
-    "bar": 340.0,
-    "prediction": 370.0,
-    "busbw": 360.0,
-    "finished": 1795000000.0,
-    "simulated": False,
-    "stored": False,
-    "due": "",
-    "nccl_library": "2.28.3",
-    "nccl_tests": "2.17.6",
-    "rows": [{"size": 8 * GIB, "out_of_place": 360.0, "in_place": 361.0}],
-}
+RUN = campaigns.RUN | {"finished": 1795000000.0, "simulated": False, "stored": False, "nccl_library": "2.28.3"}
+RUN |= {"busbw": 360.0, "rows": [{"size": 8 * GIB, "out_of_place": 360.0, "in_place": 361.0}], "nccl_tests": "2.17.6"}
 NODE: dict[str, Any] = {"format": 1, "host": "n1", "simulated": False, "runs": [RUN], "findings": [], "passed": []}
 
 
@@ -144,6 +129,7 @@ LARGE = results(replace(JOB, rows=(replace(job(1).rows[1], size=2 * GIB),)))
 NO_ROWS = results(replace(JOB, rows=()))
 GRADIENT = Row(size=14 * 10**9, busbw=351.0, spread=0.01, repeats=5)
 MODEL = replace(JOB, rows=(GRADIENT,), what="whole gradient", max_bytes=14 * 10**9)
+SWAPPED = results(job(350.0, hosts=("n2", "n1")), MODEL)
 NEWER = results(job(200.0, versions={"nccl": "2.29.1"}))
 UNREPEATED = replace(SMALL, time_us=23.0, spread=None, repeats=1)
 HUNDREDS = results(*(job(350.0, hosts=(f"n{i}",)) for i in range(1000)))
@@ -167,12 +153,7 @@ COMPARED: dict[str, tuple[Results, Results, int, bool]] = {
     "no figure": (ONE, results(replace(JOB, rows=(SMALL, Row(size=GIB)))), 80, False),
     "no figures on both sides": (NO_ROWS, NO_ROWS, 80, False),
     "nothing": (results(), results(), 80, False),
-    "the order of hosts and programs": (
-        results(MODEL, job(350.0)),
-        results(job(350.0, hosts=("n2", "n1")), MODEL),
-        80,
-        False,
-    ),
+    "the order of hosts and programs": (results(MODEL, job(350.0)), SWAPPED, 80, False),
     "what changed stands first": (BEFORE, AFTER, 80, False),
     "another scope": (results(job(350.0, scope="leaf")), results(job(350.0, scope="cluster")), 120, False),
     # Where names leave no room for the noise it stands below.
@@ -263,23 +244,17 @@ def test_options_of_a_comparison_need_one(option: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("repeats", "point"), [(True, Point(310.0, None, 0.02, 5)), (False, Point(300.0))])
 def test_repeats_within_a_node_reach_its_record(repeats: bool, point: Point) -> None:
-    placement = {"busbw": 300.0}
-    told = {
-        "measured": {"rows": [{"size": GIB, "out_of_place": placement, "in_place": placement}]},
-        "statistics": [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}] * repeats,
-        "simulated": False,
-        "stored": False,
-        "due": "",
-    }
+    measured = {"rows": [{"size": GIB, "out_of_place": {"busbw": 300.0}, "in_place": {"busbw": 300.0}}]}
+    statistics = [{"size": GIB, "busbw": 310.0, "spread": 0.02, "repeats": 5}] * repeats
+    told = {"measured": measured, "statistics": statistics, "simulated": False, "stored": False, "due": ""}
     [joined] = benchmark_results.of_nodes({"n1": [{**RUN, **nccl_benchmark.summary(RUN, told)}]}, "x").runs
     assert joined.points[GIB] == point
 
 
 def test_versions_of_one_run_that_differ_are_both_told() -> None:
     rows = [{"size": GIB, "out_of_place": 1.0, "in_place": None}]
-    [joined] = benchmark_results.of_nodes(
-        {"n1": [RUN, run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)]}, "x"
-    ).runs
+    small = run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)
+    [joined] = benchmark_results.of_nodes({"n1": [RUN, small]}, "x").runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
     with pytest.raises(ParseError, match="nccl_library"):
         benchmark_results.of_nodes({"n1": [{**RUN, "nccl_library": ["x"]}]}, "x")

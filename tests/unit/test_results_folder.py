@@ -13,12 +13,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_ras_info
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    localise_record,
-    rail_results,
-    results_folder,
-    run_cache,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, rail_results, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached_between_runs
 
 from busbar.drift import history, lock
 
@@ -43,7 +39,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
     "rails": lambda folder: rail_results.write(folder, results()),
     "nccl_ras_info": lambda folder: report(folder / "hang.json"),
-    "kept": lambda folder: run_cache.cached_between_runs(folder, "basis", lambda: "x" * 1000),
+    "kept": lambda folder: cached_between_runs(folder, "basis", lambda: "x" * 1000),
 }
 
 

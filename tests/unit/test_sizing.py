@@ -69,34 +69,27 @@ def test_a_node_of_eight_ndr_nics_is_not_healthy_at_40() -> None:
     assert not any("links allow" in note for note in found.notes)
 
 
-def test_a_gigabyte_over_64_ranks_is_197_gigabytes_sent_by_each() -> None:
-    (one,) = traffic(Training(parameters=500_000_000, data=64), 8)
-    assert one.gpu_bytes == pytest.approx(1.97e9, rel=0.001)
-
-
 # -- formulas --------------------------------------------------------------------------------------------------------
 
 
 def kinds(training: Training) -> dict[tuple[str, str], Any]:
     found = traffic(training, 8)
-    return {(one.kind, one.collective): (one.gpu_bytes, one.node_bytes, one.load) for one in found}
+    return {(one.kind, one.collective): [one.gpu_bytes, one.node_bytes, one.load] for one in found}
 
 
 @pytest.mark.parametrize(
     ("zero", "expected"),
     [
-        (0, {("data", "all_reduce"): 28e9}),
-        (1, {("data", "reduce_scatter"): 14e9, ("data", "all_gather"): 14e9}),
+        (0, {"all_reduce": 28e9}),
+        (1, {"reduce_scatter": 14e9, "all_gather": 14e9}),
         # 16 micro batches, each gathered twice.
-        (3, {("data", "reduce_scatter"): 14e9, ("data", "all_gather"): 32 * 14e9}),
+        (3, {"reduce_scatter": 14e9, "all_gather": 32 * 14e9}),
     ],
 )
-def test_bytes_of_data_parallelism_by_its_stage(zero: int, expected: dict[tuple[str, str], float]) -> None:
+def test_bytes_of_data_parallelism_by_its_stage(zero: int, expected: dict[str, float]) -> None:
     found = kinds(Training(parameters=7_000_000_000, data=32, zero=zero, micro_batches=16))
-    assert found == {
-        kind: (pytest.approx(sent * 31 / 32), pytest.approx(sent * 3 / 4), pytest.approx(sent * 31 / 32))
-        for kind, sent in expected.items()
-    }
+    shares = (31 / 32, 3 / 4, 31 / 32)
+    assert found == {("data", kind): pytest.approx([sent * s for s in shares]) for kind, sent in expected.items()}
 
 
 def test_bytes_of_tensor_and_pipeline_parallelism() -> None:
@@ -107,15 +100,16 @@ def test_bytes_of_tensor_and_pipeline_parallelism() -> None:
     activations = 32 * 4096 * training.width * 2
     # Both ways, and each of the eight GPUs sends its part.
     sent = 2 * activations
-    assert found["pipeline", "sendrecv"] == (pytest.approx(sent / 8), pytest.approx(sent), pytest.approx(sent))
+    assert found["pipeline", "sendrecv"] == pytest.approx([sent / 8, sent, sent])
     # Of a stage, one of 32 parts; eight groups in a node, each over 16 nodes, share what a node has.
     one = 2 * 15 / 16 * 14e9 / 32
-    assert found["data", "all_reduce"] == (pytest.approx(one), pytest.approx(8 * one), pytest.approx(8 * one))
+    assert found["data", "all_reduce"] == pytest.approx([one, 8 * one, 8 * one])
 
 
-@pytest.mark.parametrize(
-    ("parameters", "width"), [(6.7e9, 4096), (13e9, 5120), (70e9, 8192), (175e9, 12288), (405e9, 16384)]
-)
+WIDTHS = [(6.7e9, 4096), (13e9, 5120), (70e9, 8192), (175e9, 12288), (405e9, 16384)]
+
+
+@pytest.mark.parametrize(("parameters", "width"), WIDTHS)
 def test_the_width_is_near_that_of_published_models(parameters: float, width: int) -> None:
     assert Training(parameters=int(parameters)).width == pytest.approx(width, rel=0.11)
 
@@ -137,10 +131,7 @@ def test_windows_of_the_step_are_shared() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 50)), min_size=1, max_size=6),
-    st.floats(0.01, 100),
-)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(1e-6, 50)), min_size=1, max_size=6), st.floats(0.01, 100))
 def test_what_is_needed_is_enough_and_nothing_less(windows: list[tuple[float, float]], compute: float) -> None:
     base = traffic(SHARDED, 8)[0]
     found = [replace(base, window=window, seconds=seconds) for window, seconds in windows]
@@ -183,10 +174,8 @@ def test_the_answer_and_its_exit_code(
 
 def test_a_profile_that_tells_no_bandwidth_cannot_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "odd.yml"
-    file.write_text(
-        "description: odd\ngpus: {count: 8, models: [NVIDIA H200]}\nrails:\n"
-        "  - {paths: {0: SYS}, rate_gbps: 400, link_layers: [InfiniBand]}\n"
-    )
+    head = "description: odd\ngpus: {count: 8, models: [NVIDIA H200]}\n"
+    file.write_text(f"{head}rails:\n  - {{paths: {{0: SYS}}, rate_gbps: 400, link_layers: [InfiniBand]}}\n")
     asked = [*SEVEN[:3], "--profile", str(file), "--nodes", "16", "--tokens", "4M", "--mfu", "40"]
     assert main(asked) == 3
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
@@ -196,7 +185,7 @@ def test_a_profile_that_tells_no_bandwidth_cannot_say(tmp_path: Path, capsys: py
     file.write_text(file.read_text().replace("NVIDIA H200", "Some GPU"))
     assert main(asked) == 1
     assert "the peak of Some GPU is not known" in capsys.readouterr().err
-    file.write_text("description: odd\ngpus: {count: 8, models: [NVIDIA H200]}\nrails: []\n")
+    file.write_text(f"{head}rails: []\n")
     assert main(asked) == 1
     assert "has no rails" in capsys.readouterr().err
 

@@ -25,20 +25,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import 
 from tests import goldens
 from tests.trees import tool
 
-SINFO = """\
-n1|idle|main|none
-n2|mixed|main|none
-n3|drained*|main|disk | of raid
-n3|drained*|gpu|disk | of raid
-n4|down*|gpu|Not responding
-n5|idle*|gpu|none
-n6|idle~|gpu|none
-n7|idle@|gpu|ASAP
-n8|reserved|gpu|none
-n9|planned|gpu|none
-n10|idle-|gpu|none
-n11|inval|gpu|gres/gpu count too low
-"""
+SINFO = (Path(__file__).parent / "cases/slurm_engine/sinfo.txt").read_text()
 
 
 def frame(node: str, text: bytes, label: int, packed: bytes | None = None) -> bytes:
@@ -79,15 +66,9 @@ def test_every_node_finds_its_own_question_in_what_is_sent_to_all() -> None:
     script = stand_in + text.replace(f"from {bundle.PACKAGE} import audit\n", "")
     found = {}
     for number, node in enumerate(("n1", "n2", "n3")):
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-"],
-            input=script,
-            env={**os.environ, "SLURMD_NODENAME": node},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        lines = [f"{number}: {line}\n" for line in (f"busbar-node {node}", *done.stdout.splitlines())]
+        words, given = [sys.executable, "-I", "-S", "-"], {**os.environ, "SLURMD_NODENAME": node}
+        said = subprocess.run(words, input=script, env=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+        lines = [f"{number}: {line}\n" for line in (f"busbar-node {node}", *said.splitlines())]
         found.update(heard(NodeOutputs(("n1", "n2", "n3")), ["".join(lines).encode()]))
     expected = {"n1": [common, 5], "n2": [other, 5], "n3": [common, 5]}
     assert {node: json.loads(said) for node, said in found.items()} == expected
@@ -207,7 +188,7 @@ def test_a_node_that_was_not_asked_is_a_finding_with_its_fix(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "{{ lookup('pipe', 'id') }}\x07"])
 def test_what_a_task_writes_commands_no_terminal(text: str) -> None:
-    assert ended(f"0: busbar-node n1\n0: {text}\n")["msg"].isprintable()
+    assert ended(f"{BEGUN}0: {text}\n")["msg"].isprintable()
 
 
 def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,20 +210,15 @@ def test_what_slurm_keeps_from_a_step_is_no_missing_gpu() -> None:
     assert (said["not_run"], "ConstrainDevices" in said["msg"], said["msg"].isprintable()) == (True, True, True)
 
 
-def program(folder: Path, name: str, text: str) -> str:
-    tool(folder, name, text)
-    return str(folder / name)
-
-
 def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, "hangs", "exec sleep 600")
+    tool(tmp_path, "fails", "printf 'Unable to\ncontact \033[1m%0999d' 0 >&2; exit 1")
     monkeypatch.setattr(slurm_step, "PATIENCE", 0.2)
     with pytest.raises(SlurmError, match="is slurmctld up"):
-        slurm_step.run_program(program(tmp_path, "hangs", "exec sleep 600"), slurm_engine.SINFO)
+        slurm_step.run_program(str(tmp_path / "hangs"), slurm_engine.SINFO)
     monkeypatch.setattr(slurm_step, "PATIENCE", 60)
     with pytest.raises(SlurmError, match=r"sinfo --all exited with 1: Unable to contact \\x1b\[1m0{278}$"):
-        slurm_step.run_program(
-            program(tmp_path, "fails", "printf 'Unable to\ncontact \033[1m%0999d' 0 >&2; exit 1"), slurm_engine.SINFO
-        )
+        slurm_step.run_program(str(tmp_path / "fails"), slurm_engine.SINFO)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(slurm_step, "PLACES", str(tmp_path))
     with pytest.raises(SlurmError, match="this machine has no srun, sinfo, scontrol, scancel"):
@@ -252,17 +228,17 @@ def test_a_controller_that_hangs_or_refuses_is_one_sentence(tmp_path: Path, monk
 def test_nothing_of_the_users_environment_reaches_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_EXCLUSIVE", "SLURM_ACCOUNT", "LD_PRELOAD", "VAULT_PASSWORD"):
         monkeypatch.setenv(name, "1")
-    assert set(slurm_step.environment()) == {"PATH", "LC_ALL", "SLURM_ACCOUNT"} | (
-        {"SLURM_CONF"} if "SLURM_CONF" in os.environ else set()
-    )
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    assert set(slurm_step.environment()) == {"PATH", "LC_ALL", "SLURM_ACCOUNT"}
 
 
 def test_a_step_that_is_over_is_ended_and_its_job_cancelled_by_name(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("the script\n")
-    cancel = program(tmp_path, "scancel", f'echo "$@" >>{tmp_path}/cancelled')
-    srun = program(tmp_path, "srun", "cat; echo mine >&2; exec sleep 600")
+    tool(tmp_path, "scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    tool(tmp_path, "srun", "cat; echo mine >&2; exec sleep 600")
     heard, said = list[bytes](), list[bytes]()
-    given = ({"srun": srun, "scancel": cancel}, ["srun"], "job-1", tmp_path / "script")
+    programs = {name: str(tmp_path / name) for name in ("srun", "scancel")}
+    given = (programs, ["srun"], "job-1", tmp_path / "script")
     assert not slurm_step.run(*given, 600, heard.append, said.append, lambda: bool(said))
     assert (b"".join(heard), said) == (b"the script\n", [b"mine"])
     assert set((tmp_path / "cancelled").read_text().splitlines()) == {"--quiet --name=job-1"}

@@ -13,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 
 from busbar.cli import main
+from tests.trees import put_all
 
 from .built_fabric import Built, asked, build
 
@@ -26,6 +27,9 @@ BLOCK = (
     "BlockName=b1 BlockIndex=1 Nodes=node00[1,3,5,7] BlockSize=4\n"
     "AggregatedBlock=b[0-1] BlockIndex=2 Nodes=node[000-007] BlockSize=8\n"
 )
+
+
+BESIDE = "others are on the leaves of this group"
 
 
 def fabric(moved: bool = False) -> Built:
@@ -42,14 +46,14 @@ def fabric(moved: bool = False) -> Built:
     ("before", "after", "moved", "expected"),
     [
         ("", "", False, []),
-        ("", "", True, ["1: node003 is on leaf02 with rail 1, and 3 others are on the leaves of this group"]),
+        ("", "", True, [f"1: node003 is on leaf02 with rail 1, and 3 {BESIDE}"]),
         ("node004,", "", False, ["no switch or block of Slurm has node004"]),
         ("node004,", "node004,gpu9,", False, ["0: no sweep shows a rail of gpu9"]),
         (
             "[1,3,5,7]",
             "[1,3,4,5,7]",
             False,
-            ["1: node004 is on leaf00 with rail 0, leaf02 with rail 1, and 4 others are on the leaves of this group"],
+            [f"1: node004 is on leaf00 with rail 0, leaf02 with rail 1, and 4 {BESIDE}"],
         ),
         ("node00[1,3,5,7]", "node00[1,3]", False, ["no switch or block of Slurm has node[005,007]"]),
         ("node00[1,3,5,7]", "node00[0-7]", False, ["1: its 8 nodes have no leaves in common: node[000-007]"]),
@@ -91,14 +95,10 @@ def test_the_command_ends_with_what_it_found(tmp_path: Path, capsys: pytest.Capt
     built = fabric()
     sweeps = tuple(built.sweeps(1.8e9, (0,)))
     hosts = {host: replace(known, boot_id=None) for host, known in built.inventory().items()}
-    good = record.Record(
-        begun=1.8e9, finished=1.8e9, asked=("node000",), hosts=hosts, sweeps=sweeps, taken=(1.8e9,), complete=True
-    )
-    record.write(tmp_path / "good", good)
-    record.write(tmp_path / "part", replace(good, complete=False))
-    (tmp_path / "same").write_text(TREE)
-    (tmp_path / "other").write_text(TREE.replace("node004,", ""))
-    (tmp_path / "none").write_text("hello\n")
+    part = record.Record(begun=1.8e9, finished=1.8e9, asked=("node000",), hosts=hosts, sweeps=sweeps, taken=(1.8e9,))
+    record.write(tmp_path / "good", replace(part, complete=True))
+    record.write(tmp_path / "part", part)
+    put_all(tmp_path, {"same": TREE, "other": TREE.replace("node004,", ""), "none": "hello\n"})
     for stored, topology, code in (("good", "same", 0), ("good", "other", 2), ("part", "same", 3), ("good", "none", 1)):
         assert main(["fabric", "topology", str(tmp_path / stored), str(tmp_path / topology)]) == code
         out, err = capsys.readouterr()

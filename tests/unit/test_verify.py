@@ -18,21 +18,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results,
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, Verification, failure
 
-NIC = "0000:1a:00.0"
+from tests.unit.test_result_schema import NIC, RAIL
+
 SESSION = Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0)
-RAIL = {
-    "number": 3,
-    "pci": NIC,
-    "device": "mlx5_9",
-    "netdev": "eth3",
-    "link_layer": "Ethernet",
-    "rate_gbps": 400.0,
-    "address": "10.19.0.1",
-    "mtu": 9000,
-    "firmware": "28.43.8002",
-    "psid": "MT_0000000838",
-    "qos": "",
-}
 
 
 def finding(check: str, subject: str, because: str | None = None) -> Finding:
@@ -43,17 +31,10 @@ INFO = {"rail_info": {"product": "X", "driver": "Y", "rails": [RAIL], "missing":
 
 
 def measured(*findings: Finding, peer: str = "node02", figure: float | None = 390.0) -> dict[str, Any]:
-    session = {**SESSION.__dict__, "peer": peer}
     results = [{"test": "bw", "figure": figure}, {"test": "lat", "figure": 2.1}]
-    return {
-        "findings": [one.to_dict() for one in findings],
-        "passed": ["perftest.latency[live]@rail 3 to node02"],
-        "sessions": [{"session": session, "results": results}],
-        "finished_at": 1.0,
-        "simulated": False,
-        "commands": [],
-        "notes": [],
-    }
+    sessions = [{"session": {**SESSION.__dict__, "peer": peer}, "results": results}]
+    done = {"sessions": sessions, "finished_at": 1.0, "simulated": False, "commands": [], "notes": []}
+    return {**Plan(findings).result(), "passed": ["perftest.latency[live]@rail 3 to node02"], **done}
 
 
 def proof(*tested: Result, **more: Any) -> Proof:
@@ -66,27 +47,23 @@ def joined(of_host: Proof, **registered: Any) -> list[Finding]:
     return of_host.findings("node01", {"rail_info_result": INFO, **registered})
 
 
-def test_what_all_parts_found_is_joined() -> None:
-    slow, mtu = finding("perftest.bandwidth", "rail 3 to node02"), finding("consistency.mtu", "rails")
-    compared = Compared((replace(mtu, state="ok", fix=""),))
-    found = proof(measured(slow), compared=compared).result("node01", {})
-    assert [one["id"] for one in found["findings"]] == [slow.id]
-    assert found["passed"] == [mtu.id, "perftest.latency[live]@rail 3 to node02"]
-
-
 def test_a_planned_test_without_a_result_is_unknown_and_several_are_one_cause() -> None:
     other = Session("server", 3, NIC, "mlx5_9", "node02", "", 400.0)
     found = joined(proof(planned=(SESSION, other)))
-    assert [(one.check, one.state) for one in found] == [
-        ("perftest.bandwidth", "unknown"),
-        ("perftest.served", "unknown"),
-    ]
-    assert [one.because for one in found] == [None, found[0].id]
+    unknown = [("perftest.bandwidth", "unknown", None), ("perftest.served", "unknown", found[0].id)]
+    assert [(one.check, one.state, one.because) for one in found] == unknown
 
 
 LOST = replace(finding("perftest.latency", "rail 3 to node02"), state="unknown")
 MOVED = finding("counters.loss", "rail 3 to node02")
 SLOW = finding("perftest.bandwidth", "rail 3 to node02")
+
+
+def test_what_all_parts_found_is_joined() -> None:
+    mtu = finding("consistency.mtu", "rails")
+    found = proof(measured(SLOW), compared=Compared((replace(mtu, state="ok", fix=""),))).result("node01", {})
+    assert [one["id"] for one in found["findings"]] == [SLOW.id]
+    assert found["passed"] == [mtu.id, "perftest.latency[live]@rail 3 to node02"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +100,6 @@ def test_a_result_that_is_not_valid_is_named() -> None:
     assert (lost.check, one.check, one.state, one.have) == ("perftest.bandwidth", "perftest.pair", "unknown", said)
 
 
-SLOW_HERE = finding("perftest.bandwidth", "rail 3 to node02")
 LOST_HERE = finding("counters.loss", "rail 3 from node02")
 LOST_THERE = finding("counters.loss", "rail 4 from node02")
 PATH = finding("rail_ping.path", "rail 3 to node02", because=f"netdev_mtu.live[live]@{NIC}")
@@ -147,7 +123,7 @@ def test_a_slow_rail_follows_from_what_is_found_on_its_nic_switch_or_port(
 ) -> None:
     cause = replace(finding(check, f"{NIC} mlx5_9 eth3"), state=state)
     registered = {f"{check.partition('.')[0]}_result": {"findings": [cause.to_dict()]}}
-    found = joined(proof(measured(SLOW_HERE, LOST_HERE, LOST_THERE)), **registered)
+    found = joined(proof(measured(SLOW, LOST_HERE, LOST_THERE)), **registered)
     because = cause.id if explains else None
     assert [one.because for one in found] == [because, because, None]
 
@@ -183,16 +159,13 @@ class Network:
 
     def __call__(self, calls: Sequence[Call]) -> list[Result]:
         self.calls.append([*calls])
-        return [
-            self.results.get("pings" if "pings" in call.arguments else call.module, {}).get(call.host)
-            or self.usual(call)
-            for call in calls
-        ]
+        kinds = ["pings" if "pings" in call.arguments else call.module for call in calls]
+        given = [self.results.get(kind, {}).get(call.host) for kind, call in zip(kinds, calls, strict=True)]
+        return [one or self.usual(call) for one, call in zip(given, calls, strict=True)]
 
     def usual(self, call: Call) -> Result:
         if call.module == "topology_info":
-            address = f"10.19.0.{call.host[4:].lstrip('0')}"
-            rails = [{**RAIL, "address": address}]
+            rails = [{**RAIL, "address": f"10.19.0.{int(call.host[4:])}"}]
             return {**Plan().result(), "rail_info": {**INFO["rail_info"], "rails": rails}, "busy": []}
         sessions = [{"session": one, "results": []} for one in call.arguments.get("sessions", ())]
         return {**measured(), "passed": [], "sessions": sessions}
@@ -229,10 +202,8 @@ def test_check_mode_starts_no_test_and_judges_those_of_all_passes() -> None:
     network = Network()
     network.verify(2, check_mode=True)
     [calls] = network.calls[2:]
-    assert [(one.host, one.seconds, len(one.arguments["sessions"])) for one in calls] == [
-        ("node01", 0, 2),
-        ("node02", 0, 2),
-    ]
+    started = {one.host: (one.seconds, len(one.arguments["sessions"])) for one in calls}
+    assert started == {"node01": (0, 2), "node02": (0, 2)}
 
 
 def test_a_host_that_is_lost_or_in_use_costs_no_other_its_proof() -> None:
@@ -243,24 +214,24 @@ def test_a_host_that_is_lost_or_in_use_costs_no_other_its_proof() -> None:
         pings={"node03": unreachable, "node05": {"failed": True, "msg": "Timed out"}},
         perftest={"node04": unreachable},
     )
-    found = network.verify(8, there=7)
-    assert found.pop("node01") == [("perftest.pair", "unreachable")]
-    assert found.pop("node02") == [("perftest.pair", "busy: pid 7")]
-    assert found.pop("node03") == [("perftest.pair", "unreachable")]
-    assert found.pop("node05") == [("perftest.pair", "Timed out")]
-    assert found.pop("node08") == [("perftest.pair", "nothing was read of its rails")]
-    assert found.pop("node04") == [("perftest.bandwidth", "the test gave no result on this host: unreachable")]
-    assert found == {"node06": [], "node07": []}
+    assert network.verify(8, there=7) == {
+        "node01": [("perftest.pair", "unreachable")],
+        "node02": [("perftest.pair", "busy: pid 7")],
+        "node03": [("perftest.pair", "unreachable")],
+        "node04": [("perftest.bandwidth", "the test gave no result on this host: unreachable")],
+        "node05": [("perftest.pair", "Timed out")],
+        "node06": [],
+        "node07": [],
+        "node08": [("perftest.pair", "nothing was read of its rails")],
+    }
 
 
 # -- the lines and the file --------------------------------------------------------------------------------------------
 
 
 def results(**more: Any) -> dict[str, Any]:
-    return {
-        "node01": {**measured(), "finished_at": 1.0, "simulated": False, "stored": False, **more},
-        "node03": {**measured(figure=100.0), "finished_at": 1.0, "simulated": False, "stored": False, **more},
-    }
+    done = {"stored": False, **more}
+    return {"node01": {**measured(), **done}, "node03": {**measured(figure=100.0), **done}}
 
 
 def test_each_rail_has_a_line_with_its_worst_direction() -> None:
@@ -278,8 +249,9 @@ def test_simulated_and_stored_figures_say_so() -> None:
 
 
 def test_what_was_not_measured_is_counted() -> None:
-    found = {"node01": {**measured(figure=None), "simulated": False, "stored": False}}
-    assert "rail 3: 0 of 1 directions measured" in rail_results.render(found)
+    assert "rail 3: 0 of 1 directions measured" in rail_results.render(
+        {"n1": {**measured(figure=None), "stored": False}}
+    )
 
 
 def test_the_file_is_whole_and_latest_leads_to_it(tmp_path: Path) -> None:
