@@ -15,13 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    accepted,
-    hang,
-    screen,
-    terminal,
-    verdict,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, hang, screen, terminal, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import measure as measure_plan
 
 from busbar import cli, gate, measure

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
-from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import FileChange
 
-import busbar
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 HEAD = "# Written by Busbar (role x): why.\n"
 SYSCTL = "/etc/sysctl.d/98-busbar-multirail.conf"
 SERVICE = "/etc/systemd/system/busbar-x.service"
@@ -57,11 +52,6 @@ def sealed(path: str, text: str | None = None, release: str = written.RELEASE, i
 def compare(path: str, before: str | None, after: str | None) -> tuple[str, str | None, int, int]:
     files = written.compare([FileChange(path, before, after)])
     return files.state, files.severity, len(files.changes), len(files.notes)
-
-
-def test_there_is_one_release() -> None:
-    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == written.RELEASE
-    assert busbar.__version__ == written.RELEASE
 
 
 @pytest.mark.parametrize("path", TEXTS)
