@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lab import store
 from tests import archive
@@ -105,17 +104,6 @@ def test_the_installed_collection_runs_by_name_from_anywhere(
     assert broken.changed == {"node02": 0}
     assert "platform.rail_device" in broken.out
     assert "VERDICT OK" not in broken.out
-
-
-def test_execution_environments_install_it_from_a_file(
-    execute: Execute, bin_directory: Path, tarball: Path, tmp_path: Path
-) -> None:
-    requirements = tmp_path / "requirements.yml"
-    requirements.write_text(yaml.safe_dump({"collections": [{"name": str(tarball), "type": "file"}]}))
-    command = ["collection", "install", "--offline", "-r", requirements, "-p", tmp_path / "there"]
-    done = execute(bin_directory / "ansible-galaxy", *command)
-    assert done.rc == 0, done.out
-    assert (tmp_path / "there/ansible_collections/busbar/fabric/plugins/modules/iommu.py").is_file()
 
 
 def test_the_view_cannot_be_built_or_installed_by_itself(

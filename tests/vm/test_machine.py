@@ -17,7 +17,6 @@ from .conftest import NewVm
 from .machine import Image, Machine, VmError
 
 WAIT = ("systemctl", "is-system-running", "--wait")
-TYPES = ("sh", "-c", "cat /sys/kernel/iommu_groups/*/type")
 
 
 def test_a_debian_boots_by_its_own_grub(vm: Machine) -> None:
@@ -34,35 +33,6 @@ def test_each_disk_gives_a_machine_an_id_of_its_own_and_leaves_the_image_alone(n
     assert len(first) == len(second) == 32
     assert first != second
     assert image.disk.stat().st_mtime_ns == before
-
-
-def test_a_reboot_is_another_boot_and_what_was_only_live_is_gone(vm: Machine) -> None:
-    before = vm.boot_id()
-    vm.ssh("sysctl", "-w", "net.ipv4.conf.all.arp_ignore=1")
-    vm.reboot()
-    assert vm.boot_id() != before
-    assert vm.read("/proc/sys/net/ipv4/conf/all/arp_ignore") == "0\n"
-
-
-def test_what_was_synced_survives_a_power_cut(vm: Machine) -> None:
-    before = vm.boot_id()
-    vm.ssh("sh", "-c", "echo kept > /root/kept && sync /root/kept")
-    vm.cut()
-    vm.start()
-    assert vm.boot_id() != before
-    assert vm.read("/root/kept") == "kept\n"
-    assert vm.ssh(*WAIT).stdout == "running\n"
-
-
-def test_an_iommu_translates_until_it_is_told_not_to(new_vm: NewVm) -> None:
-    machine = new_vm(iommu=True)
-    assert set(machine.ssh(*TYPES).stdout.split()) == {"DMA-FQ"}
-    assert "vendor_id\t: GenuineIntel\n" in (cpu := machine.read("/proc/cpuinfo"))
-    assert "hypervisor" not in cpu
-    # Past GRUB's settings: they are not what is tested here.
-    machine.ssh("sed", "-i", "s/mitigations=off/& intel_iommu=on iommu=pt/", "/boot/grub/grub.cfg")
-    machine.reboot()
-    assert set(machine.ssh(*TYPES).stdout.split()) == {"identity"}
 
 
 def test_a_machine_with_another_host_key_is_refused(vm: Machine, tmp_path: Path) -> None:
