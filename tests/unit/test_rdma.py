@@ -34,11 +34,6 @@ def refused(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-def test_gid_knows_its_ipv4_address() -> None:
-    assert Gid(3, MAPPED, "RoCE v2", None).ipv4 == "10.0.0.1"
-    assert Gid(1, LINK_LOCAL, "RoCE v2", None).ipv4 is None
-
-
 def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
     def port(*gids: tuple[int, str, str | None]) -> Port:
         made = tuple(Gid(index, text, kind, None) for index, text, kind in gids)

@@ -126,7 +126,14 @@ def test_a_nic_that_manages_nvswitches_is_no_rail(
 
 
 STORAGE = "pci0000:a0/0000:a0:01.0/0000:a1:00.0"
-CASES: dict[str, Callable[[Path], object]] = {"eight pairs": hgx}
+CASES: dict[str, Callable[[Path], object]] = {
+    "eight pairs": hgx,
+    "empty": lambda root: None,
+    "no gpu": lambda root: rdma(root, "mlx5_0", function(root, STORAGE, NIC), "Ethernet"),
+    "rdma function of another class": lambda root: rdma(
+        root, "mlx5_0", function(root, STORAGE, ("0x0b4000", "15b3:a2dc"))
+    ),
+}
 
 
 def case(build: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -245,11 +252,6 @@ def guest_with_everything_on_the_root_bus(root: Path) -> None:
 
 
 @case
-def no_gpu(root: Path) -> None:
-    rdma(root, "mlx5_0", function(root, STORAGE, NIC), "Ethernet")
-
-
-@case
 def no_driver_and_a_usb_controller(root: Path) -> None:
     """Neither is a NIC."""
     function(root, STORAGE, NIC)
@@ -257,11 +259,6 @@ def no_driver_and_a_usb_controller(root: Path) -> None:
     (usb / "usb1/1-1").mkdir(parents=True)
     netdev(root, "usb0", usb / "usb1/1-1")
     netdev(root, "odd0", usb)
-
-
-@case
-def rdma_function_of_another_class(root: Path) -> None:
-    rdma(root, "mlx5_0", function(root, STORAGE, ("0x0b4000", "15b3:a2dc")))
 
 
 @case
@@ -280,11 +277,6 @@ def software_rdma(root: Path) -> None:
 def function_unread(root: Path) -> None:
     hgx(root, rails=1)
     line(root / "sys/devices" / pair(root, 0)[1] / "vendor", "")
-
-
-@case
-def empty(root: Path) -> None:
-    root.mkdir(exist_ok=True)
 
 
 @pytest.mark.golden
