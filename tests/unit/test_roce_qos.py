@@ -24,16 +24,15 @@ CHAIN = resolve({"dscp": 26}, {"traffic_class": 106})
 MAP = {dscp: dscp >> 3 for dscp in range(64)}
 TSA = ("ets", "ets", "ets", "ets", "ets", "ets", "strict", "strict")
 BANDWIDTH = (10, 10, 10, 50, 10, 10, 0, 0)
-WANT = PortConfig(
-    chain=CHAIN,
-    prio2tc=tuple(range(8)),
-    tsa=TSA,
-    bandwidth=BANDWIDTH,
-    cable_length=30,
-    prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0),
-    buffer_size=(20000, 200000, 0, 0, 0, 0, 0, 0),
-    pause_off=True,
-)
+VALUES: dict[str, Any] = {
+    "prio2tc": tuple(range(8)),
+    "tsa": TSA,
+    "bandwidth": BANDWIDTH,
+    "cable_length": 30,
+    "prio2buffer": (0, 0, 0, 1, 0, 0, 0, 0),
+    "buffer_size": (20000, 200000, 0, 0, 0, 0, 0, 0),
+}
+WANT = PortConfig(chain=CHAIN, pause_off=True, **VALUES)
 PORT = Port(label="0000:1b:00.0 mlx5_0 eth1", pci="0000:1b:00.0", netdev="eth1", rdma="mlx5_0")
 SYSFS = "/sys/class/net/eth1/ecn"
 TOS = "/sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"
@@ -49,18 +48,7 @@ NUMBERS = {
 GOOD = PortState(
     port=PORT,
     tool="mlnx_qos",
-    dcb=Dcb(
-        owner="os",
-        trust="dscp",
-        dscp2prio=tuple(MAP.items()),
-        pfc=(3,),
-        prio2tc=tuple(range(8)),
-        tsa=TSA,
-        bandwidth=BANDWIDTH,
-        cable_length=30,
-        prio2buffer=(0, 0, 0, 1, 0, 0, 0, 0),
-        buffer_size=(20000, 200000, 0, 0, 0, 0, 0, 0),
-    ),
+    dcb=Dcb(owner="os", trust="dscp", dscp2prio=tuple(MAP.items()), pfc=(3,), **VALUES),
     numbers=NUMBERS,
     pause=Pause(False, False, False),
 )

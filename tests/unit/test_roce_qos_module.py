@@ -201,10 +201,6 @@ def without_attributes(node: Node) -> None:
         (node.path / "hw/sys" / path).unlink()
 
 
-def job(node: Node) -> None:
-    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
-
-
 def no_class(node: Node) -> None:
     node.put(f"/sys/class/net/{node.ports[0].netdev}/ecn/roce_np/cnp_dscp", "none")
 
@@ -213,7 +209,7 @@ def no_class(node: Node) -> None:
 CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
     "new ports": (lambda node: None, {}),
     "no link may bounce": (lambda node: None, {"max_disruption": "none"}),
-    "a job runs": (job, {}),
+    "a job runs": (lambda node: node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1"), {}),
     "no ECN of OFED": (without_ecn, {}),
     "a tool that does nothing": (deaf, {}),
     "dcb that does nothing": (set_and_deaf, {}),
