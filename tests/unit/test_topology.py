@@ -63,7 +63,7 @@ def pair(root: Path, number: int) -> tuple[str, str]:
     )
 
 
-def hgx(root: Path, rails: int = 8) -> None:
+def hgx(root: Path, rails: int = 8) -> Path:
     """GPUs and InfiniBand NICs by pairs, mlx5 numbers against the PCI order, and a management port on eno1."""
     for number in range(rails):
         gpu, nic = pair(root, number)
@@ -74,6 +74,7 @@ def hgx(root: Path, rails: int = 8) -> None:
     function(root, "pci0000:00/0000:00:1c.0", BRIDGE)
     line(root / "proc/cpuinfo", "flags\t: fpu")
     route(root, "eno1")
+    return root
 
 
 def read(root: Path) -> Topology:
@@ -125,10 +126,13 @@ def test_a_nic_that_manages_nvswitches_is_no_rail(
     assert len(match(found, hgx_h100).nics) == (8 if expected else 7)
 
 
+BELOW = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0"
 STORAGE = "pci0000:a0/0000:a0:01.0/0000:a1:00.0"
 CASES: dict[str, Callable[[Path], object]] = {
     "eight pairs": hgx,
     "empty": lambda root: None,
+    "function unread": lambda root: line(hgx(root, 1) / "sys/devices" / pair(root, 0)[1] / "vendor", ""),
+    "behind a second switch": lambda root: rdma(hgx(root, 1), "mlx5_9", function(root, BELOW, NIC), "Ethernet"),
     "no gpu": lambda root: rdma(root, "mlx5_0", function(root, STORAGE, NIC), "Ethernet"),
     "rdma function of another class": lambda root: rdma(
         root, "mlx5_0", function(root, STORAGE, ("0x0b4000", "15b3:a2dc"))
@@ -149,13 +153,6 @@ def moved_to_another_slot(root: Path) -> None:
     (root / "sys/bus/pci/devices" / old.name).unlink()
     shutil.rmtree(root / "sys/class/infiniband/mlx5_7")
     rdma(root, "mlx5_7", function(root, STORAGE, IB_NIC, 1))
-
-
-@case
-def behind_a_second_switch(root: Path) -> None:
-    hgx(root, rails=1)
-    below = pair(root, 0)[1].rsplit("/", 1)[0] + "/0000:18:00.0/0000:19:00.0/0000:1a:00.0"
-    rdma(root, "mlx5_9", function(root, below, NIC), "Ethernet")
 
 
 @case
@@ -271,12 +268,6 @@ def software_rdma(root: Path) -> None:
         (root / "sys/class/infiniband/a_siw" / name).unlink()
     rdma(root, "rxe0", card, "Ethernet")
     line(root / "sys/class/infiniband/rxe0/parent", "eth0")
-
-
-@case
-def function_unread(root: Path) -> None:
-    hgx(root, rails=1)
-    line(root / "sys/devices" / pair(root, 0)[1] / "vendor", "")
 
 
 @pytest.mark.golden

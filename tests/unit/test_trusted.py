@@ -172,14 +172,10 @@ def starters(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
-            names = [node.attr]
-            if isinstance(node.value, ast.Name):
-                names.append(f"{node.value.id}.{node.attr}")
-        for name in names:
-            if any(
-                name == start or name.startswith((start + ".", *([start] if "." in start else []))) for start in STARTS
-            ):
-                yield name
+            names = [node.attr, ast.unparse(node)]
+        for start in STARTS:
+            begins = (start + ".", *([start] if "." in start else []))
+            yield from (name for name in names if name == start or name.startswith(begins))
 
 
 def test_nothing_is_started_or_loaded_but_through_the_doors() -> None:
