@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import tarfile
@@ -136,17 +135,3 @@ def test_galaxy_takes_it_with_the_address_of_its_sources(
     refused = take(archive.build(tmp_path / "without"))
     assert refused.rc == 1
     assert "'repository' is required" in refused.out
-
-
-def test_documentation_comes_from_the_installed_files(execute: Execute, bin_directory: Path, installed: Path) -> None:
-    documented = {
-        "module": [path.stem for path in (ROOT / "library").glob("*.py")],
-        "filter": [path.stem for path in (ROOT / "filter_plugins").glob("*.py")],
-    }
-    for kind, names in documented.items():
-        wanted = [f"busbar.fabric.{name}" for name in names]
-        done = execute(bin_directory / "ansible-doc", "-t", kind, "--json", *wanted, ANSIBLE_COLLECTIONS_PATH=installed)
-        assert done.rc == 0, done.out
-        for name, page in json.loads(done.out).items():
-            assert name in wanted
-            assert Path(page["doc"]["filename"]).is_relative_to(installed)

@@ -90,18 +90,18 @@ CASES: dict[str, Callable[[Path], object]] = {
     "empty GID type": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, ""),
     "RoCE v3": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, "RoCE v3"),
 }
-for name, text in (
-    ("rate", ""),
-    ("rate", "400 Gb/sec (4X"),
-    ("state", ""),
-    ("state", "4: ACT"),
-    ("phys_state", "5: <unknown>"),
-    ("link_layer", "Infini"),
-    ("lid", "lid"),
-    ("sm_lid", ""),
-):
-    changes: dict[str, Any] = {name: text}
-    CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
+ODD = {
+    "rate": ("", "400 Gb/sec (4X"),
+    "state": ("", "4: ACT"),
+    "phys_state": ("5: <unknown>",),
+    "link_layer": ("Infini",),
+    "lid": ("lid",),
+    "sm_lid": ("",),
+}
+for name, texts in ODD.items():
+    for text in texts:
+        changes: dict[str, Any] = {name: text}
+        CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
 
 
 @pytest.mark.golden
