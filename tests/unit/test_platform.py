@@ -222,9 +222,8 @@ def flashed(topology: Topology, index: int, firmware: str | None, board_id: str 
     return nic(index, topology, rdma=replace(rdma, firmware=firmware, board_id=board_id))
 
 
-def declared(*firmware: str) -> dict[str, Any]:
-    """firmware: PSID and version."""
-    return {"site": {"busbar_firmware": dict([firmware] if firmware else [])}}
+def declared(psid: str = "", version: str = "") -> dict[str, Any]:
+    return {"site": {"busbar_firmware": {psid: version} if psid else {}}}
 
 
 FLASHED = functools.reduce(lambda topology, index: flashed(topology, index, VERSION), range(8), IB)
