@@ -111,15 +111,7 @@ ELSEWHERE = {
     "inspector": "`busbar diagnose --inspector`, in records of NCCL's Inspector (`docs/diagnose.md#inspector-records`)",
     "recorder": "`busbar diagnose --recorder`, in PyTorch's dumps (`docs/diagnose.md#flight-recorder-dumps`)",
 }
-TYPES = {
-    "str": "text",
-    "path": "path",
-    "int": "number",
-    "float": "number",
-    "bool": "`true`, `false`",
-    "dict": "mapping",
-    "list": "list",
-}
+TYPES = {"str": "text", "int": "number", "float": "number", "bool": "`true`, `false`", "dict": "mapping"}
 _PAGE = re.compile(r"`docs/([a-z-]+\.md)(#[a-z-]+)?`")
 
 
@@ -438,7 +430,7 @@ def _kind(value: Value) -> str:
     if value.type == "list":
         words = {"int": "list of numbers"}.get(value.elements, "list")
         return f"list of {choices}" if choices else words
-    return choices or TYPES[value.type]
+    return choices or TYPES.get(value.type, value.type)
 
 
 def _default(value: Value) -> str:

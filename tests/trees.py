@@ -31,12 +31,7 @@ _BOARD = {
     "hca_type": "MT4129",
     "board_id": "MT_0000000838",
 }
-_INTERFACE = {
-    "address": "B8:3f:d2:00:00:01",
-    "mtu": "9000",
-    "operstate": "up",
-    "type": "1",
-}
+_INTERFACE = {"address": "B8:3f:d2:00:00:01", "mtu": "9000", "operstate": "up", "type": "1"}
 
 
 def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:

@@ -27,12 +27,6 @@ def test_a_node_is_a_debian_that_has_booted_on_simulated_hardware(lab: Path, on:
     )
 
 
-def test_ansible_reaches_the_nodes_by_their_inventory(lab: Path) -> None:
-    done = run("ansible", "gpu_nodes", "-i", lab / "inventory", "-m", "ansible.builtin.ping")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("SUCCESS") == 2
-
-
 def test_a_node_with_another_host_key_is_refused(lab: Path) -> None:
     known = lab / "known_hosts"
     before = known.read_text()
@@ -52,14 +46,6 @@ def test_nodes_reach_each_other_by_name_with_host_keys_checked(on: On) -> None:
     options = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes"]
     assert on("node01", "ssh", *options, "node02", "hostname").stdout == "node02\n"
     assert on("node02", "ssh", *options, "node01", "hostname").stdout == "node01\n"
-
-
-def test_a_hardware_fault_comes_and_goes_under_the_running_node(lab: Path, on: On) -> None:
-    assert busbar("break", "-d", lab, "node02", "gpu-missing").returncode == 0
-    assert len(on("node02", "nvidia-smi", "-L").stdout.splitlines()) == 7
-    assert "node02: running, gpu-missing (simulated)" in busbar("status", "-d", lab).stdout
-    assert busbar("repair", "-d", lab, "node02", "all").returncode == 0
-    assert len(on("node02", "nvidia-smi", "-L").stdout.splitlines()) == 8
 
 
 def test_a_file_of_the_node_is_broken_and_put_back_as_it_was(lab: Path, on: On) -> None:

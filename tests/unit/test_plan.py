@@ -23,12 +23,6 @@ def test_changes_above_the_limit_are_withheld_and_say_so() -> None:
     assert plan.limit("reboot") == plan
 
 
-def test_a_change_of_a_file_says_what_is_wrong_with_it() -> None:
-    assert FileChange("/etc/a", None, "x\n").described() == "/etc/a is absent"
-    assert FileChange("/etc/a", "x\n", None).described() == "/etc/a is superfluous"
-    assert FileChange("/etc/a", "x\n", "y\n").described() == "/etc/a is not as rendered"
-
-
 def test_result_carries_what_is_wrong_in_full_and_what_is_right_by_id() -> None:
     good = Finding("a.good", "eth0", "ok", "minor", "on", "on", "/sys", "rule")
     result = Plan((good, drift("a.bad", "none"))).result()
@@ -48,8 +42,11 @@ def test_diff_shows_content_and_mode_and_absence() -> None:
         "before": "",
         "after": "x\n",
     }
-    assert FileChange("/etc/a", "x\n", "x\n", mode_before=0o600).diff()["before_header"] == "/etc/a (mode 0600)"
-    assert FileChange("/etc/a", "x\n", None).diff()["after_header"] == "/etc/a (absent)"
+    removed, closed = FileChange("/etc/a", "x\n", None), FileChange("/etc/a", "x\n", "x\n", mode_before=0o600)
+    assert closed.diff()["before_header"] == "/etc/a (mode 0600)"
+    assert removed.diff()["after_header"] == "/etc/a (absent)"
+    said = [change.described() for change in (FileChange("/etc/a", None, ""), removed, FileChange("/etc/a", "x", "y"))]
+    assert said == ["/etc/a is absent", "/etc/a is superfluous", "/etc/a is not as rendered"]
 
 
 def test_diff_shows_no_password_of_an_address_and_only_what_may_be_shown() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -42,10 +43,7 @@ def path(gpu: int, to: int, kind: str, topology: Topology = IB) -> Topology:
 
 
 def waiting(state: str) -> Topology:
-    topology = IB
-    for index in range(len(IB.nics)):
-        topology = nic(index, topology, port_state=state)
-    return topology
+    return functools.reduce(lambda topology, index: nic(index, topology, port_state=state), range(8), IB)
 
 
 def unlisted() -> Topology:
@@ -215,29 +213,6 @@ SMALL = {**MTUS, (NAMES[3], 1): RdmaPort(2048, 4096)}
 NO_TOOL = Problem("ibv_devinfo", "is not installed")
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize(
-    ("case", "topology", "mtus"),
-    [
-        ("4096", IB, MTUS),
-        ("2048 of 4096", IB, SMALL),
-        ("2048 of 2048", IB, {**MTUS, (NAMES[3], 1): RdmaPort(2048, 2048)}),
-        ("one unread", IB, {one: mtu for one, mtu in MTUS.items() if one[0] != NAMES[3]}),
-        # Nobody can ask: one finding and not eight.
-        ("no tool", IB, NO_TOOL),
-        ("2048 of 4096, port down", nic(3, port_state="DOWN"), SMALL),
-        # An Ethernet port is asked for none of its own.
-        ("RoCE", ROCE, {}),
-        ("RoCE, no tool", ROCE, NO_TOOL),
-    ],
-)
-def test_an_infiniband_port_sends_4096_bytes_at_once(case: str, topology: Topology, mtus: Any) -> None:
-    profile = H100 if topology is not ROCE else H100_ROCE
-    goldens.check(
-        "platform", f"MTU {case}", golden_rows.measured(plan(topology, profile, (), "ipv4", None, mtus).findings)
-    )
-
-
 PSID, OTHER, VERSION, OLDER = "MT_0000000838", "MT_0000000001", "28.43.8002", "28.41.1000"
 
 
@@ -247,58 +222,56 @@ def flashed(topology: Topology, index: int, firmware: str | None, board_id: str 
     return nic(index, topology, rdma=replace(rdma, firmware=firmware, board_id=board_id))
 
 
-def all_flashed() -> Topology:
-    topology = IB
-    for index, one in enumerate(IB.nics):
-        topology = flashed(topology, index, VERSION) if one.rdma else topology
-    return topology
+def declared(psid: str = "", version: str = "") -> dict[str, Any]:
+    return {"site": {"busbar_firmware": {psid: version} if psid else {}}}
 
 
-FLASHED = all_flashed()
+FLASHED = functools.reduce(lambda topology, index: flashed(topology, index, VERSION), range(8), IB)
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize(
-    ("case", "topology", "declared"),
-    [
-        ("declared", FLASHED, {PSID: VERSION}),
-        ("older, nothing declared", flashed(FLASHED, 3, OLDER), {}),
-        ("older", flashed(FLASHED, 3, OLDER), {PSID: VERSION}),
-        # What is older than a security bulletin wants is not good for being declared.
-        ("older, declared", flashed(FLASHED, 3, OLDER), {PSID: OLDER}),
-        ("of a card that nobody has declared", flashed(FLASHED, 3, VERSION, OTHER), {PSID: VERSION}),
-        ("unread", flashed(FLASHED, 3, None), {PSID: VERSION}),
-        # A fleet's new PSID is one thing to declare and not eight; two that are not the same are two.
-        ("of a fleet that nobody has declared, one unread", flashed(FLASHED, 3, None), {OTHER: VERSION}),
-    ],
-)
-def test_a_rails_firmware_is_the_declared_one(case: str, topology: Topology, declared: dict[str, str]) -> None:
-    goldens.check(
-        "platform",
-        f"firmware {case}",
-        golden_rows.measured(plan(topology, H100, site={"busbar_firmware": declared}).findings),
-    )
-
-
-def with_addresses(last: int) -> tuple[Topology, dict[str, tuple[Address, ...]]]:
-    """Rail n has 10.(16 + n).0.1, and the last one that of another rail."""
+def with_addresses() -> tuple[Topology, dict[str, tuple[Address, ...]]]:
+    """Rail n has 10.(16 + n).0.1, and the last one that of rail 2."""
     topology = ROCE
     addresses: dict[str, tuple[Address, ...]] = {}
-    for index, net in enumerate([*range(7), last]):
+    for index, net in enumerate([*range(7), 2]):
         gid = f"0000:0000:0000:0000:0000:ffff:0a{16 + net:02x}:0001"
         topology = nic(index, topology, port_gids=(Gid(3, gid, "RoCE v2", f"ib{index}"),))
         addresses[f"ib{index}"] = (Address(f"10.{16 + net}.0.1", 24), Address(f"2001:db8::{index}", 64, family=6))
     return topology, addresses
 
 
-@pytest.mark.golden
-def test_two_rails_with_one_address_are_one_finding_on_the_second() -> None:
-    topology, addresses = with_addresses(2)
-    goldens.check(
-        "platform", "an address twice", golden_rows.measured(plan(topology, H100_ROCE, (), "ipv4", addresses).findings)
-    )
+TWICE, ADDRESSES = with_addresses()
+# Topology, and what else plan gets.
+RAILS: dict[str, tuple[Topology, dict[str, Any]]] = {
+    "MTU 4096": (IB, {"mtus": MTUS}),
+    "MTU 2048 of 4096": (IB, {"mtus": SMALL}),
+    "MTU 2048 of 2048": (IB, {"mtus": {**MTUS, (NAMES[3], 1): RdmaPort(2048, 2048)}}),
+    "MTU one unread": (IB, {"mtus": {one: mtu for one, mtu in MTUS.items() if one[0] != NAMES[3]}}),
+    # Nobody can ask: one finding and not eight.
+    "MTU no tool": (IB, {"mtus": NO_TOOL}),
+    "MTU 2048 of 4096, port down": (nic(3, port_state="DOWN"), {"mtus": SMALL}),
+    # An Ethernet port is asked for none of its own.
+    "MTU RoCE": (ROCE, {"mtus": {}}),
+    "MTU RoCE, no tool": (ROCE, {"mtus": NO_TOOL}),
+    "firmware declared": (FLASHED, declared(PSID, VERSION)),
+    "firmware older, nothing declared": (flashed(FLASHED, 3, OLDER), declared()),
+    "firmware older": (flashed(FLASHED, 3, OLDER), declared(PSID, VERSION)),
+    # What is older than a security bulletin wants is not good for being declared.
+    "firmware older, declared": (flashed(FLASHED, 3, OLDER), declared(PSID, OLDER)),
+    "firmware of a card that nobody has declared": (flashed(FLASHED, 3, VERSION, OTHER), declared(PSID, VERSION)),
+    "firmware unread": (flashed(FLASHED, 3, None), declared(PSID, VERSION)),
+    # A fleet's new PSID is one thing to declare and not eight; two that are not the same are two.
+    "firmware of a fleet that nobody has declared, one unread": (flashed(FLASHED, 3, None), declared(OTHER, VERSION)),
+    # It is a finding on the second rail.
+    "an address twice": (TWICE, {"addresses": ADDRESSES}),
     # A VLAN that carries several rails' GIDs has its address once.
-    shared = {name: (addresses["ib0"] if name == "ib0" else ()) for name in addresses}
-    goldens.check(
-        "platform", "an address of a VLAN", golden_rows.measured(plan(ROCE, H100_ROCE, (), "ipv4", shared).findings)
-    )
+    "an address of a VLAN": (ROCE, {"addresses": {**dict.fromkeys(ADDRESSES, ()), "ib0": ADDRESSES["ib0"]}}),
+}
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", RAILS)
+def test_findings_of_rails(case: str) -> None:
+    topology, more = RAILS[case]
+    profile = H100_ROCE if topology in (ROCE, TWICE) else H100
+    goldens.check("platform", case, golden_rows.measured(plan(topology, profile, (), **more).findings))

@@ -31,11 +31,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 # Calls of Run, one after another. at: seconds of the clock. begun: a play, hosts, its first task in a role.
 SCRIPTS = {
     "a role is a line, a task outside of roles is not": "begun 2; ended n1 changed mofed; ended n2 ok mofed; at 65;"
@@ -155,7 +150,8 @@ def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 9, 10, 25, 40, 60, 120])
-def test_the_bar_fits_whatever_the_width(clock: Clock, width: int) -> None:
+def test_the_bar_fits_whatever_the_width(width: int) -> None:
+    clock = Clock()
     run = begun(clock, 1000)
     assert len(run.moving_line(width, progress_bar.plain)) <= width
     for host in THOUSAND[:412]:

@@ -34,11 +34,6 @@ def refused(path: Path) -> None:
     path.mkdir(parents=True)
 
 
-def test_gid_knows_its_ipv4_address() -> None:
-    assert Gid(3, MAPPED, "RoCE v2", None).ipv4 == "10.0.0.1"
-    assert Gid(1, LINK_LOCAL, "RoCE v2", None).ipv4 is None
-
-
 def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
     def port(*gids: tuple[int, str, str | None]) -> Port:
         made = tuple(Gid(index, text, kind, None) for index, text, kind in gids)
@@ -95,18 +90,18 @@ CASES: dict[str, Callable[[Path], object]] = {
     "empty GID type": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, ""),
     "RoCE v3": lambda root: gid(rdma_device(root, "mlx5_0"), 3, MAPPED, "RoCE v3"),
 }
-for name, text in (
-    ("rate", ""),
-    ("rate", "400 Gb/sec (4X"),
-    ("state", ""),
-    ("state", "4: ACT"),
-    ("phys_state", "5: <unknown>"),
-    ("link_layer", "Infini"),
-    ("lid", "lid"),
-    ("sm_lid", ""),
-):
-    changes: dict[str, Any] = {name: text}
-    CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
+ODD = {
+    "rate": ("", "400 Gb/sec (4X"),
+    "state": ("", "4: ACT"),
+    "phys_state": ("5: <unknown>",),
+    "link_layer": ("Infini",),
+    "lid": ("lid",),
+    "sm_lid": ("",),
+}
+for name, texts in ODD.items():
+    for text in texts:
+        changes: dict[str, Any] = {name: text}
+        CASES[f"{name} {text}"] = functools.partial(rdma_device, name="mlx5_0", **changes)
 
 
 @pytest.mark.golden

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,141 +23,22 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import DCB, SETTINGS
 from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
-from lab import machines, store
+from lab import machines, qos, store
+from lab.toolkit.roce_program import real
 from tests import golden_rows, goldens, trees
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
 
-# A ConnectX as mlnx_qos, dcb and ethtool show it, by its name; the values lie in nic.json, calls that set something in
-# calls.txt. "deaf": settings that a call ends with 0 for and does not set.
-NIC = """\
-#!/usr/bin/python3 -IS
-import json, os, sys
-from pathlib import Path
-
-TOOL, ARGS = os.path.basename(sys.argv[0]), sys.argv[1:]
-ROOT = Path(__file__).resolve().parents[3]
-ALL = json.loads((ROOT / "nic.json").read_text())
-NAME = ARGS[ARGS.index("dev") + 1] if TOOL == "dcb" else ARGS[1]
-NIC = ALL[NAME] if NAME in ALL else sys.exit("no such device")
-
-
-def put(key, value):
-    if key in NIC["deaf"]:
-        return
-    if key == "pfc" and NIC[key] != value:
-        NIC["bounces"] += 1
-    NIC[key] = value
-
-
-def eight(text):
-    return [int(word) for word in text.split(",")]
-
-
-def by_colon(words):
-    return [tuple(word.split(":")) for word in words]
-
-
-def values(words):
-    return [int(value) for _key, value in by_colon(words)]
-
-
-def mlnx_qos():
-    options = ARGS[2:]
-    if "--trust" in options and "--dscp2prio" in options:
-        print("trust and dscp2prio commands cannot be used at the same time.")
-        sys.exit(1)
-    for option, value in zip(options[::2], options[1::2]):
-        if option == "-d":
-            put("host", value == "os")
-        elif option == "--trust" and value == "dscp" and not NIC["map"]:
-            put("map", {str(dscp): dscp >> 3 for dscp in range(64)})
-        elif option == "--trust" and value == "pcp":
-            put("map", {})
-        elif option == "--dscp2prio":
-            _set, dscp, priority = value.split(",")
-            put("map", {**NIC["map"], dscp: int(priority)})
-        elif option == "-s":
-            put("tsa", value.split(","))
-        else:
-            key = {"--pfc": "pfc", "-p": "prio2tc", "-t": "bw", "--cable_len": "cable"}.get(option, option[2:])
-            put(key, int(value) if key == "cable" else eight(value))
-    print("DCBX mode: " + ("OS" if NIC["host"] else "Firmware") + " controlled")
-    print("Priority trust state: " + ("dscp" if NIC["map"] else "pcp"))
-    if NIC["map"]:
-        print("dscp2prio mapping:")
-        for dscp, priority in sorted(NIC["map"].items(), key=lambda pair: (pair[1], -int(pair[0]))):
-            print("\\tprio:%d dscp:%02d," % (priority, int(dscp)))
-    print("Receive buffer size (bytes): %s,max_buffer_size=262016" % ",".join(map(str, NIC["buffer_size"])))
-    print("Cable len: %d\\nPFC configuration:" % NIC["cable"])
-    print("\\tpriority    0   1   2   3   4   5   6   7")
-    print("\\tenabled     " + "   ".join(map(str, NIC["pfc"])))
-    print("\\tbuffer      " + "   ".join(map(str, NIC["prio2buffer"])))
-    for tc in sorted(set(NIC["prio2tc"])):
-        tsa = "ets, bw: %d%%" % NIC["bw"][tc] if NIC["tsa"][tc] == "ets" else NIC["tsa"][tc]
-        print("tc: %d ratelimit: unlimited, tsa: %s" % (tc, tsa))
-        for priority in range(8):
-            if NIC["prio2tc"][priority] == tc:
-                print("\\t priority:  %d" % priority)
-
-
-def dcb():
-    if ARGS[0] == "-j":
-        on = [bit > 0 for bit in NIC["pfc"]]
-        flags = {"cee": True, "ieee": True}
-        print(json.dumps({
-            "dcbx": {"host": True, **flags} if NIC["host"] else flags,
-            "app": {"dscp_prio": [[int(d), p] for d, p in NIC["map"].items()]} if NIC["map"] else {},
-            "pfc": {"pfc_cap": 8, "macsec_bypass": False, "delay": NIC["cable"], "prio_pfc": on},
-            "ets": {"willing": False, "ets_cap": 8, "cbs": False, "tc_bw": NIC["bw"], "pg_bw": [0] * 8,
-                    "tc_tsa": NIC["tsa"], "prio_tc": NIC["prio2tc"], "reco_tc_bw": [0] * 8,
-                    "reco_tc_tsa": ["strict"] * 8, "reco_prio_tc": [0] * 8},
-            "buffer": {"prio_buffer": NIC["prio2buffer"], "buffer_size": NIC["buffer_size"], "total_size": 262016},
-        }[ARGS[1]]))
-        return
-    kind, what, words = ARGS[0], ARGS[4], ARGS[5:]
-    if kind == "dcbx":
-        put("host", "host" in ARGS[4:])
-    elif kind == "app":
-        put("map", {**NIC["map"], **{d: int(p) for d, p in by_colon(words)}} if ARGS[1] == "replace" else {})
-    elif what == "tc-tsa":
-        put("tsa", [value for _key, value in by_colon(words[:8])])
-        put("bw", values(words[9:]))
-    elif what == "prio-pfc":
-        put("pfc", [int(value == "on") for _key, value in by_colon(words)])
-    elif what == "delay":
-        put("cable", int(words[0]))
-    else:
-        put({"prio-tc": "prio2tc", "prio-buffer": "prio2buffer", "buffer-size": "buffer_size"}[what], values(words))
-
-
-def ethtool():
-    if ARGS[0] == "-A":
-        put("pause", "off")
-    print("Pause parameters for %s:\\nAutonegotiate:\\toff" % NAME)
-    print("RX:\\t\\t%s\\nTX:\\t\\t%s" % (NIC["pause"], NIC["pause"]))
-
-
-if len(ARGS) > 2 and ARGS[0] != "-j":
-    with open(ROOT / "calls.txt", "a") as stream:
-        stream.write(" ".join([TOOL, *ARGS]) + "\\n")
-{"mlnx_qos": mlnx_qos, "dcb": dcb, "ethtool": ethtool}[TOOL]()
-(ROOT / "nic.json").write_text(json.dumps(ALL))
+# Before a tool of the lab. Calls that are to set something are noted in calls.txt. deaf: a pattern of those that end
+# with 0 and set nothing.
+NOTING = """\
+root={root}
+if [ $# -gt 2 ] && [ "$1" != -j ]; then echo "{name} $*" >> "$root/calls.txt"; fi
+case "$*" in {deaf}) exit 0 ;; esac
+"$root/{roce}/{name}" "$@"\
 """
-# As a ConnectX comes out of its box.
-NEW: dict[str, Any] = {
-    "host": True,
-    "map": {},
-    "pfc": [0] * 8,
-    "prio2tc": [1, 0, 2, 3, 4, 5, 6, 7],
-    "tsa": ["vendor"] * 8,
-    "bw": [0] * 8,
-    "cable": 7,
-    "prio2buffer": [0] * 8,
-    "buffer_size": [130944] + [0] * 7,
-    "pause": "on",
-    "bounces": 0,
-    "deaf": [],
-}
+ROCE = "usr/share/busbar-lab/roce"
+TSA_NUMBERS = [{"ets": qos.ETS, "strict": qos.STRICT}[kind] for kind in TSA]
+TOOLS = ("mlnx_qos", "dcb", "ethtool")
 GIVEN: dict[str, Any] = {
     "roce": {"dscp": 26},
     "prio2tc": list(range(8)),
@@ -179,10 +60,9 @@ class Node:
             (self.path / "sys" / file[1:]).unlink(missing_ok=True)
         self.host = Host(str(self.path / "hw"), str(self.path / "sys"))
         self.ports = ports(*self.machine("hgx-h200", "ethernet"))
-        for name in ("mlnx_qos", "dcb", "ethtool"):
-            self.without(name)
-            trees.tool(self.path / "sys", f"/usr/local/sbin/{name}", NIC.replace("/usr/bin/python3", sys.executable))
-        self.save({port.netdev: dict(NEW) for port in self.ports})
+        for name in TOOLS:
+            self.tool(name)
+        self.change(**vars(qos.Port()))
         self.calls()
         added = ("sys/class/net/*/ecn", "sys/class/infiniband/*/tc", "sys/kernel/config", "sys/fs/cgroup", "proc/77")
         for path in [path for pattern in added for path in (self.path / "hw").glob(pattern)]:
@@ -211,15 +91,19 @@ class Node:
     def get(self, path: str) -> str:
         return (self.path / "hw" / path[1:]).read_text()
 
-    def save(self, nics: dict[str, dict[str, Any]]) -> None:
-        (self.path / "sys/nic.json").write_text(json.dumps(nics))
+    def tool(self, name: str, deaf: str = "-") -> None:
+        self.without(name)
+        script = NOTING.format(root=self.path / "sys", roce=ROCE, name=name, deaf=deaf)
+        trees.tool(self.path / "sys", f"/usr/local/sbin/{name}", script)
 
-    def nics(self) -> dict[str, dict[str, Any]]:
-        return dict(json.loads((self.path / "sys/nic.json").read_text()))
+    def nics(self) -> list[qos.Port]:
+        root = self.host.hardware("/").rstrip("/")
+        return [qos.load(root, qos.find(root, port.netdev)) for port in self.ports]
 
     def change(self, **values: Any) -> None:
         """The same on every port."""
-        self.save({name: {**nic, **values} for name, nic in self.nics().items()})
+        for port, nic in zip(self.ports, self.nics(), strict=True):
+            self.put(qos.state_path(port.pci), qos.state(qos.Port(**{**vars(nic), **values})))
 
     def calls(self) -> list[str]:
         """What was set since the last time this was asked."""
@@ -234,6 +118,11 @@ class Node:
                 (self.path / "sys" / folder[1:] / tool).unlink(missing_ok=True)
 
 
+needs_dcb = pytest.mark.skipif(
+    real("dcb") is None or os.uname().machine != "x86_64", reason="dcb of iproute2 is not installed, or not x86_64"
+)
+
+
 def platform(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()))
 
@@ -243,6 +132,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made once: that takes longer than what is tried on it. ``node`` takes back what a test has changed."""
     folder = tmp_path_factory.mktemp("roce_qos") / "lab"
     store.create(folder, {"node02": machines.hgx_h200_roce})
+    roce = folder / "node02/sys" / ROCE
+    for name in TOOLS[:2]:
+        (roce / name).symlink_to(os.readlink(roce / "ethtool"))
     return folder / "node02"
 
 
@@ -282,15 +174,14 @@ def without_ecn(node: Node) -> None:
 
 def deaf(node: Node) -> None:
     """A tool of the first port ends with 0 and does not set the map."""
-    nics = node.nics()
-    nics[node.ports[0].netdev]["deaf"] = ["map"]
-    node.save(nics)
+    node.tool("mlnx_qos", f'*"{node.ports[0].netdev} --trust "*')
 
 
 def set_and_deaf(node: Node) -> None:
     """All is as wanted but the map, which dcb does not set; it ends with 0 in any case."""
-    on = {"pfc": [0, 0, 0, 1, 0, 0, 0, 0], "pause": "off", "prio2tc": list(range(8)), "tsa": list(TSA)}
-    node.change(map={str(dscp): 0 for dscp in range(64)}, deaf=["map"], bw=list(BANDWIDTH), cable=30, **on)
+    on = {"pfc": 8, "rx_pause": False, "tx_pause": False, "prio_tc": list(range(8)), "tsa": TSA_NUMBERS}
+    node.change(apps=[[dscp, 0] for dscp in range(64)], bw=list(BANDWIDTH), cable=30, **on)
+    node.tool("dcb", "app*")
     node.without("mlnx_qos")
 
 
@@ -310,10 +201,6 @@ def without_attributes(node: Node) -> None:
         (node.path / "hw/sys" / path).unlink()
 
 
-def job(node: Node) -> None:
-    node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1")
-
-
 def no_class(node: Node) -> None:
     node.put(f"/sys/class/net/{node.ports[0].netdev}/ecn/roce_np/cnp_dscp", "none")
 
@@ -322,14 +209,14 @@ def no_class(node: Node) -> None:
 CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
     "new ports": (lambda node: None, {}),
     "no link may bounce": (lambda node: None, {"max_disruption": "none"}),
-    "a job runs": (job, {}),
+    "a job runs": (lambda node: node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1"), {}),
     "no ECN of OFED": (without_ecn, {}),
     "a tool that does nothing": (deaf, {}),
     "dcb that does nothing": (set_and_deaf, {}),
-    "the ports are the firmware's": (lambda node: node.change(host=False), {}),
-    "the ports are taken over": (lambda node: node.change(host=False), {"dcbx": "os"}),
+    "the ports are the firmware's": (lambda node: node.change(dcbx="firmware"), {}),
+    "the ports are taken over": (lambda node: node.change(dcbx="firmware"), {"dcbx": "os"}),
     "lldpad": (lambda node: node.put("/proc/77/comm", "lldpad\n"), {}),
-    "no tool": (lambda node: node.without("mlnx_qos", "dcb", "ethtool"), {}),
+    "no tool": (lambda node: node.without(*TOOLS), {}),
     "no DCB": (broken("echo 'ETS features are not supported on your system'; exit 1"), {}),
     "a strange line": (broken("echo 'Priority trust state: maybe'"), {}),
     "not permitted": (broken("echo 'Operation not permitted' >&2; exit 1"), {}),
@@ -341,7 +228,7 @@ CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case if case[:3] != "dcb" else pytest.param(case, marks=needs_dcb) for case in CASES])
 def test_what_a_run_makes_of_a_node(call: Run, node: Node, case: str) -> None:
     prepare, options = CASES[case]
     prepare(node)
@@ -357,22 +244,15 @@ def test_what_a_run_makes_of_a_node(call: Run, node: Node, case: str) -> None:
     # What is not there is not made.
     assert {path for path in (node.path / "hw").rglob("*") if path.is_file()} == before
     rows += [["passed", len(result["passed"]), "withheld", len(result["withheld"])], node.calls()]
-    goldens.check("roce_qos_module", case, [*rows, [nic["bounces"] for nic in node.nics().values()]])
+    goldens.check("roce_qos_module", case, [*rows, [nic.bounces for nic in node.nics()]])
 
 
 def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(call: Run, node: Node) -> None:
     eight = platform("hgx-h200")
     first = call(profile=eight)
     assert (first["changed"], first["findings"], first["withheld"]) == (True, [], [])
-    assert [port["bounces"] for port in node.nics().values()] == [1] * 8
+    assert [nic.bounces for nic in node.nics()] == [1] * 8
     for port in node.ports:
-        nic = node.nics()[port.netdev]
-        assert (nic["map"]["26"], nic["pfc"], nic["pause"]) == (3, [0, 0, 0, 1, 0, 0, 0, 0], "off")
-        assert (nic["prio2tc"], tuple(nic["tsa"]), tuple(nic["bw"])) == (list(range(8)), TSA, BANDWIDTH)
-        assert nic["cable"] == 30
-        ecn = f"/sys/class/net/{port.netdev}/ecn"
-        assert (node.get(f"{ecn}/roce_rp/enable/3"), node.get(f"{ecn}/roce_np/cnp_dscp")) == ("1", "48")
-        assert node.get(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class") == "106"
         node.put(f"/sys/class/infiniband/{port.rdma}/tc/1/traffic_class", "Global tclass=106\n")
     assert len(node.calls()) == 8 * 6
     second = call(profile=eight)
@@ -382,6 +262,7 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     assert checks == {f"roce_qos.{name}" for name in (*SETTINGS, "unit", "boot_setter")}
 
 
+@needs_dcb
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
     node.without("mlnx_qos")
     buffers = [20000, 200000, 0, 0, 0, 0, 0, 0]
@@ -389,8 +270,9 @@ def test_the_same_by_dcb(call: Run, node: Node) -> None:
     first = call(**given)
     assert (first["findings"], first["changed"]) == ([], True)
     assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
-    nic = node.nics()[node.ports[0].netdev]
-    assert (nic["map"], nic["prio2buffer"]) == ({str(dscp): dscp >> 3 for dscp in range(64)}, [0, 0, 0, 1, 0, 0, 0, 0])
+    nic = node.nics()[0]
+    assert sorted(nic.apps) == [[dscp, dscp >> 3] for dscp in range(64)]
+    assert nic.prio_buffer == [0, 0, 0, 1, 0, 0, 0, 0]
     assert (call(**given)["changed"], node.calls()) == (False, [])
 
 
@@ -401,6 +283,7 @@ def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
     # One of each port, and one of each file of the unit.
     assert (result["changed"], len(result["diff"]), len(result["repaired"])) == (True, 6, len(result["findings"]))
     assert f"echo 1 > /sys/class/net/{node.ports[0].netdev}/ecn/roce_np/enable/3" in result["commands"]
+    assert result["diff"][0]["before_header"] == node.ports[0].label
     assert "roce_qos.pfc: off\n" in result["diff"][0]["before"]
     assert "roce_qos.pfc: on for 3\n" in result["diff"][0]["after"]
     assert sorted(result["commands"]) == sorted(call()["commands"])
@@ -411,6 +294,7 @@ BUFFERS = "Buffers commands are not supported on your system"
 BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BUFFERS}'; echo 'Cable len: 7'"]
 
 
+@needs_dcb
 @pytest.mark.parametrize("script", BROKEN)
 def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
     (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
@@ -421,18 +305,12 @@ def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: s
     assert {gap.state for name, gap in state.gaps.items() if name in DCB} == {"unknown"}
 
 
+@needs_dcb
 def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
-    tools = node.path / "sys/usr/local/sbin"
-    silent = f"    print('{BUFFERS}')\n"
-    text = (tools / "mlnx_qos").read_text()
-    for line in ("Receive buffer", "\\tbuffer"):
-        at = text.index(f'    print("{line}')
-        text = text[:at] + silent + text[text.index("\n", at) + 1 :]
-        silent = ""
-    (tools / "mlnx_qos").write_text(text)
-    refused = 'if ARGS[1] == "buffer":\n            sys.exit("Attribute not found: Success")'
-    text = (tools / "dcb").read_text().replace("        on = [bit", f"        {refused}\n        on = [bit", 1)
-    (tools / "dcb").write_text(text)
+    of_mlnx_qos, of_dcb = (node.path / "sys/usr/local/sbin" / name for name in TOOLS[:2])
+    of_mlnx_qos.write_text(f"{of_mlnx_qos.read_text().strip()} | sed 's/^Receive buffer.*/{BUFFERS}/; /^\tbuffer/d'\n")
+    refused = 'if [ "$2" = buffer ]; then echo "Attribute not found: Success" >&2; exit 1; fi\n'
+    of_dcb.write_text(of_dcb.read_text().replace("case ", f"{refused}case ", 1))
     # The cable's length is PFC's.
     of_cable = replace(WANT, prio2buffer=None, buffer_size=None)
     cases: list[tuple[PortConfig, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
@@ -500,6 +378,8 @@ def test_the_ports_of_rails_and_what_is_set_of_each(
     node: Node, which: Callable[[topology.Topology, rails.Rails], Sequence[Port]]
 ) -> None:
     those = which(*node.machine("hgx-h200", "ethernet"))
+    for name in TOOLS if which is of_a_bond else ():
+        trees.tool(node.path / "sys", f"/usr/local/sbin/{name}", "echo no such device >&2; exit 1")
     for port in those:
         node.put(f"/sys/kernel/config/rdma_cm/{port.rdma}/ports/1/default_roce_tos", "106")
     plan = roce_qos.plan(read(node.host, those, WANT), WANT)
@@ -525,6 +405,7 @@ def test_a_subfunction_cannot(tmp_path: Path) -> None:
     assert unsupported == set(SETTINGS) - set(OF_RDMA)
 
 
+@needs_dcb
 def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
     other = replace(node.ports[0], is_mellanox=False)
     assert read_port(node.host, other, WANT).tool == "dcb"

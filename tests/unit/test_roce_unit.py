@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
@@ -26,19 +24,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     rails,
     topology,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script as roce_boot
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain as roce_chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import module
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script, boot_unit, chain, module
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import (
-    INTENT,
-    OWN,
-    RULE,
-    SCRIPT,
-    UNIT,
-    UnitState,
-)
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
 
@@ -46,31 +33,32 @@ from lab import qos, tree
 from lab.machines import hgx_h200_roce
 from tests import golden_rows, goldens
 
+OWN, UNIT, INTENT = boot_unit.OWN, boot_unit.UNIT, boot_unit.INTENT
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROFILE = yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text())
 GIVEN: dict[str, Any] = dict.fromkeys(module.SETTINGS)
 GIVEN.update(roce={"dscp": 26}, pause_off=True, traffic_class=106)
 SETTINGS = {name: GIVEN[name] for name in module.SETTINGS}
-WANT = PortConfig.from_values(roce_chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
+WANT = PortConfig.from_values(chain.resolve(GIVEN["roce"], GIVEN), GIVEN)
 ONE, OTHER = "0000:1b:00.0", "0000:2b:00.0"
 PORTS = tuple(
     Port(label=f"{address} mlx5_{number} eth{number}", pci=address, netdev=f"eth{number}", rdma="mlx5_0")
     for number, address in enumerate((ONE, OTHER))
 )
 WANTED = Intent({ONE: True, OTHER: True}, {"dscp": 26}, {"pause_off": True}, "/", "/")
-NOTHING = UnitState(dict.fromkeys(OWN), dict.fromkeys(OWN))
+NOTHING = boot_unit.UnitState(dict.fromkeys(OWN), dict.fromkeys(OWN))
 RAIL0, VF, STRANGER = "0000:1a:00.0", "0000:83:00.2", "0000:83:00.0"
 DATA_RAIL0 = "enp26s0np0"
 
 
-def provisioned(result: Result | None = None) -> UnitState:
+def provisioned(result: Result | None = None) -> boot_unit.UnitState:
     """result: of the first port."""
     results = {} if result is None else {ONE: result}
-    return UnitState(roce_unit.render(WANTED), dict.fromkeys(OWN, 0o644), results=results)
+    return boot_unit.UnitState(boot_unit.render(WANTED), dict.fromkeys(OWN, 0o644), results=results)
 
 
-def planned(have: UnitState, wanted: Intent | None = WANTED, missing: Finding | None = None) -> Plan:
-    return roce_unit.plan(have, wanted, PORTS, missing)
+def planned(have: boot_unit.UnitState, wanted: Intent | None = WANTED, missing: Finding | None = None) -> Plan:
+    return boot_unit.plan(have, wanted, PORTS, missing)
 
 
 def states(plan: Plan) -> list[tuple[str, str, str]]:
@@ -83,7 +71,7 @@ def states(plan: Plan) -> list[tuple[str, str, str]]:
 GOOD, LOST = provisioned(), replace(planned(NOTHING).findings[0], check="platform.rail_device", subject="rail 3")
 FAILED = provisioned(Result("failed", ("busy: process python (pid 7)", "and more")))
 FRONT = f"busbar-roce-qos@{OTHER}.service"
-PLANS: dict[str, tuple[UnitState, Intent | None, Finding | None]] = {
+PLANS: dict[str, tuple[boot_unit.UnitState, Intent | None, Finding | None]] = {
     "a fresh node": (NOTHING, WANTED, None),
     "a fresh node without systemctl": (replace(NOTHING, systemctl=False), WANTED, None),
     "a fresh node without udev": (replace(NOTHING, udev=False), WANTED, None),
@@ -118,15 +106,15 @@ def test_what_is_planned_for_the_unit() -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("path", [RULE, UNIT])
+@pytest.mark.parametrize("path", [boot_unit.RULE, UNIT])
 def test_what_is_written_for_the_unit(path: str) -> None:
-    goldens.check("rendered_network", path, golden_rows.lines(roce_unit.render(WANTED)[path]))
+    goldens.check("rendered_network", path, golden_rows.lines(boot_unit.render(WANTED)[path]))
 
 
 def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path: Path) -> None:
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "etc/systemd/system" / FRONT).symlink_to("/dev/null")
-    masked = roce_unit.read(Host(str(tmp_path), str(tmp_path)), WANTED).masked
+    masked = boot_unit.read(Host(str(tmp_path), str(tmp_path)), WANTED).masked
     plan = planned(replace(GOOD, masked=masked))
     assert (states(plan), plan.changed) == ([("persisted", UNIT, "not_owned")], False)
     assert str(plan.findings[0].have).startswith(f"/etc/systemd/system/{FRONT} overrides it")
@@ -136,21 +124,16 @@ def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path:
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     gap = Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
     ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
-    found = roce_unit.intent(ports, WANT, GIVEN["roce"], SETTINGS, "/", "/")
+    found = boot_unit.intent(ports, WANT, GIVEN["roce"], SETTINGS, "/", "/")
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
-    nothing = PortConfig.from_values(roce_chain.resolve({}, {}), {})
-    assert roce_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
-    assert roce_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
+    nothing = PortConfig.from_values(chain.resolve({}, {}), {})
+    assert boot_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
+    assert boot_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
 
 
 # -- what the script reads and leaves ---------------------------------------------------------------------------------
-
-
-def test_what_is_written_is_what_is_read_again() -> None:
-    assert roce_boot.parse_intent(roce_unit.render(WANTED)[INTENT]) == WANTED
-    assert WANTED.want() == PortConfig.from_values(roce_chain.resolve({"dscp": 26}, {}), {"pause_off": True})
 
 
 def test_settings_of_another_type_are_an_error() -> None:
@@ -159,13 +142,6 @@ def test_settings_of_another_type_are_an_error() -> None:
 
 
 # -- the script on a node ---------------------------------------------------------------------------------------------
-
-
-def pythons() -> list[str]:
-    """This one, and the oldest that nodes have, where it is installed."""
-    old = shutil.which("python3.8")
-    runs = old is not None and subprocess.run([old, "-c", ""], capture_output=True, check=False).returncode == 0
-    return [sys.executable, *([old] if old and runs else [])]
 
 
 class Node:
@@ -178,20 +154,20 @@ class Node:
         asked = profile.for_fabric(profile.parse(PROFILE, "hgx-h200"), "ethernet")
         machine = topology.read(self.host, ask_nvidia_smi=False)
         self.ports = ports(machine, rails.match(machine, asked))
-        self.wanted = roce_unit.intent(self.ports, WANT, GIVEN["roce"], SETTINGS, str(self.hw), str(self.sys))
+        self.wanted = boot_unit.intent(self.ports, WANT, GIVEN["roce"], SETTINGS, str(self.hw), str(self.sys))
         self.missing = platform.missing(machine, asked, platform_checks.RAIL_DEVICE)
-        roce_unit.execute(self.host, self.plan())
+        boot_unit.execute(self.host, self.plan())
 
     def plan(self) -> Plan:
-        return roce_unit.plan(roce_unit.read(self.host, self.wanted), self.wanted, self.ports, self.missing)
+        return boot_unit.plan(boot_unit.read(self.host, self.wanted), self.wanted, self.ports, self.missing)
 
-    def run(self, function: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    def run(self, function: str, python: str = sys.executable, intent: str = "") -> subprocess.CompletedProcess[str]:
         """As the unit's ExecStart."""
-        argv = [python, "-I", "-S", f"{self.sys}{SCRIPT}", f"{self.sys}{INTENT}", function]
+        argv = [python, "-I", "-S", f"{self.sys}{boot_unit.SCRIPT}", intent or f"{self.sys}{INTENT}", function]
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
 
     def result(self, function: str) -> Result:
-        return roce_boot.parse_result((self.sys / roce_boot.result_path(function).lstrip("/")).read_text())
+        return boot_script.parse_result((self.sys / boot_script.result_path(function).lstrip("/")).read_text())
 
     def tos(self) -> int:
         """Of the first rail."""
@@ -211,17 +187,15 @@ def node(_node: Node) -> Node:
     """As after a boot."""
     qos.reboot(str(_node.hw))
     qos.replace(f"{_node.hw}{qos.WRITES}", "")
-    shutil.rmtree(_node.sys / roce_boot.RESULTS.lstrip("/"), ignore_errors=True)
+    shutil.rmtree(_node.sys / boot_script.RESULTS.lstrip("/"), ignore_errors=True)
     return _node
 
 
-def test_what_is_written_is_found_again_and_no_port_has_a_result_yet(node: Node) -> None:
-    plan = node.plan()
-    assert (states(plan), plan.changed) == ([("persisted", UNIT, "ok")], False)
-
-
-@pytest.mark.parametrize("python", pythons())
-def test_the_script_gives_a_port_what_is_asked_for_and_a_second_run_writes_nothing(node: Node, python: str) -> None:
+@pytest.mark.parametrize("oldest", [False, True])
+def test_the_script_gives_a_port_what_is_asked_for_and_a_second_run_writes_nothing(
+    node: Node, oldest: bool, request: pytest.FixtureRequest
+) -> None:
+    python = request.getfixturevalue("oldest_python") if oldest else sys.executable
     done = node.run(RAIL0, python)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"mlnx_qos -i {DATA_RAIL0} --pfc 0,0,0,1,0,0,0,0\n" in done.stdout
@@ -234,7 +208,8 @@ def test_the_script_gives_a_port_what_is_asked_for_and_a_second_run_writes_nothi
     again = node.run(RAIL0, python)
     assert (again.returncode, again.stdout, again.stderr, node.writes()) == (0, "", "", before)
     assert node.result(RAIL0) == Result("ok")
-    assert states(node.plan())[1:] == [("live", RAIL0, "ok")]
+    plan = node.plan()
+    assert (states(plan), plan.changed) == ([("persisted", UNIT, "ok"), ("live", RAIL0, "ok")], False)
 
 
 def test_a_link_that_somebody_uses_is_not_bounced_and_the_result_says_who(node: Node) -> None:
@@ -268,41 +243,19 @@ def test_a_function_of_no_rail_is_left_alone(node: Node) -> None:
 
 
 def test_a_virtual_function_stands_for_its_physical_one(node: Node) -> None:
-    physical = roce_boot._port_of(node.host, VF)
-    assert physical == STRANGER
-    assert roce_boot._port_of(node.host, RAIL0) == RAIL0
+    assert boot_script._port_of(node.host, VF) == STRANGER
+    assert boot_script._port_of(node.host, RAIL0) == RAIL0
 
 
 def test_a_port_whose_netdev_does_not_come_is_told(node: Node) -> None:
     intent = Intent({STRANGER: True, "0000:ff:00.0": True}, {"dscp": 26}, {}, str(node.hw), str(node.sys))
-    result = roce_boot.bring(node.host, intent, "0000:ff:00.0", patience=0)
+    result = boot_script.bring(node.host, intent, "0000:ff:00.0", patience=0)
     assert result == Result("failed", ("0000:ff:00.0: no netdev came within 0 s: look at dmesg",))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])
 def test_an_intent_that_cannot_be_read_ends_in_a_sentence(node: Node, tmp_path: Path, text: str) -> None:
     (tmp_path / "intent.json").write_text(text)
-    argv = [sys.executable, "-I", "-S", f"{node.sys}{SCRIPT}", str(tmp_path / "intent.json"), RAIL0]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1800)
+    done = node.run(RAIL0, intent=str(tmp_path / "intent.json"))
     assert done.returncode == 1
     assert done.stderr.startswith(f"{tmp_path}/intent.json: is not")
-
-
-def test_the_audit_renders_the_same_script_from_what_it_has_in_memory(node: Node) -> None:
-    names = [f"{bundle.PACKAGE}.audit", f"{bundle.LIBRARY}.roce_qos"]
-    sources = bundle.closure(names, bundle.source_of)
-    arguments = {
-        **{name: value for name, value in GIVEN.items() if value is not None},
-        "profile": PROFILE,
-        "fabric": "ethernet",
-        "hardware_root": str(node.hw),
-        "system_root": str(node.sys),
-    }
-    step = json.dumps([{"module": "roce_qos", "arguments": arguments}])
-    script = bundle.script(sources, f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({step!r}), 60)\n")
-    argv = [sys.executable, "-I", "-S", "-"]
-    done = subprocess.run(argv, input=script, capture_output=True, text=True, check=False, timeout=1800)
-    (answer,) = json.loads(done.stdout)
-    found = [finding["have"] for finding in answer["findings"] if finding["check"] == "roce_qos.unit"]
-    # The settings that the module gives by default stand in no file yet; the script is the same.
-    assert found == [f"{INTENT} is not as written"]

@@ -55,10 +55,6 @@ def test_what_is_made_of_one_object_is_made_once_and_of_its_equal_anew() -> None
     assert len(kept_module._MADE) <= kept_module._MOST
 
 
-def test_another_basis_is_another_answer(tmp_path: Path) -> None:
-    assert [cached(str(tmp_path), [n], lambda n=n: n + 1) for n in (1, 2, 1)] == [2, 3, 2]  # type: ignore[misc]
-
-
 def test_the_first_and_the_others_get_the_same(tmp_path: Path) -> None:
     found = [cached(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
     assert found == [{"0": [1, 2]}] * 2

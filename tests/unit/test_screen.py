@@ -15,13 +15,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    accepted,
-    hang,
-    screen,
-    terminal,
-    verdict,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, hang, screen, terminal, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import measure as measure_plan
 
 from busbar import cli, gate, measure
@@ -271,15 +265,11 @@ def of_measure(folder: Path) -> object:
     night.__dict__.update(_arguments=SimpleNamespace(verbose=False), _paths=["/i"], _results=folder, _height=0)
     night.__dict__.update(_max_age=30, _budget=9)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measure_plan, "plan_lines", plan_lines)
+        patched.setattr(measure_plan, "plan_lines", lambda *_of: ["n" * 300] * 40)
         night._print_plan(None, 1.0, 0.0, True)
     results = {f"n{i}": HostResult(f"n{i}", "complete", (replace(MTU, have=f"{i}"),)) for i in range(300)}
     night._report(results, [f"where it is: {'x ' * 80}"] * 30)
     return None
-
-
-def plan_lines(*_of: object) -> list[str]:
-    return ["n" * 300] * 40
 
 
 def of_preflight(_folder: Path) -> object:

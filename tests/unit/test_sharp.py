@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from dataclasses import replace
@@ -57,8 +58,10 @@ def found(root: Path, want: SharpWanted = WANT, said: str = "") -> list[tuple[st
 # -- a node ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_node_with_all_of_it_has_no_finding(root: Path) -> None:
-    assert found(root) == []
+def answered(root: Path, **changes: Any) -> dict[str, Any]:
+    """What the module gives. changes: of its options."""
+    given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "directories": [], "manager": ""}
+    return module.work(Host(str(root), str(root)), {**given, "nodes": 4, **changes}, True)
 
 
 @pytest.mark.golden
@@ -115,28 +118,23 @@ def test_a_port_is_asked_by_one_connection() -> None:
 )
 def test_where_the_fabric_cannot_nothing_else_is_asked(root: Path, fabric: str, rate: float, have: str) -> None:
     data = {**PROFILE, "rail_defaults": {**PROFILE["rail_defaults"], "rate_gbps": rate}}
-    given = {"profile": data, "profile_name": "x", "fabric": fabric, "directories": [], "manager": "", "nodes": 2}
-    result = module.work(Host(str(root), str(root)), given, True)
+    result = answered(root, profile=data, fabric=fabric)
     assert [(one["check"], one["state"]) for one in result["findings"]] == [("sharp.fabric", "unsupported")]
     assert have in result["findings"][0]["have"]
 
 
 def test_the_module_s_answer_is_valid_and_says_what_it_does_not_prove(root: Path) -> None:
-    given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 1}
-    result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
+    result = answered(root, nodes=1)
     result_schema.check("sharp", json.loads(json.dumps(result)))
     assert [one["check"] for one in result["findings"]] == ["sharp.manager", "sharp.threshold"]
     assert "only NCCL's log proves" in result["notes"][0]
     with pytest.raises(ParseError, match="'lib' is not an absolute path"):
-        module.work(Host(str(root), str(root)), {**given, "directories": ["lib"]}, True)
+        answered(root, directories=["lib"])
 
 
 def test_a_threshold_is_taken_out_of_the_file_that_sets_it(root: Path) -> None:
-    with (root / sharp_files.ENVIRONMENT).open("a") as file:
-        file.write("NCCL_COLLNET_NODE_THRESHOLD=9\n")
-    given = {"profile": PROFILE, "profile_name": "hgx-h100", "fabric": "infiniband", "manager": "", "nodes": 4}
-    result = module.work(Host(str(root), str(root)), {**given, "directories": []}, True)
-    [one] = [one for one in result["findings"] if one["check"] == "sharp.threshold"]
+    sharp_files.add(root, sharp_files.ENVIRONMENT, "NCCL_COLLNET_NODE_THRESHOLD=9")
+    [one] = [one for one in answered(root)["findings"] if one["check"] == "sharp.threshold"]
     assert re.fullmatch("remove it from /etc/environment:[0-9]+: the default of both thresholds is 2", one["fix"])
 
 
@@ -146,8 +144,6 @@ def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> Non
     sharp_faults.FAULTS["plugin-missing"].change(root)
     file.parent.mkdir(parents=True)
     if odd == "pipe":
-        import os
-
         os.mkfifo(file)
     elif odd == "folder":
         file.mkdir()
@@ -177,10 +173,7 @@ def test_every_rank_has_to_say_that_it_is_connected() -> None:
     assert proof.missing == "1 of 2 ranks did not connect to SHARP (Connected CollNet): ranks 1"
     both = one + "node1:101:101 [0] NCCL INFO rank 1 Connected CollNet\n"
     assert proof_of(both).missing == ""
-
-
-def test_one_rank_twice_is_not_two() -> None:
-    """A process of its own says it for the rank that it has, and for no other's."""
+    # A process of its own says it for the rank that it has, and for no other's.
     twice = log()[0] + "node0:100:100 [0] NCCL INFO rank 1 Connected CollNet\n"
     assert proof_of(twice).connected == ()
 

@@ -32,14 +32,8 @@ FORMS = [
     ("setenv NCCL_A 1", ["NCCL_A 1 1 environment"]),
     ("env -i NCCL_A=1 cmd", ["NCCL_A 1 1 command"]),
     ("NCCL_A=1 cmd", ["NCCL_A 1 1 command"]),
-    (
-        "if x; then\n export NCCL_A=1\nfi\nexport NCCL_B=1",
-        ["NCCL_A 1 2 environment if", "NCCL_B 1 4 environment"],
-    ),
-    (
-        '[ -z "$NCCL_A" ] &&\n export NCCL_A=1\nexport NCCL_B=1',
-        ["NCCL_A 1 2 environment if", "NCCL_B 1 3 environment"],
-    ),
+    ("if x; then\n export NCCL_A=1\nfi\nexport NCCL_B=1", ["NCCL_A 1 2 environment if", "NCCL_B 1 4 environment"]),
+    ('[ -z "$NCCL_A" ] &&\n export NCCL_A=1\nexport NCCL_B=1', ["NCCL_A 1 2 environment if", "NCCL_B 1 3 environment"]),
     ("case $x in\n a) export NCCL_A=1;;\nesac", ["NCCL_A 1 2 environment if"]),
     ("f() {\n export NCCL_A=1\n}", ["NCCL_A 1 2 environment if"]),
     ("NCCL_A=1\nunset NCCL_A", []),

@@ -63,7 +63,7 @@ def pair(root: Path, number: int) -> tuple[str, str]:
     )
 
 
-def hgx(root: Path, rails: int = 8) -> None:
+def hgx(root: Path, rails: int = 8) -> Path:
     """GPUs and InfiniBand NICs by pairs, mlx5 numbers against the PCI order, and a management port on eno1."""
     for number in range(rails):
         gpu, nic = pair(root, number)
@@ -74,6 +74,7 @@ def hgx(root: Path, rails: int = 8) -> None:
     function(root, "pci0000:00/0000:00:1c.0", BRIDGE)
     line(root / "proc/cpuinfo", "flags\t: fpu")
     route(root, "eno1")
+    return root
 
 
 def read(root: Path) -> Topology:
@@ -125,16 +126,10 @@ def test_a_nic_that_manages_nvswitches_is_no_rail(
     assert len(match(found, hgx_h100).nics) == (8 if expected else 7)
 
 
+BELOW = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0"
 STORAGE = "pci0000:a0/0000:a0:01.0/0000:a1:00.0"
-CASES: dict[str, Callable[[Path], object]] = {"eight pairs": hgx}
 
 
-def case(build: Callable[[Path], object]) -> Callable[[Path], object]:
-    CASES[build.__name__.replace("_", " ")] = build
-    return build
-
-
-@case
 def moved_to_another_slot(root: Path) -> None:
     hgx(root)
     old = root / "sys/devices" / pair(root, 0)[1]
@@ -144,14 +139,6 @@ def moved_to_another_slot(root: Path) -> None:
     rdma(root, "mlx5_7", function(root, STORAGE, IB_NIC, 1))
 
 
-@case
-def behind_a_second_switch(root: Path) -> None:
-    hgx(root, rails=1)
-    below = pair(root, 0)[1].rsplit("/", 1)[0] + "/0000:18:00.0/0000:19:00.0/0000:1a:00.0"
-    rdma(root, "mlx5_9", function(root, below, NIC), "Ethernet")
-
-
-@case
 def storage(root: Path) -> None:
     hgx(root, rails=1)
     card = function(root, STORAGE, NIC, 0)
@@ -159,7 +146,6 @@ def storage(root: Path) -> None:
     netdev(root, "ens9np0", card)
 
 
-@case
 def virtual_function_beside_a_gpu(root: Path) -> None:
     hgx(root, rails=1)
     vf = function(root, pair(root, 0)[1][:-1] + "2", ("0x020700", "15b3:101e"))
@@ -169,13 +155,11 @@ def virtual_function_beside_a_gpu(root: Path) -> None:
     route(root, "eno9")
 
 
-@case
 def virtual_function_in_a_guest(root: Path) -> None:
     line(root / "proc/cpuinfo", "flags\t: hypervisor")
     rdma(root, "mlx5_0", function(root, "pci0101:00/0101:00:02.0", ("0x020700", "15b3:101e"), -1))
 
 
-@case
 def default_route_above_vlan_and_bond(root: Path) -> None:
     hgx(root, rails=1)
     netdev(root, "bond0")
@@ -190,19 +174,16 @@ def default_route_above_vlan_and_bond(root: Path) -> None:
     route(root, "bond0.7", "eno1")
 
 
-@case
 def bond_without_a_route(root: Path) -> None:
     default_route_above_vlan_and_bond(root)
     route(root, "eno1")
 
 
-@case
 def bond_without_a_member(root: Path) -> None:
     bond_without_a_route(root)
     shutil.rmtree(root / "sys/class/net/ens9f0")
 
 
-@case
 def interfaces_below_each_other(root: Path) -> None:
     hgx(root, rails=1)
     for name, lower in (("a", "b"), ("b", "a")):
@@ -211,7 +192,6 @@ def interfaces_below_each_other(root: Path) -> None:
     route(root, "a")
 
 
-@case
 def down(root: Path) -> None:
     hgx(root, rails=3)
     port = root / "sys/class/infiniband/mlx5_0/ports/1"
@@ -222,7 +202,6 @@ def down(root: Path) -> None:
     route(root)
 
 
-@case
 def truncated_files(root: Path) -> None:
     hgx(root, rails=4)
     line(root / "sys/devices" / pair(root, 0)[0] / "numa_node", "")
@@ -231,7 +210,6 @@ def truncated_files(root: Path) -> None:
     line(root / "sys/class/net/eno1/mtu", "")
 
 
-@case
 def guest_with_everything_on_the_root_bus(root: Path) -> None:
     for slot in range(6, 14):
         function(root, "pci0000:00/0000:00:%02x.0" % slot, ("0x030200", "10de:2335"), -1)
@@ -244,12 +222,6 @@ def guest_with_everything_on_the_root_bus(root: Path) -> None:
     route(root, "eth0")
 
 
-@case
-def no_gpu(root: Path) -> None:
-    rdma(root, "mlx5_0", function(root, STORAGE, NIC), "Ethernet")
-
-
-@case
 def no_driver_and_a_usb_controller(root: Path) -> None:
     """Neither is a NIC."""
     function(root, STORAGE, NIC)
@@ -259,12 +231,6 @@ def no_driver_and_a_usb_controller(root: Path) -> None:
     netdev(root, "odd0", usb)
 
 
-@case
-def rdma_function_of_another_class(root: Path) -> None:
-    rdma(root, "mlx5_0", function(root, STORAGE, ("0x0b4000", "15b3:a2dc")))
-
-
-@case
 def software_rdma(root: Path) -> None:
     """It is kept apart even where it points at a NIC."""
     card = function(root, STORAGE, NIC)
@@ -276,15 +242,22 @@ def software_rdma(root: Path) -> None:
     line(root / "sys/class/infiniband/rxe0/parent", "eth0")
 
 
-@case
-def function_unread(root: Path) -> None:
-    hgx(root, rails=1)
-    line(root / "sys/devices" / pair(root, 0)[1] / "vendor", "")
-
-
-@case
-def empty(root: Path) -> None:
-    root.mkdir(exist_ok=True)
+BUILDERS: tuple[Callable[[Path], None], ...] = (
+    *(moved_to_another_slot, storage, virtual_function_beside_a_gpu, virtual_function_in_a_guest),
+    *(default_route_above_vlan_and_bond, bond_without_a_route, bond_without_a_member, interfaces_below_each_other),
+    *(down, truncated_files, guest_with_everything_on_the_root_bus, no_driver_and_a_usb_controller, software_rdma),
+)
+CASES: dict[str, Callable[[Path], object]] = {
+    "eight pairs": hgx,
+    "empty": lambda root: None,
+    "function unread": lambda root: line(hgx(root, 1) / "sys/devices" / pair(root, 0)[1] / "vendor", ""),
+    "behind a second switch": lambda root: rdma(hgx(root, 1), "mlx5_9", function(root, BELOW, NIC), "Ethernet"),
+    "no gpu": lambda root: rdma(root, "mlx5_0", function(root, STORAGE, NIC), "Ethernet"),
+    "rdma function of another class": lambda root: rdma(
+        root, "mlx5_0", function(root, STORAGE, ("0x0b4000", "15b3:a2dc"))
+    ),
+    **{build.__name__.replace("_", " "): build for build in BUILDERS},
+}
 
 
 @pytest.mark.golden

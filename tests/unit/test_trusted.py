@@ -47,13 +47,11 @@ def test_what_is_roots_alone_is_trusted(top: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["/usr/bin/tool", "/usr/bin", "/usr", "/"])
-@pytest.mark.parametrize(
-    ("mode", "reason"), [(0o757, "is writable by everybody"), (0o1777, "is writable by everybody")]
-)
-def test_the_file_and_every_directory_above_it_count(top: Path, which: str, mode: int, reason: str) -> None:
+@pytest.mark.parametrize("mode", [0o757, 0o1777])
+def test_the_file_and_every_directory_above_it_count(top: Path, which: str, mode: int) -> None:
     (top / which[1:]).chmod(mode)
     # The base is believed as it is: above it lies what makes the test machine.
-    assert doubt(top, "/usr/bin/tool") == ("" if which == "/" else f"{which} {reason}")
+    assert doubt(top, "/usr/bin/tool") == ("" if which == "/" else f"{which} is writable by everybody")
 
 
 @ROOT_ONLY
@@ -151,15 +149,7 @@ def test_nothing_is_written_for_root_where_others_may_change_it(top: Path, which
 # What starts a program or loads a library, and the few files in which it stands: each asks trusted.doubt, or starts
 # nothing but what it was given by one that has.
 STARTS = {
-    "subprocess",
-    "ctypes",
-    "os.exec",
-    "os.spawn",
-    "os.posix_spawn",
-    "os.system",
-    "os.popen",
-    "pty",
-    "run_command",
+    *("subprocess", "ctypes", "os.exec", "os.spawn", "os.posix_spawn", "os.system", "os.popen", "pty", "run_command"),
 }
 DOORS = {
     "module_utils/core/host.py": "tools, by Host.tool",
@@ -182,14 +172,10 @@ def starters(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
-            names = [node.attr]
-            if isinstance(node.value, ast.Name):
-                names.append(f"{node.value.id}.{node.attr}")
-        for name in names:
-            if any(
-                name == start or name.startswith((start + ".", *([start] if "." in start else []))) for start in STARTS
-            ):
-                yield name
+            names = [node.attr, ast.unparse(node)]
+        for start in STARTS:
+            begins = (start + ".", *([start] if "." in start else []))
+            yield from (name for name in names if name == start or name.startswith(begins))
 
 
 def test_nothing_is_started_or_loaded_but_through_the_doors() -> None:

@@ -2,10 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import vpd
 
 
@@ -43,11 +41,3 @@ def test_parse(case: str) -> None:
             vpd.parse(data)
     else:
         assert vpd.parse(data) == found
-
-
-def test_read(tmp_path: Path) -> None:
-    (tmp_path / "sys/bus/pci/devices/0000:1b:00.0").mkdir(parents=True)
-    (tmp_path / "sys/bus/pci/devices/0000:1b:00.0/vpd").write_bytes(NIC)
-    host = Host(str(tmp_path), str(tmp_path))
-    assert vpd.read(host, "0000:1b:00.0") == ROWS["a NIC"][1]
-    assert vpd.read(host, "0000:1c:00.0") == {}

@@ -136,7 +136,7 @@ def test_a_rule_as_that_for_virtual_functions_finds_the_function(machine: Machin
 
 def test_a_failed_run_is_told_by_systemd_and_by_the_result(machine: Machine, seen: dict[str, Any]) -> None:
     machine.put(
-        {"/usr/local/sbin/dcb": "#!/bin/sh\nexit 1\n", roce_unit.RULE: roce_unit.render(WANTED)[roce_unit.RULE]},
+        {"/usr/local/sbin/dcb": "#!/bin/sh\nexit 1\n", roce_unit.RULE: roce_unit.render(WANTED)[roce_unit.RULE]}
     )
     machine.ssh("sh", "-c", f"sleep 4; {UNBIND}")
     after = see(machine, BIND)
