@@ -18,6 +18,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 
+# printf formats of NCCL's WARN, INFO and VERSION calls, from src/ of the tags v2.18.1-1 to v2.30.7-1 of NVIDIA/nccl,
+# without what only files of Windows print: oldest and newest release, level, class, and the format as in the source.
+FORMATS = [line.split("\t") for line in Path(__file__).with_name("nccl_formats.tsv").read_text().splitlines()[1:]]
 # Sentences, and what other rows hold.
 _PROSE = {"text", "missing", "why", "reason", "lines", "findings", "sources", "name", "line", "last_line", "check"}
 

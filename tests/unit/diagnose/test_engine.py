@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,13 +17,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     relations,
     table,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
 
 from tests import goldens
+from tests.unit.diagnose.corpus import FORMATS
 from tests.unit.diagnose.job_log import HEALTHY, ranks
-from tests.unit.test_nccl_formats import CONVERSION
 
 WARN = "%s:%d:%d [0] net_ib.cc:1 NCCL WARN "
 A, B = WARN % ("node0", 100, 100), WARN % ("node1", 101, 101)
@@ -128,6 +128,9 @@ def test_each_pattern_names_a_known_event() -> None:
     assert events - set(program_events.BY_ID) == set()
 
 
+CONVERSION = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[hlzjt]*([a-zA-Z%])")
+
+
 def message(text: str) -> str:
     """Return a message of a format, with a number or a name in the place of each conversion."""
     values = {"s": "eth0", "m": "Invalid argument", "p": "0x7f00aa", "f": "2.5", "g": "2.5", "%": "%", "c": "x"}
@@ -137,12 +140,12 @@ def message(text: str) -> str:
 @pytest.mark.golden
 def test_each_format_of_nccl_is_an_event_or_a_fact() -> None:
     found: Counter[str] = Counter()
-    for row in formats():
-        if row.level == "WARN":
-            event, fields = nccl_events.classify(message(row.text))
+    for _first, _last, level, _class, text in FORMATS:
+        if level == "WARN":
+            event, fields = nccl_events.classify(message(text))
             found[_name(event.id, fields.get("code", ""))] += 1
         else:
-            fact = facts.read(message(row.text))
+            fact = facts.read(message(text))
             found[f"fact {fact.name}" if fact is not None else "not read"] += 1
     goldens.check("diagnose", "formats of NCCL", sorted(found.items()))
 
