@@ -56,13 +56,11 @@ def test_what_the_profile_derives_is_not_the_images_to_say(infiniband: Topology,
     assert len(found["NCCL_IB_HCA"].split(",")) == 8
 
 
-@pytest.mark.parametrize("text", [None, "", "# nothing\n", "  \n"])
-def test_an_empty_file_keeps_nothing(text: str | None) -> None:
-    assert (read(text).kept, read(text).dropped) == ({}, {})
-
-
-def test_elsewhere_than_in_a_cloud_it_is_somebodys_edit() -> None:
-    assert read(AZURE, cloud="").kept == {}
+@pytest.mark.parametrize(
+    ("text", "cloud"), [*((text, "Azure") for text in (None, "", "# nothing\n", "  \n")), (AZURE, "")]
+)
+def test_nothing_is_kept_of_an_empty_file_and_of_what_is_no_clouds(text: str | None, cloud: str) -> None:
+    assert (read(text, cloud).kept, read(text, cloud).dropped) == ({}, {})
 
 
 def test_an_edit_of_the_suites_own_file_does_not_become_the_images(infiniband: Topology, hgx_h100: Profile) -> None:

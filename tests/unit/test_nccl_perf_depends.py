@@ -401,10 +401,3 @@ def test_never_judges_what_there_is_and_says_what_measures(node: Node, run: Run)
     old = run(when="never")
     assert (found(old), old["due"], old["stored"], node.ran) == ({"fresh": "unknown"}, "", True, 1)
     assert old["findings"][0]["fix"] == fix
-
-
-def test_whatever_is_wrong_with_a_result_its_advice_measures_again(node: Node, run: Run) -> None:
-    bad = [*run(bar_busbw=400)["findings"], *run(ranks=2, check=True, iterations=40)["findings"]]
-    assert {finding["check"] for finding in bad} == {"nccl_perf.busbw", "nccl_perf.fresh"}
-    for finding in bad:
-        assert "--tags nccl_benchmark -e nccl_benchmark_when=" in finding["fix"]

@@ -226,15 +226,6 @@ def test_repeats_stop_at_the_first_that_fails(run: Run, tmp_path: Path) -> None:
     assert said(result, "ran").startswith("run 2 of 2: exit code 2")
 
 
-def test_a_program_without_mpi_under_a_launcher_ran_alone(run: Run, tmp_path: Path) -> None:
-    program(tmp_path)
-    launcher = tmp_path / "mpirun"
-    launcher.write_text('#!/bin/sh\n"$@"; "$@"\n')
-    launcher.chmod(0o755)
-    result = run(launcher=[str(launcher)], ranks=4)
-    assert states(result)["ranks"] == "drift"
-
-
 def test_a_missing_program_is_not_a_result(run: Run, tmp_path: Path) -> None:
     result = run()
     assert states(result)["ran"] == "unknown"
@@ -295,25 +286,6 @@ def test_check_mode_runs_nothing(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "results").exists()
     assert result["commands"] == [f"{tmp_path}/all_reduce_perf -b 1048576 -e 4194304 -f 2 -g 2 -n 20 -w 5 -c 1"]
-
-
-def test_check_mode_judges_the_stored_result(run: Run, tmp_path: Path) -> None:
-    program(tmp_path)
-    first = run()
-    link = str(tmp_path / "results/latest/record.json")
-    again = run(check=True, stored_result=link)
-    assert again["findings"] == []
-    assert (again["busbw"], again["finished_at"]) == (first["busbw"], first["finished_at"])
-    # The bar of today decides, not that of the run.
-    assert states(run(check=True, stored_result=link, bar_busbw=400)) == {"busbw": "drift"}
-    # What was asked for has changed: it answers another question.
-    assert states(run(check=True, stored_result=link, iterations=40)) == {"fresh": "unknown"}
-    # It ages.
-    record = Path(first["record"])
-    data = json.loads(record.read_text())
-    record.write_text(json.dumps({**data, "finished": data["finished"] - 31 * 86400}))
-    assert states(run(check=True, stored_result=link)) == {"fresh": "unknown"}
-    assert states(run(check=True, stored_result=link, max_age_days=40)) == {}
 
 
 # -- what root runs --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import rec
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import streams
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved, Network
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
 
 from tests.unit.test_nccl_perf_output import SIZES, output, row
 
@@ -127,12 +127,6 @@ def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
     assert "transport" not in found
 
 
-def test_sharp_has_variables_and_a_subject() -> None:
-    wanted = replace(WANTED, algorithm="SHARP")
-    assert wanted.subject == "all_reduce 4 ranks 4M SHARP node01,node02"
-    assert wanted.variables["NCCL_COLLNET_ENABLE"] == "1"
-
-
 # -- one stream --------------------------------------------------------------------------------------------------------
 
 
@@ -218,20 +212,9 @@ def test_repeats_are_judged_by_their_median(tmp_path: Path) -> None:
     assert [one["busbw"] for one in returned["repeats"]] == [6.15, 6.25, 6.3]
 
 
-def test_one_repeat_without_proof_is_no_proof(tmp_path: Path) -> None:
-    run = replace(repeated(tmp_path, [4.17]), others=(read(tmp_path, text_of({})),))
-    _plan, returned = perf_answer.judge(run, replace(WANTED, repeats=2), NOW)
-    assert not returned["transport"]["proven"]
-
-
 @pytest.mark.parametrize("change", [{"hosts": 3}, {"hosts": {"a": {}}}, {"rails": {"a": {"b": {}}}}, {"quoted": [{}]}])
 def test_a_damaged_record_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     data = json.loads(perf_run.record(read(tmp_path, text_of(log()))))
     data["network"].update(change)
     with pytest.raises(ParseError):
         perf_run.parse_record(json.dumps(data))
-
-
-def test_what_is_not_there_is_not_proven() -> None:
-    assert Network(missing=("x",)).proven is False
-    assert perf_answer.transport_of(Run((), 0, "", 1.0, NOW)) is None
