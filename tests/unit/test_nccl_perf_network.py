@@ -127,6 +127,10 @@ def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
     assert "transport" not in found
 
 
+def test_sharp_is_switched_on() -> None:
+    assert replace(WANTED, algorithm="SHARP").variables["NCCL_COLLNET_ENABLE"] == "1"
+
+
 # -- one stream --------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +214,12 @@ def test_repeats_are_judged_by_their_median(tmp_path: Path) -> None:
     assert last["spread"] == pytest.approx((6.30 - 6.15) / 6.25)
     assert last["time_p99_us"] == pytest.approx(SIZES[2] / 4.10 / 1e3, abs=0.01)
     assert [one["busbw"] for one in returned["repeats"]] == [6.15, 6.25, 6.3]
+
+
+def test_one_repeat_without_proof_is_no_proof(tmp_path: Path) -> None:
+    run = replace(repeated(tmp_path, [4.17]), others=(read(tmp_path, text_of({})),))
+    _plan, returned = perf_answer.judge(run, replace(WANTED, repeats=2), NOW)
+    assert not returned["transport"]["proven"]
 
 
 @pytest.mark.parametrize("change", [{"hosts": 3}, {"hosts": {"a": {}}}, {"rails": {"a": {"b": {}}}}, {"quoted": [{}]}])
