@@ -71,18 +71,8 @@ def test_sizes_that_cannot_be_are_refused_before_any_host_is_touched(values: dic
 
 
 def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict[str, Any]:
-    return {
-        "check": check,
-        "subject": subject,
-        "state": state,
-        "severity": "major",
-        "want": "x",
-        "have": "y",
-        "source": "z",
-        "why": "w",
-        "fix": "f",
-        **more,
-    }
+    words = {"have": "y", **dict.fromkeys(("want", "source", "why", "fix"), "x")}
+    return {"check": check, "subject": subject, "state": state, "severity": "major", **words, **more}
 
 
 def measured(

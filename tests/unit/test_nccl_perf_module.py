@@ -177,29 +177,21 @@ def test_nothing_but_what_was_given_is_in_the_environment(
     assert "OMPI_MCA_ess_singleton_isolated" not in json.loads((tmp_path / "seen").read_text())
 
 
+NOTHING = {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ("BUSBW = 200", {"busbw": "drift"}),
         ("BUSBW = 0", {"nonzero": "drift", "busbw": "drift"}),
-        ("WRONG, RC = 3, 1", {"correct": "drift", "ran": "drift"}),
         # Exit code 0 alone proves nothing.
         ("WRONG = 3", {"correct": "drift"}),
-        ("RC = 2", {"ran": "drift"}),
         ("JSON, FOOT = False, False", {"ran": "unknown", "correct": "unknown"}),
-        ("COLLECTIVE, JSON = 'all_gather', False", {"ran": "drift"}),
         ("HOST = 'elsewhere'", {"ranks": "drift"}),
-        ("RANKS = 1", dict.fromkeys(("ranks", "nonzero", "busbw"), "drift")),
         ("MOST = 1 << 20", {"sizes": "drift", "nonzero": "unknown", "busbw": "unknown"}),
         # It leaves a usage text and exit code 0 where it does not know an option.
-        (
-            "before = lambda: (print(USAGE), sys.exit(0))",
-            {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")},
-        ),
-        (
-            "before = lambda: os.kill(os.getpid(), signal.SIGSEGV)",
-            {"ran": "drift", **dict.fromkeys(("sizes", "ranks", "correct", "nonzero", "busbw"), "unknown")},
-        ),
+        ("before = lambda: (print(USAGE), sys.exit(0))", NOTHING),
+        ("before = lambda: os.kill(os.getpid(), signal.SIGSEGV)", NOTHING),
     ],
 )
 def test_whatever_is_not_as_asked_is_found(run: Run, tmp_path: Path, change: str, expected: dict[str, str]) -> None:
