@@ -10,11 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import (
-    Want,
-    derive,
-    render,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive, render
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
 

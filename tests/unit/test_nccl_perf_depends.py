@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import Nccl, render_marker
 from ansible_collections.busbar.fabric.plugins.modules import nccl_perf
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
@@ -25,6 +26,7 @@ from tests.trees import put
 
 from .test_nccl_library import GOOD
 from .test_nccl_perf_module import SECRET, arguments, program, start, wait_for
+from .test_nccl_tests_build import CUDA, MADE_FROM, MARKER
 
 Run = Callable[..., dict[str, Any]]
 RAIL, GPU = "0000:18:00.0", "0000:1b:00.0"
@@ -57,20 +59,8 @@ class Node:
 
     def mark(self, commit: str) -> None:
         library = str(self.root / "lib/libnccl.so.2.27.7")
-        marker = {
-            "format": 1,
-            "commit": commit,
-            "archive_sha256": None,
-            "cuda": {"home": "/usr/local/cuda", "library": library, "version": "13.0.88"},
-            "nccl": {"header": "/usr/include", "library": library, "version": "2.27.7"},
-            "mpi": None,
-            "arch": ["9.0"],
-            "runtime": None,
-            "library_path": [str(self.root / "lib")],
-            "argv": ["make"],
-            "binaries": {f"{name}_perf": "b" * 64 for name in PROGRAMS},
-        }
-        (self.root / "build/busbar-build.json").write_text(json.dumps(marker))
+        inputs = replace(MADE_FROM, cuda=replace(CUDA, library=library), nccl=Nccl("/usr/include", library, "2.27.7"))
+        put(self.root, "build/busbar-build.json", render_marker(replace(MARKER, commit=commit, inputs=inputs)))
 
     def edit(self, path: str, old: str, new: str) -> None:
         text = (self.root / path).read_text()
@@ -165,7 +155,7 @@ CHANGES: dict[str, tuple[Callable[[Node], object], str]] = {
     ),
     "nccl-tests": (
         lambda node: node.mark("c" * 40),
-        "nccl-tests aaaaaaaaaaaa, sha256 bbbbbbbbbbbbbbbb, now cccccccccccc, sha256 bbbbbbbbbbbbbbbb",
+        "nccl-tests aaaaaaaaaaaa, sha256 0000000000000000, now cccccccccccc, sha256 0000000000000000",
     ),
     "NCCL": (newer_library, "NCCL 2.27.7 ..., now 2.28.9 ..."),
     "nccl.conf": (
@@ -291,8 +281,8 @@ def rewrite(node: Node, **changes: Any) -> None:
     node.record.write_text(json.dumps({name: value for name, value in data.items() if value != "gone"}))
 
 
-# What records of format 3 have, and those of 1 and 2 had not.
-GONE = {"network": "gone", "others": "gone"}
+# What records of format 3 have, and those of 1 had not.
+GONE = {"format": 1, **dict.fromkeys(("network", "others", "depends", "salt"), "gone")}
 
 
 @pytest.mark.parametrize(
@@ -301,10 +291,7 @@ GONE = {"network": "gone", "others": "gone"}
         (lambda: {"finished": time.time() - 31 * 86400}, "31.0 days old"),
         # The clock was wrong then, or is now.
         (lambda: {"finished": time.time() + 3 * 86400}, "a result of 3.0 days in the future"),
-        (
-            lambda: {"format": 1, **GONE, "depends": "gone", "salt": "gone"},
-            "recorded by a release that did not store what a result",
-        ),
+        (lambda: GONE, "recorded by a release that did not store what a result"),
         (lambda: {"command": ["other"]}, "a result of another command: other"),
     ],
 )

@@ -56,18 +56,9 @@ def report(**changes: Any) -> dict[str, Any]:
     def place(size: int) -> dict[str, float]:
         return {"time": size / 4170, "alg_bw": 4.17, "bus_bw": 6.255, "nwrong": 0.0}
 
+    of_all = {"type": "float", "redop": "sum", "root": "    -1", "actual_iterations": 20, "experiment_name": ""}
     rows = [
-        {
-            "size": size,
-            "count": size // 4,
-            "type": "float",
-            "redop": "sum",
-            "root": "    -1",
-            "out_of_place": place(size),
-            "in_place": place(size),
-            "actual_iterations": 20,
-            "experiment_name": "",
-        }
+        {"size": size, "count": size // 4, "out_of_place": place(size), "in_place": place(size), **of_all}
         for size in SIZES
     ]
     device = {"group": 0, "pid": 1, "device": 0, "device_hex": "0000:10:00", "device_info": "NVIDIA H100"}

@@ -197,20 +197,16 @@ def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_e
     assert plan.class_id(BUILT, WANT) == same
     assert plan.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
     assert plan.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
-    others = [
-        plan.class_id(BARE, replace(WANT, commit=OTHER)),
-        plan.class_id(BARE, TARBALL),
-        plan.class_id(BARE, replace(TARBALL, sha256="2" * 64)),
-        *(plan.class_id(replace(BARE, cuda=replace(CUDA, **{name: "/x"})), WANT) for name in ("home", "library")),
-        *(plan.class_id(replace(BARE, nccl=replace(NCCL, **{name: "/x"})), WANT) for name in ("version", "library")),
-        plan.class_id(replace(BARE, mpi=None), WANT),
-        plan.class_id(replace(BARE, mpi=replace(MPI, version="Open MPI 5.0.1")), WANT),
-        plan.class_id(replace(BARE, arch=("10.0",)), WANT),
-        *(
-            plan.class_id(replace(BARE, runtime=replace(RUNTIME, **{name: "x"})), WANT)
-            for name in ("machine", "release", "glibc", "libstdcxx")
-        ),
-    ]
+    changed = {
+        "cuda": [replace(CUDA, **{name: "/x"}) for name in ("home", "library")],
+        "nccl": [replace(NCCL, **{name: "/x"}) for name in ("version", "library")],
+        "mpi": [None, replace(MPI, version="Open MPI 5.0.1")],
+        "arch": [("10.0",)],
+        "runtime": [replace(RUNTIME, **{name: "x"}) for name in ("machine", "release", "glibc", "libstdcxx")],
+    }
+    wants = (replace(WANT, commit=OTHER), TARBALL, replace(TARBALL, sha256="2" * 64))
+    others = [plan.class_id(BARE, want) for want in wants]
+    others += [plan.class_id(replace(BARE, **{part: one}), WANT) for part, ones in changed.items() for one in ones]
     assert None not in others
     assert len({same, *others}) == len(others) + 1
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
-    NEWEST,
-    OLDEST,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import NEWEST, OLDEST
 
 
 # Counted in the sources of the releases.

@@ -283,22 +283,6 @@ def test_forms_that_are_not_known(change: dict[str, Any], message: str) -> None:
         Reader().read(pickled({**GOOD, **change}))
 
 
-def test_fields() -> None:
-    found = Reader().read(pickled(GOOD))
-    assert found == Reader().read(as_json(GOOD))
-    assert (found.version, found.nccl, found.status) == ("2.10", "2.30.7", {22: (2, 1), 15: (1, 0)})
-    assert found.groups["W"] == ("W", "default_pg", (0, 1))
-    assert found.entries is not None
-    assert [(one.group, one.number, one.is_p2p, one.state, one.operation.name) for one in found.entries] == [
-        ("W", 1, False, "completed", "nccl:all_reduce"),
-        ("W", 2, False, "scheduled", "nccl:all_reduce"),
-        ("P", 1, True, "scheduled", "nccl:send 0->1"),
-    ]
-    first = found.entries[0]
-    assert (first.operation.input_sizes, first.operation.output_types) == (((1024,),), ("Float",))
-    assert (first.group_id, first.record, first.timeout, first.place) == (22, 0, 45000, "train.py:8 step")
-
-
 def test_texts_are_printable_and_short() -> None:
     data = dump("W1", {"W": (0, 1)}, 0)
     data["entries"][0]["profiling_name"] = "nccl:\x1b]0;x\x07" + "y" * 500
