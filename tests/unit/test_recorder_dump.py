@@ -44,10 +44,9 @@ def test_plain_data_is_as_pickle_reads_it(data: object, protocol: int) -> None:
 
 def test_objects_that_are_named_twice() -> None:
     shared = ["a", {"b": (1,)}]
+    data = [shared, shared, shared[1]]
     for protocol in range(2, 6):
-        assert plain_data.parse_pickle(pickle.dumps([shared, shared, shared[1]], protocol)) == [
-            *(shared, shared, shared[1])
-        ]
+        assert plain_data.parse_pickle(pickle.dumps(data, protocol)) == data
 
 
 class Caller:
@@ -281,6 +280,11 @@ def test_any_value_anywhere(value: object) -> None:
 def test_forms_that_are_not_known(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DumpError, match=message):
         Reader().read(pickled({**GOOD, **change}))
+
+
+def test_what_only_finished_operations_have() -> None:
+    first, *_others = Reader().read(pickled(GOOD)).entries or ()
+    assert (first.operation.output_types, first.timeout) == (("Float",), 45000)
 
 
 def test_texts_are_printable_and_short() -> None:
