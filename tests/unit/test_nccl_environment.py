@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment as nccl_environment
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment_sources
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, read
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_judge import judge
 
@@ -56,14 +55,6 @@ def _files() -> Iterator[tuple[str, dict[str, str]]]:
 
 FILES = dict(_files())
 PLACES = [name for name in FILES if name.startswith("/")]
-
-
-def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = node({"/etc/new/a/x.set": "NCCL_IB_DISABLE=1\n", "/etc/new/x.other": "NCCL_NET=Socket\n"})
-    assert found(read(host)) == []
-    row = environment_sources.Source(("/etc/new",), environment_sources.parse_pairs, "all", (".set", "a"), 1)
-    monkeypatch.setattr(nccl_environment, "SOURCES", (*environment_sources.SOURCES, row))
-    assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
 
 
 @pytest.mark.golden

@@ -198,7 +198,7 @@ def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_e
     assert plan.class_id(BUILT, WANT) == same
     assert plan.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
     assert plan.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
-    changed = {
+    changed: dict[str, list[Any]] = {
         "cuda": [replace(CUDA, **{name: "/x"}) for name in ("home", "library")],
         "nccl": [replace(NCCL, **{name: "/x"}) for name in ("version", "library")],
         "mpi": [None, replace(MPI, version="Open MPI 5.0.1")],
