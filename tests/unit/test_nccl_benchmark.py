@@ -56,10 +56,7 @@ def test_what_is_measured(name: str) -> None:
         ({"nccl_benchmark_min_bytes": "3M"}, "doubled some times"),
         ({"nccl_benchmark_max_bytes": "8 GB"}, "expected bytes such as"),
         ({"busbar_model_parameters": "seven"}, "seven"),
-        (
-            {"nccl_tests_commit": ""},
-            r"no program to measure with: set the commit, or nccl_benchmark_collectives: \[\]",
-        ),
+        ({"nccl_tests_commit": ""}, r"no program to measure with: set the commit, or nccl_benchmark_collectives: \[\]"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused_before_any_host_is_touched(values: dict[str, Any], message: str) -> None:
@@ -71,18 +68,8 @@ def test_sizes_that_cannot_be_are_refused_before_any_host_is_touched(values: dic
 
 
 def finding(check: str, subject: str, state: str = "drift", **more: Any) -> dict[str, Any]:
-    return {
-        "check": check,
-        "subject": subject,
-        "state": state,
-        "severity": "major",
-        "want": "x",
-        "have": "y",
-        "source": "z",
-        "why": "w",
-        "fix": "f",
-        **more,
-    }
+    words = {"have": "y", **dict.fromkeys(("want", "source", "why", "fix"), "x")}
+    return {"check": check, "subject": subject, "state": state, "severity": "major", **words, **more}
 
 
 def measured(
@@ -95,9 +82,9 @@ def measured(
         "passed": [f"nccl_perf.ran[live]@{run.subject}"],
         "busbw": figure,
         "finished_at": None if figure is None else 1_000_000.0,
-        "simulated": False,
-        "commands": ["all_reduce_perf"],
         "measured": {"rows": rows, "nccl_library": "2.28.9", "version": "2.19.6"},
+        "commands": ["all_reduce_perf"],
+        "simulated": False,
         "stored": False,
         "due": "",
         "changed_since": [],
@@ -109,10 +96,7 @@ def host(runs: list[nccl_benchmark.Run], results: list[dict[str, Any]]) -> dict[
     """What the role registers for a host."""
     dicts = [run.to_dict() for run in runs]
     plan = nccl_benchmark.judge("hgx-h200", dicts, results, [])
-    return {
-        **plan.result(),
-        "runs": [action.summary(run, result) for run, result in zip(dicts, results, strict=True)],
-    }
+    return {**plan.result(), "runs": [action.summary(run, result) for run, result in zip(dicts, results, strict=True)]}
 
 
 def test_a_subject_is_the_same_in_the_run_and_in_its_judgement() -> None:

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment as nccl_environment
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment_sources
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, read
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_judge import judge
 
@@ -44,140 +44,17 @@ def bad(environment: Environment, **accepted: str) -> list[Finding]:
     return [finding for finding in judge(environment, MEANT, accepted)[0] if not finding.ok]
 
 
-UNIT = '[Unit]\nAfter=x\n[Service]\n# Environment=NCCL_NET=IB\nEnvironment=A=1 \\\n  "NCCL_IB_DISABLE=1"\n'
-SLURM = "ClusterName=x\nTaskProlog = /etc/slurm/task.sh # theirs\n"
-# Path and text: each switches RDMA off.
-PLACES = [
-    ("/root/.nccl.conf", "#NCCL_NET=IB\nNCCL_IB_DISABLE=1\nNCCL_IB_DISABLE=0\n"),
-    ("/srv/ann/.nccl.conf", "NCCL_IB_DISABLE=1\n"),
-    ("/home/ldap/.nccl.conf", "NCCL_IB_DISABLE=1\n"),
-    ("/etc/environment", "PATH=/bin\nNCCL_IB_DISABLE='1'\n"),
-    ("/etc/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n"),
-    ("/usr/lib/environment.d/50-x.conf", "NCCL_IB_DISABLE=1\n"),
-    ("/root/.config/environment.d/x.conf", "NCCL_IB_DISABLE=1\n"),
-    ("/etc/security/pam_env.conf", "# x\nNCCL_IB_DISABLE DEFAULT=0 OVERRIDE=1\n"),
-    ("/etc/profile", "export NCCL_IB_DISABLE=1\n"),
-    ("/etc/profile.d/x.sh", "export NCCL_DEBUG=WARN NCCL_IB_DISABLE=1\n"),
-    ("/etc/profile.d/x.csh", "setenv NCCL_IB_DISABLE 1\n"),
-    ("/etc/bash.bashrc", "case $- in *i*) ;; *) return;; esac\nNCCL_IB_DISABLE=1; export NCCL_IB_DISABLE\n"),
-    ("/root/.bashrc", "\n\nexport NCCL_IB_DISABLE=1\n"),
-    ("/srv/ann/.bash_profile", "set -a; NCCL_IB_DISABLE=1; set +a\n"),
-    ("/srv/ann/.profile", "if true; then export NCCL_IB_DISABLE=1; fi\n"),
-    ("/etc/systemd/system/slurmd.service.d/x.conf", UNIT),
-    ("/lib/systemd/system/slurmd.service", UNIT),
-    ("/etc/systemd/system.conf.d/x.conf", "[Manager]\nDefaultEnvironment=\"NCCL_IB_DISABLE=1\" B=2\n"),
-    ("/etc/systemd/user.conf", "[Manager]\nManagerEnvironment=NCCL_IB_DISABLE=1\n"),
-    ("/usr/lib/systemd/user.conf.d/x.conf", "[Manager]\nDefaultEnvironment=NCCL_IB_DISABLE=1\n"),
-    ("/etc/systemd/system/user@.service.d/x.conf", UNIT),
-    ("/etc/systemd/system/user@1000.service.d/x.conf", UNIT),
-    ("/run/systemd/system/user@1000.service", UNIT),
-    ("/etc/slurm/job_submit.lua", "-- x\njob_desc.environment[\"NCCL_IB_DISABLE\"] = \"1\"\n"),
-    ("/etc/slurm/job_submit.lua", "job_desc.environment.NCCL_IB_DISABLE = '1';\n"),
-    ("/etc/enroot/environ.d/50-x.env", "NCCL_IB_DISABLE=1\n"),
-    ("/srv/ann/.config/enroot/environ.d/x.env", "NCCL_IB_DISABLE=1\n"),
-    ("/etc/ssh/sshd_config", "AcceptEnv NCCL_*\nSetEnv A=1 \"NCCL_IB_DISABLE=1\"\nMatch User x\n"),
-    ("/etc/ssh/sshd_config.d/10-x.conf", "# SetEnv NCCL_NET=IB\nsetenv NCCL_IB_DISABLE=1\n"),
-    ("/etc/modulefiles/nccl/2.28", "#%Module\nsetenv NCCL_HOME /opt/nccl\nsetenv NCCL_IB_DISABLE 1\n"),
-    ("/etc/modulefiles/nccl/2.29.lua", '-- x\nif true then\n  setenv("NCCL_IB_DISABLE", "1")\nend\n'),
-    ("/usr/share/modulefiles/nccl", 'pushenv NCCL_IB_DISABLE "1"\n'),
-    ("/etc/containers/containers.conf", '[containers]\nenv = [\n  "A=1", "NCCL_IB_DISABLE=1",\n]\n'),
-    ("/etc/cdi/nvidia.yaml", "containerEdits:\n  env:\n  - NCCL_IB_DISABLE=1\n"),
-    ("/etc/openmpi/openmpi-mca-params.conf", "# x\nmca_base_env_list = A=1;NCCL_IB_DISABLE=1;NCCL_DEBUG\n"),
-    ("/etc/prte-mca-params.conf", "mca_base_env_list = NCCL_IB_DISABLE=1\n"),
-    ("/root/.openmpi/mca-params.conf", "mca_base_env_list=NCCL_IB_DISABLE=1\n"),
-]  # fmt: skip
+def _files() -> Iterator[tuple[str, dict[str, str]]]:
+    """Cases and their files, path to text. Each of those without a name is one file, which switches RDMA off."""
+    for case in (Path(__file__).parent / "nccl_environment_files.txt").read_text().split("#==")[1:]:
+        name, _end, rest = case.partition("\n")
+        _note, *parts = re.split("^#-- (.*)\n", rest, flags=re.MULTILINE)
+        files = dict(zip(parts[::2], parts[1::2], strict=True))
+        yield name.strip() or f"{parts[0]}: {parts[1]!r}", files
 
 
-def test_a_new_place_is_one_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = node({"/etc/new/a/x.set": "NCCL_IB_DISABLE=1\n", "/etc/new/x.other": "NCCL_NET=Socket\n"})
-    assert found(read(host)) == []
-    row = environment_sources.Source(("/etc/new",), environment_sources.parse_pairs, "all", (".set", "a"), 1)
-    monkeypatch.setattr(nccl_environment, "SOURCES", (*environment_sources.SOURCES, row))
-    assert found(read(host)) == [("/etc/new/a/x.set", 1, "NCCL_IB_DISABLE", "1")]
-
-
-def modules(folder: str) -> dict[str, str]:
-    return {f"{folder}/nccl/1.lua": 'setenv("NCCL_IB_DISABLE", "1")\n'}
-
-
-def included(conf: str, path: str = "/etc/slurm/jobs.conf") -> dict[str, str]:
-    """slurm.conf, and a file that it may include, which names a prolog."""
-    return {
-        "/etc/slurm/slurm.conf": conf,
-        "/opt/slurm/a.conf": "Include b.conf\nInclude a.conf\n",
-        path: "TaskProlog=task.sh\n",
-        "/etc/slurm/task.sh": "echo export NCCL_IB_DISABLE=1\n",
-    }
-
-
-def prolog(script: str) -> dict[str, str]:
-    return {"/etc/slurm/slurm.conf": SLURM, "/etc/slurm/task.sh": script}
-
-
-def profile(text: str) -> dict[str, str]:
-    return {"/etc/profile.d/x.sh": text}
-
-
-NAMED = {
-    "/etc/systemd/system/slurmd.service": "[Service]\nEnvironmentFile=-/etc/default/slurmd\n",
-    "/etc/default/slurmd": "NCCL_IB_DISABLE=1\n",
-    "/etc/profile.d/a.sh": "[ -f /opt/site/nccl.sh ] && . /opt/site/nccl.sh\n",
-    "/opt/site/nccl.sh": "export NCCL_NET=Socket\n",
-    "/etc/environment": "NCCL_CONF_FILE=/opt/site/nccl.conf\n",
-}
-USER = "NCCL_IB_DISABLE=1\n"
-# Case -> files of a node.
-FILES: dict[str, dict[str, str]] = {
-    **{f"{path}: {text!r}": {path: text} for path, text in PLACES},
-    **{
-        f"folders of modules in {path}": {
-            path: "# /opt/no\n/opt/a:/opt/b/modules # ours\n/etc/modulefiles\n",
-            **modules("/opt/no"),
-            **modules("/opt/b/modules"),
-        }
-        for path in environment_sources.MODULES_PATHS
-    },
-    # A user's environment of SSH counts where sshd reads it.
-    **{
-        f"sshd_config {conf!r}": {"/etc/ssh/sshd_config": conf, "/srv/ann/.ssh/environment": USER}
-        for conf in ("", "PermitUserEnvironment no\n", "permituserenvironment yes")
-    },
-    # What only running it shows is unknown, and what sets nothing is none.
-    "Tcl that runs a program": {"/etc/modulefiles/nccl": "setenv NCCL_IB_HCA [exec hcas]\n"},
-    "Lua that reads a variable": {"/etc/modulefiles/nccl.lua": 'setenv("NCCL_IB_HCA", os.getenv("X"))\n'},
-    "Tcl with a variable": {"/etc/modulefiles/nccl": "setenv NCCL_IB_HCA $hcas\n"},
-    "Tcl that sets none": {
-        "/etc/modulefiles/nccl": "prepend-path LD_LIBRARY_PATH /opt/NCCL_IB_HCA\n# setenv NCCL_IB_HCA x\n"
-    },
-    "AcceptEnv": {"/etc/ssh/sshd_config": "AcceptEnv NCCL_IB_HCA NCCL_*\n"},
-    # What a task prolog prints is in every task; its own environment is its own.
-    "prolog that prints": prolog("#!/bin/sh\necho export NCCL_IB_DISABLE=1\n"),
-    "prolog with a here-document": prolog("cat <<EOF\nexport NCCL_IB_DISABLE=1\nEOF\n"),
-    "prolog that runs a program": prolog('echo "export NCCL_IB_DISABLE=$(cat /x)"\n'),
-    "prolog that exports": prolog("export NCCL_IB_DISABLE=1\n"),
-    "slurm.conf that includes": included("Include /etc/slurm/jobs.conf\n"),
-    "slurm.conf that includes by the cluster": included(
-        "ClusterName=Alpha\n  include jobs/%c.conf # theirs\n", "/etc/slurm/jobs/alpha.conf"
-    ),
-    "slurm.conf that includes in turn": included("Include /opt/slurm/a.conf\n", "/opt/slurm/b.conf"),
-    "slurm.conf that includes nothing": included("# Include /etc/slurm/jobs.conf\n"),
-    "files that units and profiles name": {**NAMED, "/opt/site/nccl.conf": "NCCL_P2P_DISABLE=1\n"},
-    "files that units and profiles name, one lost": NAMED,
-    # No container inherits it.
-    "containerd": {"/etc/systemd/system/containerd.service.d/x.conf": UNIT},
-    # Only what differs or harms is a finding.
-    "another value": profile("export NCCL_IB_HCA=mlx5_0\n"),
-    "what Busbar writes, too": profile("export NCCL_IB_HCA==mlx5_0,mlx5_1\n"),
-    "harmless": profile("export NCCL_DEBUG=WARN\n"),
-    "no variable of NCCL": profile("export NCCL_SHARP_ENABLE=1\n"),
-    "wrong value": profile("export NCCL_NET_GDR_LEVEL=NODE\n"),
-    "unknown value": profile("export NCCL_IB_HCA=$(hcas)\n"),
-    "unset": profile("unset NCCL_IB_HCA\n"),
-    # NCCL's own grammar.
-    "a user's nccl.conf": {"/root/.nccl.conf": "export NCCL_IB_TC=104\n"},
-    # Each is named, and what wins.
-    "two places": {"/etc/profile": f"export {USER}", "/root/.nccl.conf": USER},
-}
+FILES = dict(_files())
+PLACES = [name for name in FILES if name.startswith("/")]
 
 
 @pytest.mark.golden
@@ -190,9 +67,9 @@ def test_every_place_is_found_with_its_line(node: Node, name: str) -> None:
     goldens.check("nccl_environment", name, [*found(environment), *rows])
 
 
-@pytest.mark.parametrize(("path", "text"), PLACES)
-def test_what_is_accepted_is_accepted_with_this_value_alone(node: Node, path: str, text: str) -> None:
-    environment = read(node({path: text}))
+@pytest.mark.parametrize("name", PLACES)
+def test_what_is_accepted_is_accepted_with_this_value_alone(node: Node, name: str) -> None:
+    environment = read(node(FILES[name]))
     assert bad(environment, NCCL_IB_DISABLE="a node for tests") == []
     assert bad(environment, **{"NCCL_IB_DISABLE=0": "not this value"}) != []
 

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,22 +247,13 @@ TEXT_REFUSED = [
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
+PYTHON = Process(
+    *(0, 0, 1, "alice", "python", "S"), ras=(), library="/opt/libnccl.so.2", port=28028, apart=False, gpu=True, told={}
+)
+
+
 def process(pid: int, **more: Any) -> Process:
-    given: dict[str, Any] = {
-        "pid": pid,
-        "inner": pid,
-        "parent": 1,
-        "user": "alice",
-        "name": "python",
-        "state": "S",
-        "ras": (),
-        "library": "/opt/libnccl.so.2",
-        "port": 28028,
-        "apart": False,
-        "gpu": True,
-        "told": {},
-    }
-    return Process(**{**given, **more})
+    return replace(PYTHON, **{"pid": pid, "inner": pid, **more})
 
 
 OTHERS = Listener("127.0.0.1", 28028, 1001, 77)

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import parse
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import conflicts, lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version
 from hypothesis import given, settings
@@ -180,21 +180,6 @@ def test_a_large_file_is_linted_whole() -> None:
     start = time.monotonic()
     assert len(lint(text, [library(V227)], None, "nccl.conf")) == 300
     print("300 unknown names: %.3f s" % (time.monotonic() - start))
-
-
-# -- files that are read earlier ---------------------------------------------------------------------------------
-
-
-def test_an_earlier_file_with_another_value_is_a_conflict() -> None:
-    meant = {"NCCL_IB_TC": "106", "NCCL_IB_HCA": "=mlx5_0", "NCCL_DEBUG": "WARN"}
-    other = {"NCCL_IB_TC": "96", "NCCL_IB_HCA": "mlx5", "NCCL_DEBUG": "WARN", "NCCL_IB_SL": "3"}
-    found = conflicts(meant, other, "/root/.nccl.conf")
-    assert [(f.subject, f.severity, f.want, f.have) for f in found] == [
-        ("/root/.nccl.conf NCCL_IB_HCA", "critical", "=mlx5_0", "mlx5"),
-        ("/root/.nccl.conf NCCL_IB_TC", "major", "106", "96"),
-    ]
-    assert {f.check for f in found} == {"nccl_conf.conflict"}
-    assert {f.source for f in found} == {"/root/.nccl.conf"}
 
 
 # -- busbar lint -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker im
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.elf import linked_with
+from tests.unit.elf import as_file, damaged, linked_with
 from tests.unit.test_nccl_tests_build import COMMIT, MARKER, OTHER
 
 # -- programs --------------------------------------------------------------------------------------------------------
@@ -76,19 +76,14 @@ def test_a_program_that_is_missing_a_directory_or_not_executable_is_named(tmp_pa
         programs.verify(str(tmp_path / "absent"), True)
 
 
-@given(st.lists(st.tuples(st.integers(0, len(PROGRAM) - 1), st.integers(0, 255)), max_size=6), st.integers(0, 400))
+@given(damaged(PROGRAM))
 @settings(max_examples=100, deadline=None)
-def test_a_damaged_program_gives_names_or_a_read_error(changes: list[tuple[int, int]], length: int) -> None:
-    data = bytearray(PROGRAM)
-    for offset, value in changes:
-        data[offset] = value
-    with tempfile.NamedTemporaryFile() as stream:
-        stream.write(data[:length] if length % 2 else data)
-        stream.flush()
+def test_a_damaged_program_gives_names_or_a_read_error(data: bytes) -> None:
+    with as_file(data) as path:
         try:
-            assert all(isinstance(name, str) for name in programs.needed_libraries(stream.name))
+            assert all(isinstance(name, str) for name in programs.needed_libraries(path))
         except ReadError as error:
-            assert error.problem.source == stream.name
+            assert error.problem.source == path
 
 
 def test_a_build_that_no_host_would_take_is_not_packed(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import goldens
+from tests.trees import link, put, put_all, tool
 
 COMMIT = "a0b82b2260cf5152b9f8c061bbf7eaf0ba096432"
 OTHER = "b" * 40
@@ -197,20 +198,16 @@ def test_hosts_are_of_one_class_where_all_that_a_build_comes_from_and_needs_is_e
     assert plan.class_id(BUILT, WANT) == same
     assert plan.class_id(replace(BARE, missing_tools=("make",)), WANT) == same
     assert plan.class_id(BARE, replace(WANT, path="/srv/tests", repository="https://mirror.example.org/x.git")) == same
-    others = [
-        plan.class_id(BARE, replace(WANT, commit=OTHER)),
-        plan.class_id(BARE, TARBALL),
-        plan.class_id(BARE, replace(TARBALL, sha256="2" * 64)),
-        *(plan.class_id(replace(BARE, cuda=replace(CUDA, **{name: "/x"})), WANT) for name in ("home", "library")),
-        *(plan.class_id(replace(BARE, nccl=replace(NCCL, **{name: "/x"})), WANT) for name in ("version", "library")),
-        plan.class_id(replace(BARE, mpi=None), WANT),
-        plan.class_id(replace(BARE, mpi=replace(MPI, version="Open MPI 5.0.1")), WANT),
-        plan.class_id(replace(BARE, arch=("10.0",)), WANT),
-        *(
-            plan.class_id(replace(BARE, runtime=replace(RUNTIME, **{name: "x"})), WANT)
-            for name in ("machine", "release", "glibc", "libstdcxx")
-        ),
-    ]
+    changed: dict[str, list[Any]] = {
+        "cuda": [replace(CUDA, **{name: "/x"}) for name in ("home", "library")],
+        "nccl": [replace(NCCL, **{name: "/x"}) for name in ("version", "library")],
+        "mpi": [None, replace(MPI, version="Open MPI 5.0.1")],
+        "arch": [("10.0",)],
+        "runtime": [replace(RUNTIME, **{name: "x"}) for name in ("machine", "release", "glibc", "libstdcxx")],
+    }
+    wants = (replace(WANT, commit=OTHER), TARBALL, replace(TARBALL, sha256="2" * 64))
+    others = [plan.class_id(BARE, want) for want in wants]
+    others += [plan.class_id(replace(BARE, **{part: one}), WANT) for part, ones in changed.items() for one in ones]
     assert None not in others
     assert len({same, *others}) == len(others) + 1
 
@@ -350,12 +347,9 @@ def test_an_empty_machine_has_nothing_and_no_traceback(tmp_path: Path) -> None:
 
 def test_a_link_that_leaves_the_system_root_is_unknown(tmp_path: Path) -> None:
     root = tmp_path / "sys"
-    (root / "usr/local").mkdir(parents=True)
-    outside = tmp_path / "cuda"
     for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so"):
-        (outside / name).parent.mkdir(parents=True, exist_ok=True)
-        (outside / name).touch(0o755)
-    (root / "usr/local/cuda").symlink_to(outside)
+        put(tmp_path / "cuda", name, "", 0o755)
+    link(root / "usr/local/cuda", tmp_path / "cuda")
     problem = plan.read(Host(str(tmp_path), str(root)), WANT).problems["cuda"]
     assert problem.message == f"is a link that leaves the system root {root}"
 
@@ -363,12 +357,8 @@ def test_a_link_that_leaves_the_system_root_is_unknown(tmp_path: Path) -> None:
 def test_of_several_toolkits_the_newest_is_found_unless_one_is_named(tmp_path: Path) -> None:
     for version in ("9.2", "12.9", "13.0"):
         home = tmp_path / f"usr/local/cuda-{version}"
-        for name in ("include/cuda_runtime.h", "lib64/libcudart.so"):
-            (home / name).parent.mkdir(parents=True)
-            (home / name).touch()
-        (home / "bin").mkdir()
-        (home / "bin/nvcc").write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.1'\n")
-        (home / "bin/nvcc").chmod(0o755)
+        put_all(home, {"include/cuda_runtime.h": "", "lib64/libcudart.so": ""})
+        tool(home, "bin/nvcc", f"echo 'Cuda compilation tools, release {version}, V{version}.1'")
     host = Host(str(tmp_path), str(tmp_path))
     found = plan.read(host, WANT).cuda
     assert found == Cuda("/usr/local/cuda-13.0", "/usr/local/cuda-13.0/lib64/libcudart.so", "13.0.1")

@@ -50,13 +50,6 @@ TOPOLOGY = replace(
 )
 
 
-def test_two_switches_below_one_cpu_meet_at_the_host_bridge() -> None:
-    text = CLOUD.replace(
-        'width="16"/>\n      <pci busid="0101', 'width="16"/></pci><pci class="0x060400"><pci busid="0101'
-    )
-    assert nccl_topology.parse(text).paths == {("0001:00:00.0", "0101:00:00.0"): "PHB"}
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([DUMP, CLOUD]), st.data())
 def test_any_text_and_any_damage_gives_a_picture_or_a_parse_error(good: str, data: st.DataObject) -> None:

@@ -7,10 +7,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import NEVER, VARIABLES, known_names
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import (
-    NEWEST,
-    OLDEST,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import NEWEST, OLDEST, Version
 
 
 # Counted in the sources of the releases.
@@ -23,26 +20,18 @@ def test_the_number_of_names_is_that_of_the_release(version: tuple[int, int, int
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "read"),
+    ("name", "unknown", "known"),
     [
-        ("NCCL_ALGO", (2, 4, 2), False),
-        ("NCCL_ALGO", (2, 5, 6), True),
-        ("NCCL_TREE_THRESHOLD", (2, 4, 2), True),
-        ("NCCL_TREE_THRESHOLD", (2, 5, 6), False),
-        ("NCCL_CONF_FILE", (2, 22, 3), False),
-        ("NCCL_CONF_FILE", (2, 23, 4), True),
-        ("NCCL_MNNVL", (2, 20, 5), True),
-        ("NCCL_MNNVL", (2, 21, 5), False),
-        ("NCCL_IB_RAIL_POLICY", (2, 31, 2), False),
-        ("NCCL_IB_RAIL_POLICY", (2, 32, 3), True),
-        ("NCCL_SHARP_DISABLE", (2, 27, 7), False),
-        ("NCCL_TESTS_MIN_BW", (2, 27, 7), False),
+        ("NCCL_ALGO", (2, 4, 2), (2, 5, 6)),
+        ("NCCL_TREE_THRESHOLD", (2, 5, 6), (2, 4, 2)),
+        ("NCCL_CONF_FILE", (2, 22, 3), (2, 23, 4)),
+        ("NCCL_MNNVL", (2, 21, 5), (2, 20, 5)),
+        ("NCCL_IB_RAIL_POLICY", (2, 31, 2), (2, 32, 3)),
     ],
 )
-def test_a_name_is_known_from_its_first_release_until_it_is_removed(
-    name: str, version: tuple[int, int, int], read: bool
-) -> None:
-    assert (name in known_names(version)) is read
+def test_a_name_is_known_from_its_first_release_to_its_last(name: str, unknown: Version, known: Version) -> None:
+    assert name not in known_names(unknown)
+    assert name in known_names(known)
 
 
 def test_the_table_agrees_with_itself() -> None:
@@ -59,4 +48,5 @@ def test_the_table_agrees_with_itself() -> None:
     assert not set(NEVER) & set(VARIABLES)
     assert set(nccl_variables._REMARKS) <= set(VARIABLES)
     assert known_names((2, 0, 0)) == frozenset()
+    assert not known_names((2, 27, 7)) & {"NCCL_SHARP_DISABLE", "NCCL_TESTS_MIN_BW"}
     assert OLDEST < NEWEST

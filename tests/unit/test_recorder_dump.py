@@ -44,10 +44,9 @@ def test_plain_data_is_as_pickle_reads_it(data: object, protocol: int) -> None:
 
 def test_objects_that_are_named_twice() -> None:
     shared = ["a", {"b": (1,)}]
+    data = [shared, shared, shared[1]]
     for protocol in range(2, 6):
-        assert plain_data.parse_pickle(pickle.dumps([shared, shared, shared[1]], protocol)) == [
-            *(shared, shared, shared[1])
-        ]
+        assert plain_data.parse_pickle(pickle.dumps(data, protocol)) == data
 
 
 class Caller:
@@ -219,18 +218,8 @@ def test_random_bytes(data: bytes, protocol: int) -> None:
 # Opcodes of plain data with short arguments: most streams of them get far.
 _OPCODES = (
     *(b"(", b"]", b"}", b")", b"t", b"a", b"e", b"s", b"u", b"N", b"\x88", b"\x85", b"\x86", b"\x87", b"\x94", b"."),
-    *(
-        b"K\x01",
-        b"X\x01\0\0\0a",
-        b"\x8c\x01b",
-        b"C\x01c",
-        b"q\x00",
-        b"q\x01",
-        b"h\x00",
-        b"h\x01",
-        b"\x8a\x01\x05",
-        b"c",
-    ),
+    *(b"K\x01", b"X\x01\0\0\0a", b"\x8c\x01b", b"C\x01c", b"q\x00", b"q\x01"),
+    *(b"h\x00", b"h\x01", b"\x8a\x01\x05", b"c"),
 )
 
 
@@ -293,20 +282,9 @@ def test_forms_that_are_not_known(change: dict[str, Any], message: str) -> None:
         Reader().read(pickled({**GOOD, **change}))
 
 
-def test_fields() -> None:
-    found = Reader().read(pickled(GOOD))
-    assert found == Reader().read(as_json(GOOD))
-    assert (found.version, found.nccl, found.status) == ("2.10", "2.30.7", {22: (2, 1), 15: (1, 0)})
-    assert found.groups["W"] == ("W", "default_pg", (0, 1))
-    assert found.entries is not None
-    assert [(one.group, one.number, one.is_p2p, one.state, one.operation.name) for one in found.entries] == [
-        ("W", 1, False, "completed", "nccl:all_reduce"),
-        ("W", 2, False, "scheduled", "nccl:all_reduce"),
-        ("P", 1, True, "scheduled", "nccl:send 0->1"),
-    ]
-    first = found.entries[0]
-    assert (first.operation.input_sizes, first.operation.output_types) == (((1024,),), ("Float",))
-    assert (first.group_id, first.record, first.timeout, first.place) == (22, 0, 45000, "train.py:8 step")
+def test_what_only_finished_operations_have() -> None:
+    first, *_others = Reader().read(pickled(GOOD)).entries or ()
+    assert (first.operation.output_types, first.timeout) == (("Float",), 45000)
 
 
 def test_texts_are_printable_and_short() -> None:
