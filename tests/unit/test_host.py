@@ -28,11 +28,6 @@ def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:
     return Host(str(tmp_path), str(tmp_path), timeout=5)
 
 
-def test_absent_is_none(tmp_path: Path) -> None:
-    host = Host(str(tmp_path))
-    assert (host.read("/sys/x"), host.listdir("/sys")) == (None, [])
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -53,16 +48,6 @@ def test_what_cannot_be_read_is_named_and_not_decoded(
         (tmp_path / "x").write_bytes(data)
     with pytest.raises(ReadError, match=message):
         Host(str(tmp_path)).read("/x")
-
-
-def test_the_two_roots_are_apart(tmp_path: Path) -> None:
-    (tmp_path / "hw").mkdir()
-    (tmp_path / "sys").mkdir()
-    (tmp_path / "hw" / "a").write_text("hardware")
-    (tmp_path / "sys" / "a").write_text("system\n")
-    host = Host(str(tmp_path / "hw"), str(tmp_path / "sys"))
-    assert host.read("/a") == "hardware"
-    assert host.read_system("/a") == "system\n"
 
 
 @pytest.mark.parametrize(
@@ -112,11 +97,6 @@ def test_what_a_tool_says_counts_only_where_it_ends_with_0(tmp_path: Path) -> No
     ):
         with pytest.raises(ReadError, match=rf"^nvidia-smi -L: exited with 3: {said}$"):
             tool(tmp_path, body).query(["nvidia-smi", "-L"])
-
-
-def test_whether_a_tool_is_installed(tmp_path: Path) -> None:
-    host = tool(tmp_path, "exit 1")
-    assert [host.has(name) for name in ("nvidia-smi", "nvidia-smj")] == [True, False]
 
 
 def test_an_attempt_that_fails_is_a_problem(tmp_path: Path) -> None:

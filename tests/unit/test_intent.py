@@ -62,19 +62,12 @@ def test_our_names_and_near_misses_are_looked_at_and_others_left_alone(mine: boo
     assert {name: intent.mine(name) for name in names.split()} == dict.fromkeys(names.split(), mine)
 
 
+TEXTS = st.lists(st.text() | st.integers()) | st.dictionaries(st.text(), st.text())
+GIVEN = st.none() | st.booleans() | st.integers() | st.text() | TEXTS
+
+
 @settings(max_examples=100, deadline=None)
-@given(
-    st.dictionaries(
-        st.sampled_from(sorted(site_values.VALUES)) | st.text(),
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.text()
-        | st.lists(st.text() | st.integers())
-        | st.dictionaries(st.text(), st.text()),
-        max_size=5,
-    )
-)
+@given(st.dictionaries(st.sampled_from(sorted(site_values.VALUES)) | st.text(), GIVEN, max_size=5))
 def test_any_inventory_is_values_or_a_parse_error(variables: dict[str, Any]) -> None:
     try:
         assert set(intent.read(variables)) == set(site_values.VALUES)

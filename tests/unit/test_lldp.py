@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
@@ -33,24 +33,6 @@ SAID = {
     dcbx.PFC: (b"\x08\x08",),
     dcbx.APPLICATION: (b"\0\x65\0\x1a\xc5\0\x30",),
     dcbx.ETS: (b"\0" + CLASSES + SHARES + bytes(8),),
-}
-NETWORKCTL = {
-    "Neighbors": [
-        {
-            "InterfaceIndex": 4,
-            "InterfaceName": "ens1",
-            "Neighbors": [
-                {
-                    "ChassisID": "44:38:39:ff:00:03",
-                    "RawChassisID": [4, 68],
-                    "PortID": "swp7",
-                    "SystemName": "leaf-3",
-                    "PortDescription": "to node07",
-                    "EnabledCapabilities": 20,
-                }
-            ],
-        }
-    ]
 }
 
 
@@ -91,21 +73,14 @@ def test_what_the_tlvs_mean() -> None:
     assert found == dcbx.Ets((0, 0, 0, 3, 0, 0, 6, 0), tuple(SHARES), (0,) * 8)
 
 
-@pytest.mark.parametrize(
-    ("read", "data"),
-    [
-        (dcbx.pfc, ""),
-        (dcbx.pfc, "08"),
-        (dcbx.pfc, "080808"),
-        (dcbx.ets, "00" * 20),
-        (dcbx.ets, "00" * 22),
-        (dcbx.ets, "00" + "f0" + "00" * 19),
-        (dcbx.ets, "00" * 5 + "65" + "00" * 15),
-        (dcbx.applications, ""),
-        (dcbx.applications, "0065"),
-        (dcbx.applications, "00650040"),
-    ],
-)
+REFUSED: dict[Any, list[str]] = {
+    dcbx.pfc: ["", "08", "080808"],
+    dcbx.ets: ["00" * 20, "00" * 22, "00" + "f0" + "00" * 19, "00" * 5 + "65" + "00" * 15],
+    dcbx.applications: ["", "0065", "00650040"],
+}
+
+
+@pytest.mark.parametrize(("read", "data"), [(read, data) for read, every in REFUSED.items() for data in every])
 def test_a_tlv_that_cannot_be_is_refused(read: Any, data: str) -> None:
     with pytest.raises(ParseError, match=" TLV "):
         read(bytes.fromhex(data))
@@ -131,7 +106,8 @@ def node(tmp_path: Path, **scripts: str) -> Host:
 
 
 def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> None:
-    found = neighbour.read(node(tmp_path, networkctl=f"echo '{json.dumps(NETWORKCTL)}'"))
+    [said] = [given for name, (given, *_), _read in readings.rows() if name == "lldp.neighbour.parse_networkctl"]
+    found = neighbour.read(node(tmp_path, networkctl=f"echo '{said}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
     assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith(
