@@ -13,16 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain impor
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 
 from tests.lldp.conftest import Bed
-from tests.lldp.frames import (
-    HEALTHY,
-    IEEE_8021,
-    applications,
-    ets,
-    frame,
-    frame_size,
-    organisation,
-    pfc,
-)
+from tests.lldp.frames import HEALTHY, IEEE_8021, applications, ets, frame, frame_size, organisation, pfc
 
 WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve({"dscp": 26, "priority": 3}, {})))
 SIZE, ETS, PFC, DSCP = HEALTHY

@@ -119,11 +119,7 @@ def test_a_storm_hides_no_other_device_and_what_is_left_out_is_told() -> None:
     storm = "\n".join(f"{NVLINK}31, pid={n}, name=python3, MMU Fault" for n in range(3000))
     (finding,) = judged(f"{other}\n{storm}")
     assert (finding.check, finding.identity) == ("node_health.xid", "0000:60:00.0")
-    assert [(event.number, event.count) for event in have(f"{other}\n{storm}").events] == [
-        (74, 1),
-        (31, 1),
-        (31, 2999),
-    ]
+    assert [(event.number, event.count) for event in have(f"{other}\n{storm}").events] == [(74, 1), (31, 1), (31, 2999)]
     many = "\n".join(f"nfs: server nas{n} not responding, still trying" for n in range(500))
     log = read(many)
     assert (len(log.series), log.dropped) == (400, 100)

@@ -219,8 +219,7 @@ def test_a_process_that_cannot_be_killed_is_left_behind(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
-    [(r"printf '\377\376'", "nvidia-smi -L: is not text"), ("exec yes", "printed more than")],
+    ("body", "message"), [(r"printf '\377\376'", "nvidia-smi -L: is not text"), ("exec yes", "printed more than")]
 )
 def test_output_that_is_no_text_or_has_no_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, message: str

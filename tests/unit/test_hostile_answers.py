@@ -13,9 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import (
-    host_audit,
-)
+from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
@@ -61,10 +59,7 @@ JUNK: tuple[Any, ...] = (
     *("-f", "--help", "node02", "127.0.0.1", "10.19.0.1\n", "\ud800", "x" * 70000, "$(reboot)", "'; reboot #", "a b"),
 )
 EVERY = settings(
-    max_examples=5 * settings().max_examples,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
+    max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
 
 
@@ -309,12 +304,7 @@ BEFORE: dict[str, Any] = {
     "nccl_benchmark_result": {**ANSWER, "runs": [OWN_RUN]},
     "node_lock_result": {**ANSWER, "held": True, "holder": None},
 }
-SAYS: dict[str, Any] = {
-    "member": FACTS,
-    "record": {**ANSWER, "due": "x"},
-    "rails": rails_of(1),
-    "node_health": ANSWER,
-}
+SAYS: dict[str, Any] = {"member": FACTS, "record": {**ANSWER, "due": "x"}, "rails": rails_of(1), "node_health": ANSWER}
 
 
 def campaign(cluster: Cluster, before: Any, says: Any, measured: Any) -> Play:

@@ -157,10 +157,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["diagnose", "--inspector", str(tmp_path), "--json"]) == 2
     data = json.loads(capsys.readouterr().out)
     assert data["late"][0]["process"] == {"host": "n1", "pid": 101}
-    assert [finding["check"] for finding in data["findings"]] == [
-        "inspector.late_rank",
-        "inspector.readable",
-    ]
+    assert [finding["check"] for finding in data["findings"]] == ["inspector.late_rank", "inspector.readable"]
     assert main(["diagnose", "--inspector", str(tmp_path), "--all"]) == 2
     assert "busbw: n1: AllReduce of 1M: 2.1 GB/s (median of 40)" in capsys.readouterr().out
 

@@ -30,11 +30,7 @@ def not_ok(of: State, line: str, active: str | None = None) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("cpu", "line"),
-    [
-        ("intel", "ro intel_iommu=on iommu=pt"),
-        ("amd", "ro iommu=pt"),
-        ("arm", "ro iommu.passthrough=1"),
-    ],
+    [("intel", "ro intel_iommu=on iommu=pt"), ("amd", "ro iommu=pt"), ("arm", "ro iommu.passthrough=1")],
 )
 def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert not_ok(state(cpu), line) == {}
