@@ -198,15 +198,10 @@ def test_one_that_hangs_or_takes_long_is_not_waited_for_twice(rails: Path, monke
     assert len({one.problem for one in hung}) == 1
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        'echo "-E- Failed to open device: \\"$2\\", Operation not permitted" >&2; exit 1',
-        "echo '{\"result\" : {'",
-        "echo mlxlink",
-        "exit 0",
-    ],
-)
+FAILED = 'echo "-E- Failed to open device: \\"$2\\", Operation not permitted" >&2; exit 1'
+
+
+@pytest.mark.parametrize("script", [FAILED, "echo '{\"result\" : {'", "echo mlxlink", "exit 0"])
 def test_what_is_no_answer_is_one_unknown(rails: Path, script: str) -> None:
     tool(rails, "usr/bin/mlxlink", script)
     found = told(NodeState(now=NOW, modules=read(rails)))

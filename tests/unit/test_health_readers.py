@@ -14,7 +14,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     fabric_manager,
     hwmon,
     kernel_log,
-    nvlink,
     smi,
     xid,
 )
@@ -69,15 +68,6 @@ def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
     assert gpu.pci == PCI
 
 
-# -- NVLink ----------------------------------------------------------------------------------------------------------
-
-
-def test_errors_of_a_link() -> None:
-    four = nvlink.parse_errors(smi_answers.errors(2, odd={(1, 17, "Recovery Errors"): 505}))
-    assert four[smi_answers.UUID % 1][17] == {"replays": 0, "recoveries": 505, "CRC errors": 0}
-    assert [len(links) for links in four.values()] == [18, 18]
-
-
 # -- the kernel's log ------------------------------------------------------------------------------------------------
 
 LOG = """\
@@ -95,10 +85,9 @@ def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = Non
     line(root / "proc/uptime", f"{uptime:.2f} 1.00")
     if journal is not None:
         put(root, "var/log/journal", journal)
+        of_journal = f"{root}/var/log/journal"
         tool(
-            root,
-            "usr/bin/journalctl",
-            f'case "$*" in *grep*) grep Xid {root}/var/log/journal;; *) head -n 1 {root}/var/log/journal;; esac',
+            root, "usr/bin/journalctl", f'case "$*" in *grep*) grep Xid {of_journal};; *) head -n 1 {of_journal};; esac'
         )
     return Host(str(root), str(root))
 
@@ -147,8 +136,7 @@ def echo(number: int, pci: str, age: float) -> xid.Event:
 def test_what_follows_from_another_gpu() -> None:
     origin, echoed = echo(149, "0000:01:00.0", 100.0), echo(145, "0000:02:00.0", 99.0)
     assert [(one.pci, one.because) for one in xid.troubles((origin, echoed))] == [
-        ("0000:01:00.0", None),
-        ("0000:02:00.0", "0000:01:00.0"),
+        *((origin.pci, None), (echoed.pci, origin.pci))
     ]
     # Hours apart they are two faults.
     alone = xid.troubles((echo(149, "0000:01:00.0", 9000.0), echoed))
