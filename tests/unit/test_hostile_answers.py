@@ -9,6 +9,7 @@ import copy
 import json
 from dataclasses import asdict
 from ipaddress import ip_address
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,6 @@ from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_
 from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     due_roles,
@@ -251,34 +250,7 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
 
 
 RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
-ROW = perf_output.Row(1 << 33, "float", "sum", None, perf_output.Placement(1.0, 2.0, 445.0, 0.0), None)
-MEASURED = {
-    **PLAN,
-    "passed": ["nccl_perf.busbw[live]@all_reduce 8 ranks 8G"],
-    "measured": json.loads(json.dumps(asdict(perf_output.Result("all_reduce", "2.17", rows=(ROW,))))),
-    "busbw": 445.0,
-    "finished_at": 1.7e9,
-    "simulated": False,
-    "repeats": [{"rc": 0, "busbw": 445.0, "finished": 1.7e9, "ending": ""}],
-    "statistics": [asdict(perf_result.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
-    "transport": {
-        "networks": ["IB"],
-        "nodes": 2,
-        "expected": 16,
-        "proven": True,
-        "missing": [],
-        "gdr": True,
-        "hosts": {"node01": {"ranks": 8, "devices": ["mlx5_0"], "without_gdr": [], "found": ["mlx5_0"]}},
-    },
-    "rails": {"node01": {"mlx5_0": {"sent": 1 << 33, "received": 1 << 33}}},
-    "ranks": {"node01": 8},
-    "nccl_version": "2.28.9",
-    "stored": True,
-    "due": "1.1 days old",
-    "changed_since": ["nccl.conf"],
-    "run_directory": "",
-    "record": "",
-}
+MEASURED: dict[str, Any] = json.loads((Path(__file__).parent / "cases/answer_of_nccl_perf.json").read_text())
 
 
 @given(broken(MEASURED), broken(PLATFORM), broken(RUN))
@@ -409,8 +381,7 @@ def test_an_honest_answer_goes_through_every_entrance() -> None:
 
 @pytest.mark.parametrize("module", sorted({"multirail", *result_schema.ANSWERS} - {""}))
 def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
-    nothing: tuple[Any, ...] = (None, [], "", 1, {})
-    for said in nothing:
+    for said in (None, [], "", 1, {}):
         with pytest.raises(codec.Invalid):
             result_schema.check(module, said)
 
