@@ -23,8 +23,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables impor
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, VALUES
 
 SITE = {"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "inventory_hostname": "node01"}
-
-
 TEMPLAR = Templar(loader=DataLoader(), variables=SITE)
 
 
@@ -168,24 +166,18 @@ def test_what_is_asked_can_be_sent() -> None:
         assert json.loads(json.dumps(given)) == given
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "{{ other }}",
-        ["{{ other }}"],
-        {"a": ["{% if 1 %}{{ other }}{% endif %}"]},
-        "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]",
-        [{"a": "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]"}],
-        {"a": {"b": [1, "x"], "c": None}},
-        {"{{ other }}": 1},
-        "a{b",
-        "a",
-        "",
-        0,
-        1.5,
-        None,
-    ],
-)
+OTHER_MARKS = "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]"
+TEMPLATES = [
+    "{{ other }}",
+    ["{{ other }}"],
+    {"a": ["{% if 1 %}{{ other }}{% endif %}"]},
+    OTHER_MARKS,
+    [{"a": OTHER_MARKS}],
+]
+PLAIN = [{"a": {"b": [1, "x"], "c": None}}, {"{{ other }}": 1}, "a{b", "a", "", 0, 1.5, None]
+
+
+@pytest.mark.parametrize("value", [*TEMPLATES, *PLAIN])
 def test_what_holds_no_template_is_taken_as_it_is_and_nothing_else(value: Any) -> None:
     def trusted(data: Any) -> Any:
         if isinstance(data, dict):

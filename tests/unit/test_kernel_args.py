@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens, readings
-from tests.trees import put
+from tests.trees import put, put_all
 
 PT = Arg("iommu", "pt")
 LINE = "root=UUID=6f1c ro console=tty0 console=ttyS0,115200 quiet"
@@ -165,7 +164,6 @@ def bls(line: str, *more: str) -> Boot:
     return Boot("bls", "ro", tuple(entries))
 
 
-SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
 HAS_PT = f"{LINE} iommu=pt"
 OURS = grub_settings.render_dropin([PT])
 LATER = "/etc/default/grub.d/zz.cfg"
@@ -173,56 +171,48 @@ IN_PLACE = Boot(
     "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
     (("6.12.1", "/boot/vmlinuz-6.12.1"),),
 )  # fmt: skip
+SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
+ADDED = {
+    "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
+    LATER: 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
+}
+TWO = bls("ro", "console=tty0")
+SERIAL = Arg("console", "ttyS0")
 # What boots, and the arguments that are wanted.
-CASES: dict[str, tuple[Boot, tuple[Arg, ...]]] = {
-    "everything is there": (grub(HAS_PT, HAS_PT, elsewhere=SET), (PT,)),
-    "fresh": (grub(), (PT,)),
-    "pending": (grub(entry=HAS_PT, kept=OURS), (PT,)),
-    "taken away behind our back": (grub(HAS_PT), (PT,)),
+CASES: dict[str, tuple[Boot, *tuple[Arg, ...]]] = {
+    "everything is there": (grub(HAS_PT, HAS_PT, elsewhere=SET), PT),
+    "fresh": (grub(), PT),
+    "pending": (grub(entry=HAS_PT, kept=OURS), PT),
+    "taken away behind our back": (grub(HAS_PT), PT),
     # The generator would lose it the next time.
-    "in no settings": (grub(HAS_PT, HAS_PT), (PT,)),
-    "in others' settings": (grub(elsewhere=SET), (PT,)),
+    "in no settings": (grub(HAS_PT, HAS_PT), PT),
+    "in others' settings": (grub(elsewhere=SET), PT),
     # As a killed run leaves it.
-    "drop-in without its grub.cfg": (grub(kept=OURS), (PT,)),
-    "beside another of ours": (grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), (PT,)),
+    "drop-in without its grub.cfg": (grub(kept=OURS), PT),
+    "beside another of ours": (grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), PT),
     "not wanted any more": (
-        grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])),
-        (Arg("a", present=False),),
+        *(grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])), Arg("a", present=False)),
     ),
-    "others add after ours": (
-        grub(
-            elsewhere={
-                "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
-                LATER: 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
-            }
-        ),
-        (PT,),
-    ),
-    "grubby, kernels alike": (
-        bls("ro a=1", "ro iommu=pt"),
-        (PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
-    ),
+    "others add after ours": (grub(elsewhere=ADDED), PT),
+    "grubby, kernels alike": (bls("ro a=1", "ro iommu=pt"), PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
     # --args takes away what else there is of the name: it is asked for again.
-    "grubby, another of the name": (bls(*["console=tty0 ro"] * 2), (Arg("console", "ttyS0"),)),
-    "grubby, spelt with a dash": (bls(*["intel-iommu=off ro"] * 2), (Arg("intel_iommu", "off", present=False),)),
-    "grubby, both spellings": (bls(*["a-b=1 a_b=2"] * 2), (Arg("a_b", "3", exclusive=True),)),
-    "grubby, twice": (bls(*["quiet quiet ro"] * 2), (Arg("quiet", present=False),)),
-    "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), (Arg("a", "1", present=False),)),
-    "grubby, a call for each kernel": (
-        replace(bls("ro", "console=tty0"), entries=(*bls("ro", "console=tty0").entries, Entry("c", "console=x"))),
-        (Arg("console", "ttyS0"),),
-    ),
-    "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), (PT,)),
-    "edited in place": (IN_PLACE, (PT,)),
+    "grubby, another of the name": (bls(*["console=tty0 ro"] * 2), SERIAL),
+    "grubby, spelt with a dash": (bls(*["intel-iommu=off ro"] * 2), Arg("intel_iommu", "off", present=False)),
+    "grubby, both spellings": (bls(*["a-b=1 a_b=2"] * 2), Arg("a_b", "3", exclusive=True)),
+    "grubby, twice": (bls(*["quiet quiet ro"] * 2), Arg("quiet", present=False)),
+    "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), Arg("a", "1", present=False)),
+    "grubby, a call for each kernel": (replace(TWO, entries=(*TWO.entries, Entry("c", "console=x"))), SERIAL),
+    "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), PT),
+    "edited in place": (IN_PLACE, PT),
     # A node that boots from the network.
-    "somebody else's": (Boot("", LINE), (PT,)),
+    "somebody else's": (Boot("", LINE), PT),
 }
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_planned(case: str) -> None:
-    boot, args = CASES[case]
+    boot, *args = CASES[case]
     made = plan(boot, *args)
     lines = [line for change in made.changes for line in (change.after or "").splitlines()]
     arguments = [line for line in lines if line.startswith(("busbar_argument add", "busbar_argument remove", "root="))]
@@ -318,24 +308,6 @@ def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line
     assert bad(judge(host, PT, ACS)) == []
 
 
-def quote_it(root: Path) -> None:
-    path = root / "etc/default/grub"
-    path.write_text(path.read_text().replace("pci=config_acs=A;B", '\\"pci=config_acs=A;B\\"'))
-
-
-def spare_ours(root: Path) -> None:
-    (root / "etc/default/grub.d/zz.cfg").write_text("GRUB_TIMEOUT=5\n")
-
-
-def change_the_profile(root: Path) -> None:
-    put(root, "/etc/tuned/site/tuned.conf", (root / TUNED[1:]).read_text().replace("iommu=nopt", ""))
-    put(root, "/etc/tuned/bootcmdline", "nohz=on")
-
-
-def boot_with(line: str) -> Callable[[Path], None]:
-    return lambda root: put(root, "/proc/cmdline", line)
-
-
 WITH_TUNED = {
     "/usr/sbin/tuned-adm": "#!/bin/sh\n",
     "/etc/tuned/active_profile": "child\n",
@@ -345,42 +317,43 @@ WITH_TUNED = {
 FROM_TUNED = 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n'
 
 
-@pytest.mark.parametrize(
-    ("files", "arg", "names", "follow"),
-    [
-        # GRUB ends the line before what stands behind ;.
-        (
-            {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="intel_iommu=on pci=config_acs=A;B iommu=pt"\n'},
-            PT,
-            ["/etc/default/grub", '\\"pci=config_acs=A;B\\"'],
-            quote_it,
-        ),
-        (
-            {"/etc/default/grub": "\n", "/etc/default/grub.d/zz.cfg": "GRUB_CMDLINE_LINUX=quiet\n"},
-            PT,
-            ["/etc/default/grub.d/zz.cfg", "update-grub"],
-            spare_ours,
-        ),
-        # tuned: in effect, and not before the next update-grub.
-        (
-            {**WITH_TUNED, "/etc/default/grub": FROM_TUNED, "/etc/tuned/bootcmdline": "iommu=nopt nohz=on"},
-            PT,
-            ["iommu=nopt", TUNED, "tuned-adm", "/etc/tuned"],
-            change_the_profile,
-        ),
-        ({**WITH_TUNED, "/etc/default/grub": FROM_TUNED}, PT, ["iommu=nopt", TUNED], change_the_profile),
-        # Nothing that could be edited here.
-        ({"/usr/sbin/update-grub": ""}, PT, ["add iommu=pt to"], boot_with("ro iommu=pt")),
-        (
-            {"/usr/sbin/update-grub": "", "/proc/cmdline": "ro intel_iommu=off"},
-            Arg("intel_iommu", "off", present=False),
-            ["remove intel_iommu=off from"],
-            boot_with("ro"),
-        ),
-    ],
-)
+CUT = 'GRUB_CMDLINE_LINUX="intel_iommu=on {} iommu=pt"\n'
+QUOTED = '\\"pci=config_acs=A;B\\"'
+ZZ = "/etc/default/grub.d/zz.cfg"
+# Without it there is nothing that could be edited here.
+NO_GRUB = {"/usr/sbin/update-grub": ""}
+OFF = {**NO_GRUB, "/proc/cmdline": "ro intel_iommu=off"}
+NO_OFF = Arg("intel_iommu", "off", present=False)
+BY_TUNED = {**WITH_TUNED, "/etc/default/grub": FROM_TUNED}
+OTHER_PROFILE = {
+    "/etc/tuned/site/tuned.conf": "[bootloader]\ncmdline=\ncmdline_x=-nohz=on\n",
+    "/etc/tuned/bootcmdline": "nohz=on",
+}
+# Files, the argument, what the advice names, and the files of who has followed it.
+ADVICE: list[tuple[dict[str, str], Arg, list[str], dict[str, str]]] = [
+    # GRUB ends the line before what stands behind ;.
+    (
+        {"/etc/default/grub": CUT.format("pci=config_acs=A;B")},
+        *(PT, ["/etc/default/grub", QUOTED], {"/etc/default/grub": CUT.format(QUOTED)}),
+    ),
+    (
+        {"/etc/default/grub": "\n", ZZ: "GRUB_CMDLINE_LINUX=quiet\n"},
+        *(PT, [ZZ, "update-grub"], {ZZ: "GRUB_TIMEOUT=5\n"}),
+    ),
+    # tuned: in effect, and not before the next update-grub.
+    (
+        {**BY_TUNED, "/etc/tuned/bootcmdline": "iommu=nopt nohz=on"},
+        *(PT, ["iommu=nopt", TUNED, "tuned-adm", "/etc/tuned"], OTHER_PROFILE),
+    ),
+    (BY_TUNED, PT, ["iommu=nopt", TUNED], OTHER_PROFILE),
+    (NO_GRUB, PT, ["add iommu=pt to"], {"/proc/cmdline": "ro iommu=pt"}),
+    (OFF, NO_OFF, ["remove intel_iommu=off from"], {"/proc/cmdline": "ro"}),
+]
+
+
+@pytest.mark.parametrize(("files", "arg", "names", "followed"), ADVICE)
 def test_who_does_what_the_advice_says_is_rid_of_the_finding(
-    tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], follow: Callable[[Path], None]
+    tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], followed: dict[str, str]
 ) -> None:
     host = node(tmp_path, files)
     if not files.get("/usr/sbin/update-grub", "x"):
@@ -391,7 +364,7 @@ def test_who_does_what_the_advice_says_is_rid_of_the_finding(
         assert (found.state, [name for name in names if name not in found.fix]) == ("not_owned", [])
         apply(tmp_path, made)
     assert not made.changed
-    follow(tmp_path)
+    put_all(tmp_path, followed)
     update_grub(tmp_path)
     assert (bad(judge(host, arg)), judge(host, arg).changed) == ([], False)
 
@@ -409,12 +382,10 @@ def test_what_sets_an_argument_is_named(tmp_path: Path) -> None:
     assert found[0].have == "iommu=pt"
 
 
-@pytest.mark.parametrize(
-    ("active", "have"), [("ro intel_iommu=off", "intel_iommu=off"), ("ro", "not on the command line")]
-)
-def test_what_is_on_the_line_is_shown(active: str, have: str) -> None:
-    found = plan(grub(active=active), Arg("intel_iommu", "on")).findings[1]
-    assert (found.aspect, found.have) == ("live", have)
+def test_what_is_on_the_line_is_shown() -> None:
+    for active, have in (("ro intel_iommu=off", "intel_iommu=off"), ("ro", "not on the command line")):
+        found = plan(grub(active=active), Arg("intel_iommu", "on")).findings[1]
+        assert (found.aspect, found.have) == ("live", have)
 
 
 def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_grubby_cannot(tmp_path: Path) -> None:
