@@ -167,13 +167,8 @@ def test_what_is_asked_can_be_sent() -> None:
 
 
 OTHER_MARKS = "#jinja2: variable_start_string:'[%', variable_end_string:'%]'\n[% other %]"
-TEMPLATES = [
-    "{{ other }}",
-    ["{{ other }}"],
-    {"a": ["{% if 1 %}{{ other }}{% endif %}"]},
-    OTHER_MARKS,
-    [{"a": OTHER_MARKS}],
-]
+IN_A_LIST = {"a": ["{% if 1 %}{{ other }}{% endif %}"]}
+TEMPLATES = ["{{ other }}", ["{{ other }}"], IN_A_LIST, OTHER_MARKS, [{"a": OTHER_MARKS}]]
 PLAIN = [{"a": {"b": [1, "x"], "c": None}}, {"{{ other }}": 1}, "a{b", "a", "", 0, 1.5, None]
 
 

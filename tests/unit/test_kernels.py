@@ -13,9 +13,7 @@ FIRST, NEWER, GONE = (f"6.8.0-{number}-generic" for number in (60, 71, 50))
 
 
 def test_installed_kernels_are_those_with_an_image(tmp_path: Path) -> None:
-    entries = [
-        f"menuentry 'Debian' {{\n    linux /boot/vmlinuz-{name} root=/dev/vda1 ro\n}}\n" for name in (NEWER, FIRST)
-    ]
+    entries = [f"menuentry 'Debian' {{\n linux /boot/vmlinuz-{name} root=/dev/vda1 ro\n}}\n" for name in (NEWER, FIRST)]
     files = {"proc/sys/kernel/osrelease": f"{FIRST}\n", "boot/grub/grub.cfg": "".join(entries)}
     files |= {f"boot/vmlinuz-{name}": "image" for name in (FIRST, NEWER)}
     files |= {f"lib/modules/{name}/build/Makefile": "" for name in (FIRST, GONE)}
