@@ -17,7 +17,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge,
     judge_ports,
-    node,
     port_counters,
     port_limits,
     record,
@@ -453,15 +452,3 @@ def test_a_file_that_makes_no_sense_is_unknown(files: Path, text: str) -> None:
     ports = read(files)
     assert [len(one.problems) for one in ports] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert names(bad(NodeState(now=NOW, ports=ports))) == ["counters"]
-
-
-def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path) -> None:
-    line(files / "proc/sys/kernel/random/boot_id", "boot-1")
-    host = Host(str(files), str(files))
-    have = node.read(host, INFINIBAND, PROFILE, clock=lambda: NOW)
-    kept = record.parse(record.render(record.update_records(None, judge.counters(have)))).last
-    assert sorted(kept.ports) == sorted(one.key for one in have.ports)
-    assert kept.ports["0000:11:00.0/1"]["values"] == have.ports[0].values
-    # What the fabric of NVLinks has for itself is not asked.
-    none = replace(PROFILE, rails=PROFILE.rails[:2])
-    assert len(node.read(host, INFINIBAND, none, clock=lambda: NOW).ports) == 2

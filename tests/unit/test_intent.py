@@ -21,12 +21,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "hunter2-do-not-print"
 
 
-def test_defaults_fill_what_is_not_set() -> None:
-    values = intent.read({"busbar_platform": "hgx-h100"})
-    assert values["nccl_conf_path"] == "/etc/nccl.conf"
-    assert set(values) == set(site_values.VALUES)
-
-
 CHAIN = {"busbar_platform": "hgx-h200", "busbar_roce": {"dscp": 26, "priority": 3}}
 
 
