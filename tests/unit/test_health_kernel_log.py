@@ -18,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_ru
     match_line,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
 from tests import readings, smi_answers
@@ -32,20 +31,17 @@ NVLINK = f"NVRM: Xid (PCI:{GPU[:-2]}): "
 
 def node() -> Topology:
     """GPU 2 and rail 2 below one bridge, and a NIC of the storage network."""
-
-    def below(device: PciDevice) -> PciDevice:
-        return replace(device, ancestors=("pci0000:2e", BRIDGE))
-
-    made = machine()
-    gpus = [replace(gpu, device=below(gpu.device)) if gpu.device and gpu.pci == GPU else gpu for gpu in made.gpus]
-    nics = [replace(nic, device=below(nic.device)) if nic.pci == NIC else nic for nic in made.nics]
-    first = made.nics[0]
-    netdev = replace(first.netdevs[0], name="eno9", pci=OTHER)
+    below = ("pci0000:2e", BRIDGE)
+    made = Edit.nic(machine(), 2, device_ancestors=below)
+    device, first = made.gpus[2].device, made.nics[0]
+    assert device is not None
     assert first.rdma is not None
-    storage = replace(first, pci=OTHER, role="storage", rdma=replace(first.rdma, name="mlx5_9"), netdevs=(netdev,))
-    storage = replace(storage, device=replace(first.device, address=OTHER))
-    paths = {**made.paths, **{(gpu.pci, OTHER): "SYS" for gpu in gpus}}
-    return replace(made, gpus=tuple(gpus), nics=(*nics, storage), paths=paths)
+    netdevs = (replace(first.netdevs[0], name="eno9", pci=OTHER),)
+    rdma, own = replace(first.rdma, name="mlx5_9"), replace(first.device, address=OTHER)
+    storage = replace(first, pci=OTHER, role="storage", rdma=rdma, netdevs=netdevs, device=own)
+    made = Edit.gpu(made, 2, device=replace(device, ancestors=below))
+    paths = {**made.paths, **{(gpu.pci, OTHER): "SYS" for gpu in made.gpus}}
+    return replace(made, nics=(*made.nics, storage), paths=paths)
 
 
 NODE, PROFILE = node(), built_in("hgx-h100", "infiniband")

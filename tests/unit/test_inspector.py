@@ -102,13 +102,13 @@ def test_a_process_is_named_once_and_figures_are_medians() -> None:
     assert figures["n0", "AllReduce of 1G"] == (1, pytest.approx(1074, rel=0.01))
 
 
-OTHER_RECORDS = [json.dumps({"header": {}, "metadata": {}, part: {}}) for part in ("dump_stats", "p2p_perf")]
+OTHERS = [json.dumps({"header": {}, "metadata": {}, part: {}}) for part in ("dump_stats", "p2p_perf")]
 ODD: list[dict[str, Any]] = [
     *({"coll_exec_time_us": duration} for duration in (-5, True)),
     *({"coll_busbw_gbs": busbw} for busbw in (float("nan"), "1")),
     *({"coll": "x" * 300}, {"ranks": 1 << 21}),
 ]
-NO_RECORDS = [
+REFUSED = [
     *("", "[" * 60_000, "[]", "{}", " " * inspector.MOST_LINE + line(0, 1), line(2, 1), line(-1, 1), line(0, 1 << 63)),
     *(line(0, 1, **odd) for odd in ODD),
     line(0, 1).replace('"pid"', '"pod"'),
@@ -116,9 +116,7 @@ NO_RECORDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "refused"), [(text, text not in OTHER_RECORDS) for text in OTHER_RECORDS + NO_RECORDS]
-)
+@pytest.mark.parametrize(("text", "refused"), [(text, text not in OTHERS) for text in OTHERS + REFUSED])
 def test_lines_that_are_no_collective(text: str, refused: int) -> None:
     collector = inspector.Collector()
     collector.add_line(text)

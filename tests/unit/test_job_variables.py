@@ -71,15 +71,6 @@ def test_what_is_not_yaml_costs_its_lines_alone(tmp_path: Path, capsys: pytest.C
     assert "x.yaml: line 4" in told.err
 
 
-def test_sharp_is_why_tree_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Said to be required for SHARP, it switches SHARP off, whatever the release."""
-    path = tmp_path / "job.sh"
-    path.write_text("export NCCL_ALGO=TREE NCCL_COLLNET_ENABLE=1\n")
-    for version in (None, "2.21.5", "2.27.7"):
-        assert lint.run([str(path)], [], version) == 2
-        assert "SHARP" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "Dockerfile", "pod.yml", "x.py", "other"])
 def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
@@ -95,18 +86,14 @@ def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
     assert "busbar_" not in out
 
 
-NONE = [
-    ("yaml", "a: [\n", 1, "no YAML"),
-    ("py", "def\n", 1, "line 1: no Python"),
-    ("yaml", "{{ a }}: {{ x\n", 3, "line"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "code", "says"), NONE)
+@pytest.mark.parametrize(
+    ("kind", "text", "code", "says"),
+    [("yaml", "a: [\n", 1, "no YAML"), ("py", "def\n", 1, "line 1: no Python"), ("yaml", "{{ a }}: {{ x\n", 3, "line")],
+)
 def test_what_is_not_of_its_kind_cannot_be_judged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, code: int, says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, text: str, code: int, says: str
 ) -> None:
-    path = tmp_path / f"x.{name}"
+    path = tmp_path / f"x.{kind}"
     path.write_text(text)
     assert lint.run([str(path)], [], "2.27.7") == code
     assert says in capsys.readouterr().err

@@ -76,18 +76,6 @@ def test_our_drop_in_is_read_as_it_was_written(args: list[Arg]) -> None:
     assert grub_settings.parse_dropin(grub_settings.render_dropin(args)) == tuple(args)
 
 
-def test_a_drop_in_that_somebody_edited_is_not_overwritten() -> None:
-    for text in ('GRUB_CMDLINE_LINUX="iommu=pt"\n', grub_settings.render_dropin([PT]) + "echo\n"):
-        with pytest.raises(ParseError, match="was edited by hand"):
-            grub_settings.parse_dropin(text)
-    assert grub_settings.parse_dropin("# nothing\n\n") == ()
-
-
-def test_the_drop_in_of_an_earlier_release_is_understood() -> None:
-    old = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX dyndbg=\\"file a +p\\" iommu=pt quiet"\n'
-    assert grub_settings.parse_dropin("# Written by Busbar\n" + old) == (Arg("dyndbg", "file a +p"), PT, Arg("quiet"))
-
-
 # -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
 
 SETTINGS = [text for (text,) in readings.cases("grub_settings")]

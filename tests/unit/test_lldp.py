@@ -37,9 +37,8 @@ SAID = {
 
 
 def port(rail: int = 0) -> RailPort:
-    return RailPort(
-        rail, f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}", f"0000:1{rail}:00.0", f"ens{rail}", f"mlx5_{rail}", 1500
-    )
+    pci = f"0000:1{rail}:00.0"
+    return RailPort(rail, f"{pci} mlx5_{rail} ens{rail}", pci, f"ens{rail}", f"mlx5_{rail}", 1500)
 
 
 def switch(rail: int = 0, **more: Any) -> Neighbour:
@@ -116,17 +115,18 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
     assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("scripts", "says"),
-    [
-        ({}, "lldpcli is not installed; networkctl is not installed"),
-        (
-            {"lldpcli": "echo 'unable to connect to socket' >&2; exit 1"},
-            "lldpcli exited with 1: unable to connect to socket; networkctl is not installed",
-        ),
-        ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl prints neighbours as text only (systemd before 256)"),
-    ],
-)
+REFUSAL = "unable to connect to socket"
+SILENT = [
+    ({}, "lldpcli is not installed; networkctl is not installed"),
+    (
+        {"lldpcli": f"echo '{REFUSAL}' >&2; exit 1"},
+        f"lldpcli exited with 1: {REFUSAL}; networkctl is not installed",
+    ),
+    ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl prints neighbours as text only (systemd before 256)"),
+]
+
+
+@pytest.mark.parametrize(("scripts", "says"), SILENT)
 def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: Mapping[str, str], says: str) -> None:
     found = neighbour.read(node(tmp_path, **scripts))
     assert says in found.silent
@@ -140,18 +140,16 @@ def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: 
     assert 0 < finding.fix.find("systemctl unmask lldpd.service") < finding.fix.find("enable --now")
 
 
+PORTS = '{"name": "a", "port": [{"mfs": [{"value": "-1"}]}]}'
+ANSWERS = ['{"lldp": [{"interface": [', "[]", '{"lldp": {}}', '{"lldp": [{"interface": [{"name": 7}]}]}']
+LONG = ("head -c 100000 /dev/zero | tr '\\0' '['", "head -c 17000000 /dev/zero | tr '\\0' 'x'")
+
+
 @pytest.mark.parametrize(
     "script",
     [
-        """echo '{"lldp": [{"interface": ['""",
-        "echo '[]'",
-        """echo '{"lldp": {}}'""",
-        """echo '{"lldp": [{"interface": [{"name": 7}]}]}'""",
-        """echo '{"lldp": [{"interface": [{"name": "a", "port": [{"mfs": [{"value": "-1"}]}]}]}]}'""",
-        "head -c 100000 /dev/zero | tr '\\0' '['",
-        "head -c 17000000 /dev/zero | tr '\\0' 'x'",
-        "printf '\\377'",
-        "exec sleep 100",
+        *(f"echo '{answer}'" for answer in (*ANSWERS, f'{{"lldp": [{{"interface": [{PORTS}]}}]}}')),
+        *(*LONG, "printf '\\377'", "exec sleep 100"),
     ],
 )
 def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: Path, script: str) -> None:
@@ -160,9 +158,7 @@ def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: P
     found = neighbour.read(host)
     assert found.problem is not None
     for asked in ("auto", "required"):
-        assert [(check, state) for check, state, _have in wrong(found, replace(WANT, asked=asked))] == [
-            ("lldp.agent", "unknown")
-        ]
+        assert [row[:2] for row in wrong(found, replace(WANT, asked=asked))] == [("lldp.agent", "unknown")]
     assert wrong(found, replace(WANT, asked="none")) == []
 
 
