@@ -88,18 +88,16 @@ class Handler(BaseHTTPRequestHandler):
     def refuse(self, status: int, message: str) -> None:
         self.answer(status, {"kind": "Status", "status": "Failure", "message": message, "code": status})
 
-    def begin(self) -> urllib.parse.SplitResult | None:
-        url = urllib.parse.urlsplit(self.path)
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
         self.server.tokens.append(self.headers["Authorization"])
         if self.server.status != 200:
             self.refuse(self.server.status, "nodes is forbidden")
-            return None
-        return url
+        return self.server.status == 200
 
     def do_GET(self) -> None:
-        url = self.begin()
-        if url is None:
-            return
+        url = urllib.parse.urlsplit(self.path)
         name = url.path.removeprefix("/api/v1/nodes").strip("/")
         if name:
             found = self.server.nodes.get(name)
@@ -114,11 +112,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        url = self.begin()
-        if url is None:
-            return None
         assert self.headers["Content-Type"] == "application/strategic-merge-patch+json"
-        name, _slash, part = url.path.removeprefix("/api/v1/nodes/").partition("/")
+        name, _slash, part = self.path.removeprefix("/api/v1/nodes/").partition("/")
         with self.server.lock:
             there = self.server.nodes[name]
             self.server.interfere(there)

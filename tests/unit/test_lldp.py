@@ -42,10 +42,8 @@ def port(rail: int = 0) -> RailPort:
 
 
 def switch(rail: int = 0, **more: Any) -> Neighbour:
-    said = Neighbour(
-        f"ens{rail}", f"44:38:39:ff:00:0{rail}", "swp1", f"leaf-{rail}", is_switch=True, mfs=9230, dcbx=SAID
-    )
-    return replace(said, **more)
+    leaf = Neighbour(f"ens{rail}", f"44:38:39:ff:00:0{rail}", "swp1", f"leaf-{rail}")
+    return replace(leaf, **{"is_switch": True, "mfs": 9230, "dcbx": SAID, **more})
 
 
 def heard(*neighbours: Neighbour, **more: Any) -> LldpState:
