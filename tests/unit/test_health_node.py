@@ -88,6 +88,10 @@ def test_a_record_that_cannot_be_written_names_the_directory(machine: Path) -> N
     assert [one.fix for one in question(machine)[1].findings if one.check == judge.RECORD.id] == [
         f"make {record.FOLDERS[-1]} a directory that root owns and can write, and run this again"
     ]
+    folder.unlink()
+    folder.parent.rmdir()
+    folder.parent.symlink_to("/tmp")
+    assert asked(machine) == ["node_health.record"]
 
 
 def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(machine: Path) -> None:
@@ -212,12 +216,6 @@ def test_boards_without_nvlink_may_end_with_any_code(machine: Path, said: str) -
     assert asked(machine) == []
     tool(machine, "usr/bin/nvidia-smi", f"case $1 in nvlink) echo Killed; exit 9;; *) cat {machine}/data-x;; esac")
     assert asked(machine) == ["node_health.nvlink_state", "node_health.nvlink_errors"]
-
-
-def test_a_record_that_cannot_be_written_is_told(machine: Path) -> None:
-    (machine / "var/lib").mkdir(parents=True)
-    (machine / "var/lib/busbar").symlink_to("/tmp")
-    assert asked(machine) == ["node_health.record"]
 
 
 def test_a_guest_has_its_fabric_from_the_host(machine: Path) -> None:

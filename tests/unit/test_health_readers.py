@@ -30,33 +30,6 @@ PCI = "0000:9b:00.0"
 # -- nvidia-smi ------------------------------------------------------------------------------------------------------
 
 
-def test_values_by_their_old_names() -> None:
-    change: dict[str, str | None] = {f"clocks_event_reasons/clocks_event_reason_{name}": None for name in smi.SLOWED}
-    change["clocks_throttle_reasons/clocks_throttle_reason_hw_slowdown"] = "Active"
-    change["gpu_power_readings/current_power_limit"] = change["gpu_power_readings/default_power_limit"] = None
-    change["power_readings/power_limit"] = change["power_readings/default_power_limit"] = "400.00 W"
-    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
-    assert (gpu.reasons, gpu.power_limit, gpu.power_default) == (frozenset({"hw_slowdown"}), 400.0, 400.0)
-
-
-def test_absent_is_not_zero_and_a_gpu_that_does_not_answer_is_neither() -> None:
-    change: dict[str, str | None] = {
-        "pci/replay_counter": None,
-        "remapped_rows/remapped_row_unc": "N/A",
-        "remapped_rows/remapped_row_pending": "[Unknown Error]",
-        "gpu_recovery_action": "GPU is lost",
-        "ecc_errors/volatile/dram_correctable": "18446744073709551615",
-    }
-    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
-    assert (gpu.replays, gpu.rows, gpu.recovery, "row_pending" in gpu.flags) == (None, None, None, False)
-    assert set(gpu.lost) == {
-        "gpu_recovery_action: GPU is lost",
-        "remapped_rows/remapped_row_pending: [Unknown Error]",
-        # All-ones of 64 bits are no count of errors.
-        "ecc_errors/volatile/dram_correctable: 18446744073709551615",
-    }
-
-
 def test_more_gpus_than_any_node_has_are_refused() -> None:
     with pytest.raises(ParseError, match="lists 65 GPUs"):
         smi.parse(smi_answers.xml([f"0000:{n:02x}:00.0" for n in range(65)]))

@@ -33,28 +33,6 @@ def later(by: float, replays: int = 3) -> Record:
     return replace(FIRST, at=FIRST.at + by, gpus={"GPU-1": {"replays": replays}})
 
 
-GOOD = record.render(StoredRecords(FIRST))
-TOO_MANY = {
-    "gpus": {str(n): {} for n in range(record._DEVICES + 1)},
-    "pci": {"a": {str(n): 0 for n in range(record._COUNTERS + 1)}},
-    "ports": {str(n): {} for n in range(record._DEVICES + 1)},
-}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "[]", "{}", "null", '{"format": 2}', "[" * 100_000, GOOD.replace('"boot-1"', "[]")),
-        *(GOOD.replace('"replays": 3', f'"replays": {count}') for count in ("-3", "true", "9" * 23)),
-        *(GOOD.replace("1000.0", at) for at in ('"x"', "NaN", "Infinity", "1" + "0" * 400)),
-        *(record.render(StoredRecords(replace(FIRST, **{name: many}))) for name, many in TOO_MANY.items()),
-    ],
-)
-def test_what_is_no_record_is_refused(text: str) -> None:
-    with pytest.raises(ParseError):
-        record.parse(text)
-
-
 KEYS = ("format", "boot_id", "at", "gpus", "pci", "ports", "history", "driver_loaded", "before")
 LEAVES = st.none() | st.integers() | st.floats() | st.text(max_size=3)
 VALUES = LEAVES | st.lists(LEAVES, max_size=4) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=2)
@@ -62,7 +40,7 @@ VALUES = LEAVES | st.lists(LEAVES, max_size=4) | st.dictionaries(st.text(max_siz
 
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES | st.lists(VALUES, max_size=2), max_size=3))
 def test_nothing_in_the_file_breaks_the_reader(data: dict[str, object]) -> None:
-    whole = {**json.loads(GOOD), **data, "format": record.FORMAT}
+    whole = {**json.loads(record.render(StoredRecords(FIRST))), **data, "format": record.FORMAT}
     try:
         assert isinstance(record.parse(json.dumps(whole)), StoredRecords)
     except ParseError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +105,8 @@ def judged(of_bad: dict[str, Any]) -> verdict.HostVerdict:
     return bad
 
 
+CASES = Path(__file__).parent / "cases"
+PERFTEST, MEASURED = (json.loads((CASES / f"answer_of_{name}.json").read_text()) for name in ("perftest", "nccl_perf"))
 STEPS = [{"role": "platform", "module": "topology_info"}, {"role": "iommu", "module": "iommu"}]
 
 
@@ -216,20 +217,6 @@ def test_who_tests_with_whom(said: Any) -> None:
 
 OPTIONS = perftest.Options(5)
 SESSION = perftest.Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0, gpu="0000:19:00.0")
-PERFTEST = {
-    **PLAN,
-    "passed": ["perftest.bandwidth[live]@rail 3 to node02"],
-    "sessions": [
-        {
-            "session": asdict(SESSION),
-            "results": [asdict(perftest.Result("bw", "ib_write_bw", 390.0)), asdict(perftest.Result("lat", "x", 2.0))],
-            "moved": {"rx_prio3_pause": 4},
-            "meaning": ["paused"],
-        }
-    ],
-    "finished_at": 1.7e9,
-    "simulated": False,
-}
 
 
 def valid(module: str, said: Any) -> Result:
@@ -250,7 +237,6 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
 
 
 RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
-MEASURED: dict[str, Any] = json.loads((Path(__file__).parent / "cases/answer_of_nccl_perf.json").read_text())
 
 
 @given(broken(MEASURED), broken(PLATFORM), broken(RUN))

@@ -59,15 +59,8 @@ def wrong(found: LldpState, want: LldpIntent = WANT, rails: int = 1) -> list[tup
 # -- DCBX ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_tlvs_mean() -> None:
-    """Bytes of the reference: fabric.md 2, and the layout of IEEE 802.1Q annex D."""
-    assert dcbx.pfc(b"\x08\x08") == (3,)
+def test_each_bit_is_a_priority() -> None:
     assert dcbx.pfc(b"\xc8\x81") == (0, 7)
-    assert dcbx.applications(bytes.fromhex("0065001a")) == dcbx.Applications({26: (3,)}, ())
-    udp = bytes.fromhex("00") + bytes([4 << 5 | 3, 4791 >> 8, 4791 & 255])
-    assert dcbx.applications(udp) == dcbx.Applications({}, (4,))
-    found = dcbx.ets(SAID[dcbx.ETS][0])
-    assert found == dcbx.Ets((0, 0, 0, 3, 0, 0, 6, 0), tuple(SHARES), (0,) * 8)
 
 
 REFUSED: dict[Any, list[str]] = {
