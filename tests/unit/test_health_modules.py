@@ -63,9 +63,6 @@ def after(reading: Reading, errors: int, seconds: float = NIGHT) -> NodeState:
     return replace(have, ports=mlxlink.with_errors(have.ports, [module(reading)]), modules=(module(reading),))
 
 
-# -- what it means -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("degrees", "warning", "found"), readings.cases("health_module_temperature"))
 def test_a_module_is_held_to_its_own_limits(degrees: float, warning: float | None, found: list[list[str]]) -> None:
     assert [list(row) for row in bad(first(module(replace(WELL, degrees=degrees), warning=warning)))] == found
@@ -121,9 +118,6 @@ def test_where_it_is_not_installed_a_note_says_so_and_nothing_is_ok() -> None:
     assert judge_modules.notes(first(module())) == []
     (note,) = judge_modules.notes(first(module(replace(WELL, degrees=66.0))))
     assert "rails 1 have no warning threshold in mlxlink --ddm" in note
-
-
-# -- what is read ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("section", "name", "value"), readings.cases("health_mlxlink_nonsense"))

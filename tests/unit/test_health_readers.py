@@ -27,9 +27,6 @@ from tests.trees import line, lines, put, tool
 PCI = "0000:9b:00.0"
 
 
-# -- nvidia-smi ------------------------------------------------------------------------------------------------------
-
-
 def test_more_gpus_than_any_node_has_are_refused() -> None:
     with pytest.raises(ParseError, match="lists 65 GPUs"):
         smi.parse(smi_answers.xml([f"0000:{n:02x}:00.0" for n in range(65)]))
@@ -40,8 +37,6 @@ def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
     (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
     assert gpu.pci == PCI
 
-
-# -- the kernel's log ------------------------------------------------------------------------------------------------
 
 LOG = """\
 [    0.000000] Linux version 6.8.0-60-generic
@@ -121,9 +116,6 @@ def test_the_table_names_actions_that_there_are() -> None:
     assert all(number in xid.TABLE for number in xid.FOLLOWS)
     # One that follows from each of two, which follow from each other, would have no root.
     assert not [n for n, after in xid.FOLLOWS.items() for m in after if n in xid.FOLLOWS.get(m, ())]
-
-
-# -- files and units -------------------------------------------------------------------------------------------------
 
 
 def test_aer_of_functions_that_count(tmp_path: Path) -> None:

@@ -105,8 +105,6 @@ def test_architecture_of_a_library(machine: int, name: str | None, tmp_path: Pat
     assert library.scan(str(path)).architecture == name
 
 
-# -- in a log ----------------------------------------------------------------------------------------------------------
-
 _HEAD = "n1:71:81 [0] NCCL INFO "
 _WATCHDOG = (
     "[rank0]:[E101 10:10:00.5 p.cpp:1] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=43,"

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,22 +229,6 @@ def test_a_refusal_that_nobody_knows_is_quoted() -> None:
 
 
 # -- what the guards say ---------------------------------------------------------------------------------------------
-
-
-def printed(*said: dict[str, Any]) -> str:
-    return "".join(f"\n{rank_guard.MARK}{json.dumps(one)}\n" for one in said)
-
-
-BEGIN = {"what": "begin", **asdict(view(0, "a").begin), "world": 1, "job": "j"}
-
-
-def test_the_programs_output_is_what_is_left_without_the_guards_lines() -> None:
-    end = {"what": "end", "host": "a", "rank": 0, "rc": 3, "why": "", "left": 0}
-    views, text = rank_guard.parse(
-        "first\n" + printed(BEGIN) + "second\nhalf" + printed(end)[1:] + "0: " + printed(BEGIN)[1:]
-    )
-    assert text == "first\nsecond\nhalf\n"
-    assert [one.ending for one in views] == [Ending(3, "", 0), None]
 
 
 # -- the guard itself ------------------------------------------------------------------------------------------------
