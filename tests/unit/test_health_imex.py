@@ -91,8 +91,8 @@ def test_a_masked_service_is_never_started(
 
 
 def test_reads_of_a_tree(tmp_path: Path) -> None:
-    said = {"status": "UP", "nodes": {"0": {"host": "10.0.0.1", "status": "READY", "version": "580.95.05"}}}
-    tool(tmp_path, "usr/bin/nvidia-imex-ctl", f"echo '{json.dumps(said)}'")
+    answer = {"status": "UP", "nodes": {"0": {"host": "10.0.0.1", "status": "READY", "version": "580.95.05"}}}
+    tool(tmp_path, "usr/bin/nvidia-imex-ctl", f"echo '{json.dumps(answer)}'")
     channel = "/dev/nvidia-caps-imex-channels/channel0"
     files = {
         "/proc/devices": "Character devices:\n  1 mem\n234 nvidia-caps-imex-channels\n",

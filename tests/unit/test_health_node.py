@@ -117,9 +117,9 @@ def test_the_report_is_told_of_devices_that_grew_or_are_wrong_and_of_no_others(m
     third, nic, fifth = sorted(told_of(1000.0 + NIGHT), key=lambda one: order.index(one["pci"]))
     known = ("name", "grown", "serial", "part", "board")
     assert [nic[key] for key in known] == ["rail 2", {"PCIe fatal": 2}, "MT231", "X7", "S917AB123"]
-    about = {"serial": "1654", "part": None, "firmware": "96.00", "slot": "12", "board": "S917AB123"}
+    hardware = {"serial": "1654", "part": None, "firmware": "96.00", "slot": "12", "board": "S917AB123"}
     grown = {"pci": NODE.gpus[3].pci, "name": "GPU3", "seconds": NIGHT, "grown": {"replays": 2}}
-    assert third == {**grown, "product": "NVIDIA H200", **about}
+    assert third == {**grown, "product": "NVIDIA H200", **hardware}
     assert (fifth["name"], fifth["grown"], fifth["slot"]) == ("GPU5", {}, None)
     for junk in ("To be filled by O.E.M.", "Default string"):
         line(machine / "sys/class/dmi/id/product_serial", junk)

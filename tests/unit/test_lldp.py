@@ -90,8 +90,8 @@ def node(tmp_path: Path, **scripts: str) -> Host:
 
 
 def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> None:
-    [said] = [given for name, (given, *_), _read in readings.rows() if name == "lldp.neighbour.parse_networkctl"]
-    found = neighbour.read(node(tmp_path, networkctl=f"echo '{said}'"))
+    [output] = [texts[0] for name, texts, _value in readings.rows() if name == "lldp.neighbour.parse_networkctl"]
+    found = neighbour.read(node(tmp_path, networkctl=f"echo '{output}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
     assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith(

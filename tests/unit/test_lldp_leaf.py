@@ -21,8 +21,8 @@ def fabric(units: int = 2, hosts: int = 8, rails: int = 8, per_leaf: int = 1, me
     for unit, host, rail, member in product(range(units), range(hosts), range(rails), range(members)):
         leaf = rail // per_leaf
         port, mac = f"swp{host * per_leaf + rail % per_leaf + 1}", f"44:38:39:{unit:02x}:{leaf:02x}:{member:02x}"
-        about = (f"node{unit}{host:02}", rail, f"ens{rail}f{member}", f"mlx5_{rail}")
-        ends.append(End(*about, mac, f"leaf-{unit}-{leaf}-{member}", port))
+        rail_port = (f"node{unit}{host:02}", rail, f"ens{rail}f{member}", f"mlx5_{rail}")
+        ends.append(End(*rail_port, mac, f"leaf-{unit}-{leaf}-{member}", port))
     return ends
 
 
