@@ -296,50 +296,8 @@ def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line
     assert bad(judge(host, PT, ACS)) == []
 
 
-WITH_TUNED = {
-    "/usr/sbin/tuned-adm": "#!/bin/sh\n",
-    "/etc/tuned/active_profile": "child\n",
-    "/etc/tuned/child/tuned.conf": "[main]\ninclude=site\n[bootloader]\ncmdline_child=+nohz=on\n",
-    TUNED: "[bootloader]\ncmdline=iommu=nopt\ncmdline_x=-nohz=on\n",
-}
-FROM_TUNED = 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n'
-
-
-CUT = 'GRUB_CMDLINE_LINUX="intel_iommu=on {} iommu=pt"\n'
-QUOTED = '\\"pci=config_acs=A;B\\"'
-ZZ = "/etc/default/grub.d/zz.cfg"
-# Without it there is nothing that could be edited here.
-NO_GRUB = {"/usr/sbin/update-grub": ""}
-OFF = {**NO_GRUB, "/proc/cmdline": "ro intel_iommu=off"}
-NO_OFF = Arg("intel_iommu", "off", present=False)
-BY_TUNED = {**WITH_TUNED, "/etc/default/grub": FROM_TUNED}
-OTHER_PROFILE = {
-    "/etc/tuned/site/tuned.conf": "[bootloader]\ncmdline=\ncmdline_x=-nohz=on\n",
-    "/etc/tuned/bootcmdline": "nohz=on",
-}
-# Files, the argument, what the advice names, and the files of who has followed it.
-ADVICE: list[tuple[dict[str, str], Arg, list[str], dict[str, str]]] = [
-    # GRUB ends the line before what stands behind ;.
-    (
-        {"/etc/default/grub": CUT.format("pci=config_acs=A;B")},
-        *(PT, ["/etc/default/grub", QUOTED], {"/etc/default/grub": CUT.format(QUOTED)}),
-    ),
-    (
-        {"/etc/default/grub": "\n", ZZ: "GRUB_CMDLINE_LINUX=quiet\n"},
-        *(PT, [ZZ, "update-grub"], {ZZ: "GRUB_TIMEOUT=5\n"}),
-    ),
-    # tuned: in effect, and not before the next update-grub.
-    (
-        {**BY_TUNED, "/etc/tuned/bootcmdline": "iommu=nopt nohz=on"},
-        *(PT, ["iommu=nopt", TUNED, "tuned-adm", "/etc/tuned"], OTHER_PROFILE),
-    ),
-    (BY_TUNED, PT, ["iommu=nopt", TUNED], OTHER_PROFILE),
-    (NO_GRUB, PT, ["add iommu=pt to"], {"/proc/cmdline": "ro iommu=pt"}),
-    (OFF, NO_OFF, ["remove intel_iommu=off from"], {"/proc/cmdline": "ro"}),
-]
-
-
-@pytest.mark.parametrize(("files", "arg", "names", "followed"), ADVICE)
+# followed: files of who has done what the advice says.
+@pytest.mark.parametrize(("files", "arg", "names", "followed"), readings.cases("kernel_args_advice"))
 def test_who_does_what_the_advice_says_is_rid_of_the_finding(
     tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], followed: dict[str, str]
 ) -> None:
@@ -359,9 +317,11 @@ def test_who_does_what_the_advice_says_is_rid_of_the_finding(
 
 def test_what_sets_an_argument_is_named(tmp_path: Path) -> None:
     files = {
-        **WITH_TUNED,
+        "/usr/sbin/tuned-adm": "#!/bin/sh\n",
+        "/etc/tuned/active_profile": "child\n",
+        "/etc/tuned/child/tuned.conf": "[main]\ninclude=site\n[bootloader]\ncmdline_child=+nohz=on\n",
         TUNED: "[bootloader]\ncmdline=iommu=pt isolcpus=${cores}\n",
-        "/etc/default/grub": FROM_TUNED,
+        "/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n',
         "/etc/tuned/bootcmdline": "iommu=pt nohz=on",
     }
     found = judge(node(tmp_path, files), PT, Arg("nohz", "on")).findings
