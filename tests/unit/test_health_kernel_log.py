@@ -123,19 +123,12 @@ def test_a_storm_hides_no_other_device_and_what_is_left_out_is_told() -> None:
     assert states["node_health.kernel_log"] == "unknown"
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "[  9000.500000] ", "[  9000.500000][ T1234] ", "<3>[ 9000.500000] ", "kern  :err   : [ 9000.500000] ",
-        "[Fri Jan 15 10:30:00 2027] ", "2027-01-15T10:30:00,500000+00:00 ", "2027-01-15T11:30:00+0100 node07 kernel: ",
-        "2027-01-15T10:30:00Z node07 kernel: ",
-    ],
-)  # fmt: skip
-def test_every_form_of_a_time_is_read(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [text for text, *_heading in corpus("times")])
+def test_every_form_of_a_time_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     booted = 1_800_009_000.0 - 9000.0
-    log, first = kernel_log.parse(f"{head}NVRM: Xid (PCI:0000:9b:00): 79, x\n", WORDS, match_line, 0.0, booted)
+    log, first = kernel_log.parse(f"{text}\n", WORDS, match_line, 0.0, booted)
     assert [round(one.first.at or 0.0) for one in log.series] == [9000]
     assert first is not None
 

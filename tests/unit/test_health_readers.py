@@ -97,18 +97,12 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     assert [(event.number, event.age) for event in events(log)] == [(79, None)]
 
 
-def echo(number: int, pci: str, age: float) -> xid.Event:
-    return xid.Event(pci, number, "", age)
-
-
 def test_what_follows_from_another_gpu() -> None:
-    origin, echoed = echo(149, "0000:01:00.0", 100.0), echo(145, "0000:02:00.0", 99.0)
-    assert [(one.pci, one.because) for one in xid.troubles((origin, echoed))] == [
-        *((origin.pci, None), (echoed.pci, origin.pci))
-    ]
-    # Hours apart they are two faults.
-    alone = xid.troubles((echo(149, "0000:01:00.0", 9000.0), echoed))
-    assert [one.because for one in alone] == [None, None]
+    """Hours apart they are two faults."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    for age, cause in ((100.0, first), (9000.0, None)):
+        troubles = xid.troubles((xid.Event(first, 149, "", age), xid.Event(second, 145, "", 99.0)))
+        assert [(trouble.pci, trouble.because) for trouble in troubles] == [(first, None), (second, cause)]
 
 
 def test_the_table_names_actions_that_there_are() -> None:
