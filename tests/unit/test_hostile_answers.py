@@ -367,7 +367,8 @@ def test_an_honest_answer_goes_through_every_entrance() -> None:
 
 @pytest.mark.parametrize("module", sorted({"multirail", *result_schema.ANSWERS} - {""}))
 def test_nothing_at_all_is_no_answer_of_any_module(module: str) -> None:
-    for said in (None, [], "", 1, {}):
+    nothing: tuple[Any, ...] = (None, [], "", 1, {})
+    for said in nothing:
         with pytest.raises(codec.Invalid):
             result_schema.check(module, said)
 
