@@ -31,10 +31,10 @@ from hypothesis import strategies as st
 from tests import goldens, readings
 from tests.trees import line, tool
 from tests.unit import finding_rows
-from tests.unit.conftest import built_in, machine
+from tests.unit.conftest import machine
 
 NOW, NIGHT = 1_800_000_000.0, 86400.0
-INFINIBAND, ETHERNET, PROFILE = machine("InfiniBand"), machine("Ethernet"), built_in("hgx-h100", "infiniband")
+INFINIBAND, ETHERNET = machine("InfiniBand"), machine("Ethernet")
 DRIVER = {"mlx5_core": "1 0xff"}
 SILENT = dict.fromkeys((*port_counters.ERRORS, *port_counters.QUEUE_PAIRS, *port_counters.CONGESTION), 0)
 ETHTOOL = dict.fromkeys((*port_counters.PHYSICAL, "rx_prio_discards", "rx_prio_buf_discard", "rx_prio_cong_discard"), 0)
@@ -275,11 +275,8 @@ def test_whoever_asks_again_is_told_the_same() -> None:
 
 # -- what it means -----------------------------------------------------------------------------------------------------
 
-HOURS = 1 / 24
-MEANT = readings.cases("health_ports")
 
-
-@pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), MEANT)
+@pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), readings.cases("health_ports"))
 def test_what_a_night_brought(
     link: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
 ) -> None:

@@ -40,12 +40,6 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert len(plan.reboot) == len(line.split()) - 1
 
 
-def guest(kind: str | None) -> State:
-    """One with a vIOMMU of its own, where there is one."""
-    types = {GPU: kind, NIC: "identity" if kind else None}
-    return state("amd", is_vm=True, hypervisor="kvm", types=types)
-
-
 # State, the line of the next boot, and the active one.
 CASES: dict[str, tuple[State, str, str]] = dict(readings.cases("iommu_plan"))
 

@@ -37,21 +37,16 @@ READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message":
 class Cluster(ThreadingHTTPServer):
     """nodes: name -> Node.   interfere: called with each node just before it is patched.   tokens: of all requests."""
 
-    daemon_threads = True
-    allow_reuse_address = True
     request_queue_size = 128
 
     def __init__(self, *names: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.nodes: dict[str, dict[str, Any]] = {name: node(name) for name in names}
         self.interfere: Callable[[dict[str, Any]], None] = lambda _node: None
         self.tokens: list[str | None] = []
         self.status = 200
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def conditions(self, name: str) -> dict[str, dict[str, Any]]:
         return {one["type"]: one for one in self.nodes[name]["status"]["conditions"]}
