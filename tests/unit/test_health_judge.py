@@ -159,9 +159,6 @@ def test_advice_for_several_gpus_names_none_of_them() -> None:
     assert not [f.fix for f in found if f.identity in f.fix]
 
 
-# -- what else is found of a node ------------------------------------------------------------------------------------
-
-
 def lacking(lost: int, **more: Any) -> NodeState:
     """nvidia-smi does not list this GPU."""
     return healthy(gpus={pci: gpu for pci, gpu in gpus().items() if pci != GPUS[lost]}, **more)

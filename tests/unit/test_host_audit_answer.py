@@ -70,8 +70,7 @@ def test_tags_leave_roles_out() -> None:
 
 def answer(*steps: tuple[str, dict[str, Any]], roles: tuple[str, ...]) -> dict[str, Any]:
     asked = [{"role": role} for role, _result in steps]
-    found: dict[str, Any] = host_audit._by_role([*roles], asked, [result for _role, result in steps], WANTED)
-    return found
+    return dict(host_audit._by_role([*roles], asked, [result for _role, result in steps], WANTED))
 
 
 def test_each_role_has_its_own_answer() -> None:

@@ -309,9 +309,6 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
     assert secure.taints("gpu-00") == [OURS]
 
 
-# -- the gate's state ------------------------------------------------------------------------------------------------
-
-
 FINDING = {"check": "platform.gpus", "subject": "host", "have": "7 of 8", "severity": "critical"}
 
 

@@ -104,9 +104,6 @@ def test_counters_that_ran_backwards_or_were_read_once_moved_nothing_that_is_kno
     assert launch.moved([back, replace(HEALTHY[2], rails=({"m": (0, 0)},))]) == {"a": {"n": launch.Moved(1, 2)}}
 
 
-# -- the words -------------------------------------------------------------------------------------------------------
-
-
 # What is said -> what is wanted.
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "launch.kind": [{"kind": "local"}],
@@ -226,12 +223,6 @@ def test_a_refusal_that_nobody_knows_is_quoted() -> None:
         said = launch.refusal(MPIRUN, 255, line)
         assert "node17" in said
         assert "ssh-keyscan" in said
-
-
-# -- what the guards say ---------------------------------------------------------------------------------------------
-
-
-# -- the guard itself ------------------------------------------------------------------------------------------------
 
 
 def guard(*argv: str, python: str = sys.executable, **variables: str) -> tuple[int, tuple[RankView, ...], str]:
