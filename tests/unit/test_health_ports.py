@@ -75,9 +75,6 @@ def names(found: list[Finding]) -> list[str]:
     return [one.check.removeprefix("node_health.port_") for one in found]
 
 
-# -- from night to night -----------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Nic:
     """A port with all that may happen to it. It knows what has really happened since it could last be compared.
@@ -273,9 +270,6 @@ def test_whoever_asks_again_is_told_the_same() -> None:
     assert names(bad(nic.question(NOW + 2 * NIGHT + 7200, kept))) == ["link_downed"]
 
 
-# -- what it means -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), readings.cases("health_ports"))
 def test_what_a_night_brought(
     link: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
@@ -350,9 +344,6 @@ def test_what_the_control_node_is_told() -> None:
             result_schema.check("node_health", {**result, "ports": [{**told, name: value}]})
 
 
-# -- what is compared --------------------------------------------------------------------------------------------------
-
-
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists))
 def test_whatever_is_in_the_record_breaks_nothing(value: Any) -> None:
     now = port()
@@ -384,8 +375,6 @@ def test_what_is_not_the_same_is_not_compared() -> None:
     assert bad(have) == []
     assert bad(replace(night(port(), link_downed=1), driver_loaded={"mlx5_core": "2 0xff"})) == []
 
-
-# -- what is read ------------------------------------------------------------------------------------------------------
 
 ETHTOOL_STATISTICS = Path(__file__).parent / "readings/health.port_counters.parse_statistics/synthetic-ethernet.txt"
 

@@ -27,16 +27,13 @@ ZZ = "/etc/security/limits.d/zz.conf"
 THEIRS = (
     "* - memlock unlimited\n* - nofile 2000000\nroot soft memlock -1\nroot hard memlock -1\nroot - nofile 1048576\n"
 )
+OF_OTHERS = (("/etc/security/limits.conf", THEIRS),)
 THEIR_SERVICE = "[Manager]\nDefaultLimitMEMLOCK=infinity:infinity\nDefaultLimitNOFILE=1048576:2097152\n"
 SEVERAL = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
 CASES: dict[str, LimitsState] = {
     "everything": GOOD,
     "fresh": replace(GOOD, login=LOGIN[:1], service=()),
-    "limits of others": replace(
-        GOOD,
-        login=(("/etc/security/limits.conf", THEIRS + "root - nofile 1048576\n"),),
-        service=(("/etc/systemd/system.conf", THEIR_SERVICE),),
-    ),
+    "limits of others": replace(GOOD, login=OF_OTHERS, service=(("/etc/systemd/system.conf", THEIR_SERVICE),)),
     # It was started with less, and waits for a drained node.
     "daemon with less memlock": replace(GOOD, daemons={"slurmd": (("8388608", "1048576"),)}),
     "daemon with fewer files": replace(GOOD, daemons={"slurmd": (("unlimited", "1024"),)}),

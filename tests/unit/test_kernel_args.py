@@ -12,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.grub_settings import render_dropin
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, read
 from hypothesis import assume, example, given, settings
@@ -22,8 +23,6 @@ from tests.trees import put, put_all
 
 PT = Arg("iommu", "pt")
 LINE = "root=UUID=6f1c ro console=tty0 console=ttyS0,115200 quiet"
-
-# -- tokens ----------------------------------------------------------------------------------------------------------
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_.]{0,6}[a-z0-9]", fullmatch=True)
 VALUES = st.text(st.characters(codec="ascii", exclude_characters='"', exclude_categories=["Cc"]), max_size=6)
@@ -62,9 +61,6 @@ def test_what_nobody_asked_for_stays(words: list[str], exclusive: bool) -> None:
         assert [token for token in tokens if kernel_line.parse(token)[0] != "a"] == others
 
 
-# -- files of boot loaders -------------------------------------------------------------------------------------------
-
-
 def test_an_entry_of_others_that_grub_boots_is_theirs() -> None:
     boot = Boot("grub", "iommu=pt", (Entry("the default entry other", "root=/dev/sdb1", foreign=True),))
     [finding] = [one for one in plan(boot, PT).findings if not one.ok]
@@ -73,10 +69,8 @@ def test_an_entry_of_others_that_grub_boots_is_theirs() -> None:
 
 @given(st.lists(st.builds(Arg, NAMES, PASSABLE, st.just(True), st.booleans()) | ABSENT, max_size=3))
 def test_our_drop_in_is_read_as_it_was_written(args: list[Arg]) -> None:
-    assert grub_settings.parse_dropin(grub_settings.render_dropin(args)) == tuple(args)
+    assert grub_settings.parse_dropin(render_dropin(args)) == tuple(args)
 
-
-# -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
 
 SETTINGS = [text for (text,) in readings.cases("grub_settings")]
 ASKED = readings.cases("kernel_args_asked")
@@ -134,9 +128,6 @@ def kernel_and_init(line: str) -> tuple[list[str], list[str]]:
     return words[:at], words[at:]
 
 
-# -- plans -----------------------------------------------------------------------------------------------------------
-
-
 def grub(
     active: str = LINE, entry: str = LINE, kept: str | None = None, elsewhere: dict[str, str] | None = None
 ) -> Boot:
@@ -153,7 +144,7 @@ def bls(line: str, *more: str) -> Boot:
 
 
 HAS_PT = f"{LINE} iommu=pt"
-OURS = grub_settings.render_dropin([PT])
+OURS = render_dropin([PT])
 LATER = "/etc/default/grub.d/zz.cfg"
 IN_PLACE = Boot(
     "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
@@ -177,10 +168,8 @@ CASES: dict[str, tuple[Boot, *tuple[Arg, ...]]] = {
     "in others' settings": (grub(elsewhere=SET), PT),
     # As a killed run leaves it.
     "drop-in without its grub.cfg": (grub(kept=OURS), PT),
-    "beside another of ours": (grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), PT),
-    "not wanted any more": (
-        *(grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])), Arg("a", present=False)),
-    ),
+    "beside another of ours": (grub(kept=render_dropin([Arg("hugepages", "64")])), PT),
+    "not wanted any more": (grub(entry=f"{LINE} a", kept=render_dropin([Arg("a")])), Arg("a", present=False)),
     "others add after ours": (grub(elsewhere=ADDED), PT),
     "grubby, kernels alike": (bls("ro a=1", "ro iommu=pt"), PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
     # --args takes away what else there is of the name: it is asked for again.
@@ -211,7 +200,7 @@ def test_what_is_planned(case: str) -> None:
 @pytest.mark.parametrize(("arg", "text"), readings.cases("kernel_args_later_file"))
 def test_what_is_read_after_ours_is_named_and_left_to_its_owner(arg: Arg, text: str) -> None:
     line = f"{LINE} intel_iommu=off hugepages=4"
-    made = plan(grub(line, line, grub_settings.render_dropin([arg]), {LATER: text}), arg)
+    made = plan(grub(line, line, render_dropin([arg]), {LATER: text}), arg)
     assert (made.findings[0].state, made.changed, LATER in made.findings[0].fix) == ("not_owned", False, True)
 
 
@@ -221,8 +210,6 @@ def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt
     assert (made.changed, made.findings[0].state) == (False, "drift")
     assert f"grubby would corrupt {spoilt}: edit" in made.findings[0].fix
 
-
-# -- a node, and its next boot ---------------------------------------------------------------------------------------
 
 TUNED = "/usr/lib/tuned/site/tuned.conf"
 
