@@ -45,21 +45,16 @@ def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Complet
     return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
 
 
-TRAYS: dict[str, ImexState] = dict(readings.cases("imex_trays"))
-JOBS = dict(readings.cases("imex_jobs"))
-GPUS = dict(readings.cases("imex_gpus"))
-
-
 @pytest.mark.golden
 def test_each_fault_is_its_finding() -> None:
     good = [f"imex.{name}" for name in ("channel", "service", "nodes", "state")]
     assert [f.check for f in imex.judge(GOOD, RACK, None)] == good
-    for name, have in TRAYS.items():
+    for name, have in readings.cases("imex_trays"):
         goldens.check("imex", name, finding_rows.rows(imex.judge(have, RACK, "580.95.05"), "imex."))
-    for name, (have, options) in JOBS.items():
+    for name, (have, options) in readings.cases("imex_jobs"):
         found = imex.judge(have, JOB, "580.95.05", options=list(options))
         goldens.check("imex", f"jobs: {name}", finding_rows.rows(found, "imex."))
-    for name, gpus in GPUS.items():
+    for name, gpus in readings.cases("imex_gpus"):
         found = imex.judge_membership({one.pci: one for one in gpus}, {})
         goldens.check("imex", f"GPUs: {name}", finding_rows.rows(found, "imex."))
 

@@ -167,8 +167,7 @@ def test_a_gpu_that_is_slowed_is_looked_at_three_times(machine: Path) -> None:
 def test_the_gate_asks_for_states_alone(machine: Path) -> None:
     asked(machine)
     (machine / "calls").unlink()
-    slow = SLOWED[2]
-    answers(machine, {2: {**slow, "gpu_recovery_action": "Reset", "pci/replay_counter": str(10**7)}})
+    answers(machine, {2: {**SLOWED[2], "gpu_recovery_action": "Reset", "pci/replay_counter": str(10**7)}})
     host, pauses = Host(str(machine), str(machine)), list[float]()
     have = node.read(host, NODE, PROFILE, None, True, lambda: 1000.0 + NIGHT, pauses.append)
     assert ((machine / "calls").read_text().splitlines(), pauses) == (["-q -x"], [])

@@ -72,11 +72,7 @@ def test_xids_of_the_ring(tmp_path: Path) -> None:
 
 def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
     late = LOG.replace("[    0.000000] Linux version 6.8.0-60-generic\n", "").replace("[   12.5", "[ 6000.5")
-    lines = (
-        "[    0.000000] node kernel: Linux version",
-        "[  100.000000] node kernel: NVRM: Xid (PCI:0000:9b:00): 79, x",
-    )
-    journal = "".join(f"{line}\n" for line in lines)
+    journal = "[    0.000000] n kernel: Linux version\n[  100.000000] n kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
     log = kernel_log.read(node(tmp_path / "a", late, journal=journal), WORDS, match_line, since=0.0, now=7300.0)
     assert (log.complete, [event.number for event in events(log)]) == (True, [79])
     # It need not go back further than what is asked for.

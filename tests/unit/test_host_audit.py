@@ -29,9 +29,8 @@ TEMPLAR = Templar(loader=DataLoader(), variables=SITE)
 def texts(data: Any) -> Iterator[str]:
     if isinstance(data, str):
         yield data
-    elif isinstance(data, (dict, list)):
-        for item in data.values() if isinstance(data, dict) else data:
-            yield from texts(item)
+    for item in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        yield from texts(item)
 
 
 def calls(folder: Path, module: str) -> Iterator[tuple[dict[str, Any], list[Any], Path]]:

@@ -24,10 +24,8 @@ GOOD = LimitsState(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 <
 
 
 ZZ = "/etc/security/limits.d/zz.conf"
-THEIRS = (
-    "* - memlock unlimited\n* - nofile 2000000\nroot soft memlock -1\nroot hard memlock -1\nroot - nofile 1048576\n"
-)
-OF_OTHERS = (("/etc/security/limits.conf", THEIRS),)
+OF_ROOT = "root soft memlock -1\nroot hard memlock -1\nroot - nofile 1048576\n"
+OF_OTHERS = (("/etc/security/limits.conf", f"* - memlock unlimited\n* - nofile 2000000\n{OF_ROOT}"),)
 THEIR_SERVICE = "[Manager]\nDefaultLimitMEMLOCK=infinity:infinity\nDefaultLimitNOFILE=1048576:2097152\n"
 SEVERAL = (("unlimited", "1048576"), ("8388608", "1048576"), ("65536", "1048576"), ("unlimited", "1024"))
 CASES: dict[str, LimitsState] = {

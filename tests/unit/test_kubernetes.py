@@ -154,7 +154,6 @@ def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int
 
 
 THEIRS = {**OURS, "effect": "NoExecute"}
-TAINTED = "unknown --on-unknown taint"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ TAINTED = "unknown --on-unknown taint"
         ([OTHER], [("fail", 2, "False", [OTHER, OURS]), ("pass", 0, "True", [OTHER])]),
         ([], [("fail", 2, "False", [OURS]), ("warn", 0, "True", [])]),
         # An unknown verdict leaves the taint, unless it is to set one.
-        ([], [("unknown", 3, "Unknown", []), (TAINTED, 3, "Unknown", [OURS])]),
+        ([], [("unknown", 3, "Unknown", []), ("unknown --on-unknown taint", 3, "Unknown", [OURS])]),
         ([OURS], [("unknown", 3, "Unknown", [OURS])]),
         # Another effect of the same key is another client's.
         ([THEIRS], [("fail", 2, "False", [THEIRS, OURS]), ("pass", 0, "True", [THEIRS])]),

@@ -94,9 +94,8 @@ def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> No
     found = neighbour.read(node(tmp_path, networkctl=f"echo '{output}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
-    assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith(
-        "systemd-networkd does not report"
-    )
+    note = ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0]
+    assert note.startswith("systemd-networkd does not report")
     assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
 
