@@ -27,6 +27,12 @@ def tool(tmp_path: Path, body: str, name: str = "nvidia-smi") -> Host:
     return Host(str(tmp_path), str(tmp_path), timeout=5)
 
 
+def test_the_two_roots_are_apart_and_absent_is_none(tmp_path: Path) -> None:
+    trees.put_all(tmp_path, {"hw/a": "hardware", "sys/a": "system\n"})
+    host = Host(str(tmp_path / "hw"), str(tmp_path / "sys"))
+    assert (host.read("/a"), host.read_system("/a"), host.read("/b")) == ("hardware", "system\n", None)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [(b"\n", "/x: is empty"), (b"\xff\xfe", "not text"), (b"1\x002", "zero byte"), (b"x" * 11, "larger")],
@@ -71,6 +77,7 @@ def test_realpath_stays_inside_the_hardware_root(tmp_path: Path) -> None:
 
 def test_what_a_tool_says_counts_only_where_it_ends_with_0(tmp_path: Path) -> None:
     assert tool(tmp_path, "echo hello").query(["nvidia-smi", "-L"]) == "hello\n"
+    assert [Host(system_root=str(tmp_path)).has(name) for name in ("nvidia-smi", "nvidia-smj")] == [True, False]
     for body, said in (
         ("echo out; echo first >&2; echo 'the last line' >&2; exit 3", "the last line"),
         ("echo out; exit 3", "out"),
