@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tool
 
 from lab.toolkit import firmware_tools
 from tests import debian
+from tests.trees import put, tool
 
 NOWHERE = "ffff:ff:1f.7"
 PROGRAMS = {"mstconfig": "mstflint", "mstfwreset": "mstflint", "mstflint": "mstflint"}
@@ -31,45 +32,34 @@ def installed() -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> str:
-    path = tmp_path / firmware_tools.NODE.lstrip("/")
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"release": "old"}))
+    put(tmp_path, firmware_tools.NODE, json.dumps({"release": "old"}))
     return str(tmp_path)
 
 
+ON = f"-d {NOWHERE}"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ["-e", "query"],
-        ["-d"],
-        ["-d", NOWHERE, "query"],
-        ["-d", NOWHERE, "-e", "query"],
-        ["-d", NOWHERE, "-e", "q", "LINK_TYPE_P1"],
-        ["-d", NOWHERE, "-j", "/dev/null", "-e", "query"],
-        ["-d", NOWHERE, "-y", "set"],
-        ["-d", NOWHERE, "-y", "set", "LINK_TYPE_P1"],
-        ["-d", NOWHERE, "-y", "set", "LINK_TYPE_P1=2", "ATS_ENABLED=0"],
-        ["-d", NOWHERE, "frob"],
-        ["-d", NOWHERE, "-z", "query"],
-        [],
+        *("", "-e query", "-d"),
+        *(f"{ON} {more}" for more in ("query", "-e query", "-e q LINK_TYPE_P1", "-j /dev/null -e query", "frob")),
+        *(f"{ON} {more}" for more in ("-y set", "-y set LINK_TYPE_P1", "-y set LINK_TYPE_P1=2 ATS_ENABLED=0")),
+        f"{ON} -z query",
     ],
 )
-def test_the_labs_mstconfig_says_what_debians_says(
-    arguments: list[str], lab: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_labs_mstconfig_says_what_debians_says(words: str, lab: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = words.split()
     real = subprocess.run(["mstconfig", *arguments], capture_output=True, text=True, check=False)
     code = firmware_tools.main(["mstconfig", *arguments], lab)
-    assert (code, first_line(capsys.readouterr().out)) == (real.returncode, first_line(real.stdout))
+    first = [text.strip().splitlines()[:1] for text in (capsys.readouterr().out, real.stdout)]
+    assert (code, first[0]) == (real.returncode, first[1])
     assert real.returncode == 3
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["query"], ["-d", NOWHERE, "-l", "9", "reset"], ["-d", NOWHERE], ["-d", NOWHERE, "-l", "x", "-y", "reset"]],
-)
-def test_the_labs_mstfwreset_takes_what_debians_takes(
-    arguments: list[str], lab: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("words", ["query", f"{ON} -l 9 reset", ON, f"{ON} -l x -y reset"])
+def test_the_labs_mstfwreset_takes_what_debians_takes(words: str, lab: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = words.split()
     real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False)
     assert (firmware_tools.main(["mstfwreset", *arguments], lab), 2) == (real.returncode, real.returncode)
     assert capsys.readouterr().err.startswith("usage: mstfwreset")
@@ -79,11 +69,8 @@ def test_the_labs_mstfwreset_takes_what_debians_takes(
 def test_with_secure_boot_the_labs_mstfwreset_says_what_debians_says(
     lab: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mokutil = tmp_path / "bin" / "mokutil"
-    mokutil.parent.mkdir()
-    mokutil.write_text("#!/bin/sh\necho SecureBoot enabled\n")
-    mokutil.chmod(0o755)
-    path = {**os.environ, "PATH": f"{mokutil.parent}:{os.environ['PATH']}"}
+    tool(tmp_path, "bin/mokutil", "echo SecureBoot enabled")
+    path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     arguments = ["-d", NOWHERE, "-l", "3", "-y", "reset"]
     real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False, env=path)
     Path(lab + firmware_tools.NODE).write_text(json.dumps({"release": "old", "secure_boot": True}))
@@ -109,7 +96,3 @@ def test_debians_release_takes_the_suites_questions_and_has_no_json() -> None:
         tools.levels(Host(), NOWHERE)
     with pytest.raises(ReadError, match=r"reset: exited with 1: -E- "):
         tools.reset(Host(), NOWHERE, 3)
-
-
-def first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), "")

@@ -13,16 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain impor
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
 
 from tests.lldp.conftest import Bed
-from tests.lldp.frames import (
-    HEALTHY,
-    IEEE_8021,
-    applications,
-    ets,
-    frame,
-    frame_size,
-    organisation,
-    pfc,
-)
+from tests.lldp.frames import HEALTHY, IEEE_8021, applications, ets, frame, frame_size, organisation, pfc
 
 WANT = LldpIntent(mtu=9000, roce=PortConfig(chain=resolve({"dscp": 26, "priority": 3}, {})))
 SIZE, ETS, PFC, DSCP = HEALTHY
@@ -59,9 +50,8 @@ def found(heard: LldpState, *own: RailPort) -> list[tuple[str, str, str]]:
 
 def test_a_healthy_port_has_nothing_to_report_and_every_check_passes(heard: LldpState) -> None:
     findings = ports.plan(heard, [port(0)], WANT).findings
-    assert [(one.check, one.state) for one in findings] == [
-        (f"lldp.{check}", "ok") for check in ("agent", "neighbour", "mtu", "pfc", "dscp", "ets")
-    ]
+    checks = [f"lldp.{check}" for check in ("agent", "neighbour", "mtu", "pfc", "dscp", "ets")]
+    assert [(one.check, one.state) for one in findings] == [(check, "ok") for check in checks]
     assert ports.notes(heard, [port(0)], WANT) == []
 
 

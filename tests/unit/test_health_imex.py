@@ -45,22 +45,16 @@ def gpu(pci: str, cluster: str | None, clique: str | None, state: str = "Complet
     return Gpu(pci, "GPU-1", fabric={key: value for key, value in fabric.items() if value})
 
 
-TRAYS: dict[str, ImexState] = dict(readings.cases("imex_trays"))
-JOBS = dict(readings.cases("imex_jobs"))
-GPUS = dict(readings.cases("imex_gpus"))
-
-
 @pytest.mark.golden
 def test_each_fault_is_its_finding() -> None:
-    assert [f.check for f in imex.judge(GOOD, RACK, None)] == [
-        *("imex.channel", "imex.service", "imex.nodes", "imex.state")
-    ]
-    for name, have in TRAYS.items():
+    good = [f"imex.{name}" for name in ("channel", "service", "nodes", "state")]
+    assert [f.check for f in imex.judge(GOOD, RACK, None)] == good
+    for name, have in readings.cases("imex_trays"):
         goldens.check("imex", name, finding_rows.rows(imex.judge(have, RACK, "580.95.05"), "imex."))
-    for name, (have, options) in JOBS.items():
+    for name, (have, options) in readings.cases("imex_jobs"):
         found = imex.judge(have, JOB, "580.95.05", options=list(options))
         goldens.check("imex", f"jobs: {name}", finding_rows.rows(found, "imex."))
-    for name, gpus in GPUS.items():
+    for name, gpus in readings.cases("imex_gpus"):
         found = imex.judge_membership({one.pci: one for one in gpus}, {})
         goldens.check("imex", f"GPUs: {name}", finding_rows.rows(found, "imex."))
 
@@ -70,14 +64,14 @@ def test_a_masked_service_is_never_started(
     tmp_path: Path, mask: str, running: bool, domain: NvlinkDomain, expected: list[str]
 ) -> None:
     for unit in (imex.UNIT, fabric_manager.UNIT):
-        put_all(tmp_path, {f"/usr/lib/systemd/system/{unit}": "[Unit]\n"})
-        put_all(tmp_path, {f"/etc/systemd/system/multi-user.target.wants/{unit}": "[Unit]\n"})
+        for folder in ("/usr/lib/systemd/system", "/etc/systemd/system/multi-user.target.wants"):
+            put_all(tmp_path, {f"{folder}/{unit}": "[Unit]\n"})
         if running:
             put_all(tmp_path, {f"/sys/fs/cgroup/system.slice/{unit}/cgroup.procs": "12\n"})
         if mask:
-            link = tmp_path / mask[1:] / "systemd/system" / unit
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to("/dev/null")
+            unit_file = tmp_path / mask[1:] / "systemd/system" / unit
+            unit_file.parent.mkdir(parents=True, exist_ok=True)
+            unit_file.symlink_to("/dev/null")
     host = Host(str(tmp_path), str(tmp_path))
     have = imex.read(host, domain, ask=False)
     (service,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
@@ -92,44 +86,39 @@ def test_a_masked_service_is_never_started(
 
 
 def test_reads_of_a_tree(tmp_path: Path) -> None:
+    answer = {"status": "UP", "nodes": {"0": {"host": "10.0.0.1", "status": "READY", "version": "580.95.05"}}}
+    tool(tmp_path, "usr/bin/nvidia-imex-ctl", f"echo '{json.dumps(answer)}'")
+    channel = "/dev/nvidia-caps-imex-channels/channel0"
     files = {
         "/proc/devices": "Character devices:\n  1 mem\n234 nvidia-caps-imex-channels\n",
-        "/dev/nvidia-caps-imex-channels/channel0": "",
+        channel: "",
         "/proc/driver/nvidia/params": "CreateImexChannel0: 1\n",
         imex.NODES: "# rack 1\n10.0.0.1\n10.0.0.2 # two\n\n10.0.0.3\n",
         f"/usr/lib/systemd/system/{imex.UNIT}": "[Unit]\n",
         f"/etc/systemd/system/multi-user.target.wants/{imex.UNIT}": "[Unit]\n",
         f"/sys/fs/cgroup/system.slice/{imex.UNIT}/cgroup.procs": "12\n",
-        "/usr/bin/nvidia-imex-ctl": "#!/bin/sh\necho '"
-        + json.dumps({"status": "UP", "nodes": {"0": {"host": "10.0.0.1", "status": "READY", "version": "580.95.05"}}})
-        + "'\n",
     }
     put_all(tmp_path, files)
-    (tmp_path / "usr/bin/nvidia-imex-ctl").chmod(0o755)
     host = Host(str(tmp_path), str(tmp_path))
-    have = imex.read(host, RACK)
-    assert (have.installed, have.active, have.enabled, have.nodes) == (True, True, True, NODES)
-    assert have.domain == Domain("UP", (("10.0.0.1", "READY", "580.95.05"),))
-    assert (have.channel, have.off, have.problems) == ("", False, {})
+    have, active = imex.read(host, RACK), "active (running)"
+    assert have == ImexState(True, True, True, active, NODES, Domain("UP", (("10.0.0.1", "READY", "580.95.05"),)))
     assert imex.read(host, RACK, ask=False).domain is None
-    assert imex.read(host, JOB) == ImexState(True, True, True, "active (running)")
+    assert imex.read(host, JOB) == ImexState(True, True, True, active)
     put_all(tmp_path, {imex.NODES: "node01\n", "/proc/driver/nvidia/params": "CreateImexChannel0: 0\n"})
-    (tmp_path / "dev/nvidia-caps-imex-channels/channel0").unlink()
+    (tmp_path / channel[1:]).unlink()
     have = imex.read(host, RACK)
     assert "line 1 is 'node01', expected one address" in str(have.problems["nodes"])
-    assert (have.channel, have.off) == ("there is no /dev/nvidia-caps-imex-channels/channel0", True)
+    assert (have.channel, have.off) == (f"there is no {channel}", True)
     put_all(tmp_path, {"/proc/devices": "Character devices:\n"})
     assert imex.read(host, JOB).channel == "the driver has no nvidia-caps-imex-channels"
 
 
+LEAF = st.none() | st.integers() | st.text(max_size=9)
+KEY = st.sampled_from(["status", "nodes", "0", "host", "version"])
+
+
 @settings(max_examples=50, deadline=None)
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(max_size=9),
-        lambda inner: st.dictionaries(st.sampled_from(["status", "nodes", "0", "host", "version"]), inner, max_size=4),
-        max_leaves=12,
-    )
-)
+@given(st.recursive(LEAF, lambda inner: st.dictionaries(KEY, inner, max_size=4), max_leaves=12))
 def test_any_json_is_a_domain_or_an_error(said: Any) -> None:
     try:
         found = imex.parse_domain(json.dumps(said))
@@ -159,8 +148,7 @@ def test_a_node_says_of_which_domain_it_is_or_why_it_cannot(tmp_path: Path, scri
 @pytest.mark.parametrize(("said", "asked", "state"), readings.cases("page_size"))
 def test_page_size(tmp_path: Path, said: str | None, asked: int | None, state: str | None) -> None:
     if said is not None:
-        put_all(tmp_path, {"/usr/bin/getconf": f"#!/bin/sh\necho {said}\n"})
-        (tmp_path / "usr/bin/getconf").chmod(0o755)
+        tool(tmp_path, "usr/bin/getconf", f"echo {said}")
     found = page_size.judge(Host(str(tmp_path), str(tmp_path)), asked)
     assert [one.state for one in found] == ([state] if state else [])
 

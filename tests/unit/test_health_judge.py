@@ -41,6 +41,10 @@ def gpus(changes: Mapping[int, smi_answers.Changes] | None = None, driver: str =
     return {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml(GPUS, changes, driver))}
 
 
+def speeds(odd: dict[tuple[int, int], str] | None = None) -> nvlink.Speeds:
+    return nvlink.parse_status(smi_answers.status(len(GPUS), odd=odd))
+
+
 def healthy(**more: Any) -> NodeState:
     assert NODE.driver is not None
     have = NodeState(
@@ -48,7 +52,7 @@ def healthy(**more: Any) -> NodeState:
         boot_id="boot-1",
         driver_loaded=DRIVER,
         gpus=gpus(),
-        speeds=nvlink.parse_status(smi_answers.status(len(GPUS))),
+        speeds=speeds(),
         errors=nvlink.parse_errors(smi_answers.errors(len(GPUS))),
         log=kernel_log.Log(uptime=200_000.0),
         aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in GPUS},
@@ -90,9 +94,6 @@ def test_a_healthy_machine_has_only_good_findings() -> None:
     assert bad(first) == bad(after(first)) == []
     assert len(judge.plan(first, NODE, Wanted(PROFILE)).findings) > 100
     assert (len(judge.notes(first)), judge.notes(after(first))) == (1, [])
-
-
-EVENTS = "clocks_event_reasons/clocks_event_reason_"
 
 
 @pytest.mark.parametrize(("change", "check", "state"), readings.cases("health_gpu_odd"))
@@ -143,24 +144,19 @@ def test_what_a_gpu_cannot_have_is_unsupported_and_harms_no_node(layout: str, ch
 
 
 def test_advice_for_several_gpus_names_none_of_them() -> None:
-    change: dict[str, str | None] = {
-        "gpu_power_readings/current_power_limit": "500.00 W",
-        "applications_clocks/graphics_clock": "1200 MHz",
+    change: dict[str, str | None] = {CAP: "500.00 W", "applications_clocks/graphics_clock": "1200 MHz"}
+    change |= {
         "mig_mode/current_mig": "Enabled",
         "ecc_mode/current_ecc": "Disabled",
-        "remapped_rows/remapped_row_pending": "Yes",
-        "ecc_errors/tpc_repair_pending": "Yes",
         "gpu_recovery_action": "Drain P2P",
     }
-    slow = nvlink.parse_status(smi_answers.status(8, odd=dict.fromkeys(((n, 3) for n in range(8)), "20.000 GB/s")))
+    change |= dict.fromkeys(("remapped_rows/remapped_row_pending", "ecc_errors/tpc_repair_pending"), "Yes")
+    slow = speeds({(number, 3): "20.000 GB/s" for number in range(8)})
     have = healthy(speeds=slow, gpus=gpus(dict.fromkeys(range(8), change)))
     found = bad(have)
     assert len({f.check for f in found}) == 8
     assert len({(f.check, f.fix) for f in found}) == 8
     assert not [f.fix for f in found if f.identity in f.fix]
-
-
-# -- what else is found of a node ------------------------------------------------------------------------------------
 
 
 def lacking(lost: int, **more: Any) -> NodeState:
@@ -198,9 +194,7 @@ def retired(single: str, double: str, before: int) -> NodeState:
     kinds = {"multiple_single_bit_retirement": single, "double_bit_retirement": double}
     counts = {f"retired_pages/{kind}/retired_count": count for kind, count in kinds.items()}
     have = healthy(gpus=gpus({2: {**changes, **counts}}, driver))
-    now = judge.counters(have).gpus
-    uuid = smi_answers.UUID % 2
-    return after(have, gpus={**now, uuid: {**now[uuid], "retired pages": before}})
+    return grown(have, "retired pages", int(single) + int(double) - before, gpu=2)
 
 
 def since(have: NodeState, seconds: float) -> NodeState:
@@ -227,8 +221,7 @@ RESET: smi_answers.Changes = {"gpu_recovery_action": "Reset"}
 # Of a driver that says nothing of recovery, no Xid is over.
 OLD: smi_answers.Changes = {
     "gpu_recovery_action": None,
-    "gpu_reset_status/reset_required": "No",
-    "gpu_reset_status/drain_and_reset_recommended": "No",
+    **{f"gpu_reset_status/{name}": "No" for name in ("reset_required", "drain_and_reset_recommended")},
 }
 MEMORY: smi_answers.Changes = {
     "gpu_recovery_action": "Drain and Reset",
@@ -239,6 +232,7 @@ REBOOT: smi_answers.Changes = {"gpu_recovery_action": "Reboot"}
 ASKED = {0: REBOOT, 1: REBOOT, 3: {**REBOOT, "remapped_rows/remapped_row_pending": "Yes"}, 4: RESET}
 NESTED = {key: text for key, text in smi_answers.LAYOUTS["GB200, 610"][1].items() if key.startswith("gpu_power")}
 CAP = "gpu_power_readings/current_power_limit"
+CEILING = "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit"
 CHANGED = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
 CHANGED_BACK = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
 BRAKE = "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_power_brake"
@@ -265,16 +259,12 @@ def ended(name: str, changes: Mapping[int, smi_answers.Changes] | None = None) -
     return healthy(events=(said(number), *others), gpus=gpus(changes))
 
 
-def reported(
-    number: int, changes: Mapping[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580
-) -> NodeState:
+def reported(number: int, changes: dict[int, smi_answers.Changes] | None = None, driver: str = DRIVER_580) -> NodeState:
     return healthy(events=(said(number),), gpus=gpus(changes, driver))
 
 
 SITUATIONS: dict[str, Callable[[], NodeState]] = {
-    "ceiling of power, driver 610": lambda: healthy(
-        gpus=gpus({3: {**NESTED, "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit": "700.00 W"}})
-    ),
+    "ceiling of power, driver 610": lambda: odd(3, **{**NESTED, CEILING: "700.00 W"}),
     "retired pages": lambda: retired("2", "1", 3),
     "60 retired pages": lambda: retired("59", "1", 60),
     "15 retired pages": lambda: retired("12", "3", 15),
@@ -319,9 +309,7 @@ SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "PCIe errors that were corrected": lambda: aer("correctable", 46080),
     "too many of them": lambda: aer("correctable", 46081),
     # -- NVLink, Fabric Manager, the rest; of a link that is down the platform tells
-    "slow link": lambda: healthy(
-        speeds=nvlink.parse_status(smi_answers.status(8, odd={(1, 3): "20.000 GB/s", (2, 3): "<inactive>"}))
-    ),
+    "slow link": lambda: healthy(speeds=speeds({(1, 3): "20.000 GB/s", (2, 3): "<inactive>"})),
     "boards without NVLink": lambda: healthy(speeds={}, errors={}),
     "boards that are not asked for it": lambda: healthy(speeds=None, errors=None, fabric_manager=None),
     "no Fabric Manager": lambda: program(installed=False),

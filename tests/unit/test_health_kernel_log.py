@@ -18,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_ru
     match_line,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
 from tests import readings, smi_answers
@@ -32,20 +31,17 @@ NVLINK = f"NVRM: Xid (PCI:{GPU[:-2]}): "
 
 def node() -> Topology:
     """GPU 2 and rail 2 below one bridge, and a NIC of the storage network."""
-
-    def below(device: PciDevice) -> PciDevice:
-        return replace(device, ancestors=("pci0000:2e", BRIDGE))
-
-    made = machine()
-    gpus = [replace(gpu, device=below(gpu.device)) if gpu.device and gpu.pci == GPU else gpu for gpu in made.gpus]
-    nics = [replace(nic, device=below(nic.device)) if nic.pci == NIC else nic for nic in made.nics]
-    first = made.nics[0]
-    netdev = replace(first.netdevs[0], name="eno9", pci=OTHER)
+    below = ("pci0000:2e", BRIDGE)
+    made = Edit.nic(machine(), 2, device_ancestors=below)
+    device, first = made.gpus[2].device, made.nics[0]
+    assert device is not None
     assert first.rdma is not None
-    storage = replace(first, pci=OTHER, role="storage", rdma=replace(first.rdma, name="mlx5_9"), netdevs=(netdev,))
-    storage = replace(storage, device=replace(first.device, address=OTHER))
-    paths = {**made.paths, **{(gpu.pci, OTHER): "SYS" for gpu in gpus}}
-    return replace(made, gpus=tuple(gpus), nics=(*nics, storage), paths=paths)
+    netdevs = (replace(first.netdevs[0], name="eno9", pci=OTHER),)
+    rdma, own = replace(first.rdma, name="mlx5_9"), replace(first.device, address=OTHER)
+    storage = replace(first, pci=OTHER, role="storage", rdma=rdma, netdevs=netdevs, device=own)
+    made = Edit.gpu(made, 2, device=replace(device, ancestors=below))
+    paths = {**made.paths, **{(gpu.pci, OTHER): "SYS" for gpu in made.gpus}}
+    return replace(made, nics=(*made.nics, storage), paths=paths)
 
 
 NODE, PROFILE = node(), built_in("hgx-h100", "infiniband")
@@ -119,11 +115,7 @@ def test_a_storm_hides_no_other_device_and_what_is_left_out_is_told() -> None:
     storm = "\n".join(f"{NVLINK}31, pid={n}, name=python3, MMU Fault" for n in range(3000))
     (finding,) = judged(f"{other}\n{storm}")
     assert (finding.check, finding.identity) == ("node_health.xid", "0000:60:00.0")
-    assert [(event.number, event.count) for event in have(f"{other}\n{storm}").events] == [
-        (74, 1),
-        (31, 1),
-        (31, 2999),
-    ]
+    assert [(event.number, event.count) for event in have(f"{other}\n{storm}").events] == [(74, 1), (31, 1), (31, 2999)]
     many = "\n".join(f"nfs: server nas{n} not responding, still trying" for n in range(500))
     log = read(many)
     assert (len(log.series), log.dropped) == (400, 100)
@@ -131,19 +123,12 @@ def test_a_storm_hides_no_other_device_and_what_is_left_out_is_told() -> None:
     assert states["node_health.kernel_log"] == "unknown"
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "[  9000.500000] ", "[  9000.500000][ T1234] ", "<3>[ 9000.500000] ", "kern  :err   : [ 9000.500000] ",
-        "[Fri Jan 15 10:30:00 2027] ", "2027-01-15T10:30:00,500000+00:00 ", "2027-01-15T11:30:00+0100 node07 kernel: ",
-        "2027-01-15T10:30:00Z node07 kernel: ",
-    ],
-)  # fmt: skip
-def test_every_form_of_a_time_is_read(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [text for text, *_heading in corpus("times")])
+def test_every_form_of_a_time_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     booted = 1_800_009_000.0 - 9000.0
-    log, first = kernel_log.parse(f"{head}NVRM: Xid (PCI:0000:9b:00): 79, x\n", WORDS, match_line, 0.0, booted)
+    log, first = kernel_log.parse(f"{text}\n", WORDS, match_line, 0.0, booted)
     assert [round(one.first.at or 0.0) for one in log.series] == [9000]
     assert first is not None
 

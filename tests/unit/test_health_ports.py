@@ -17,7 +17,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge,
     judge_ports,
-    node,
     port_counters,
     port_limits,
     record,
@@ -32,10 +31,10 @@ from hypothesis import strategies as st
 from tests import goldens, readings
 from tests.trees import line, tool
 from tests.unit import finding_rows
-from tests.unit.conftest import built_in, machine
+from tests.unit.conftest import machine
 
 NOW, NIGHT = 1_800_000_000.0, 86400.0
-INFINIBAND, ETHERNET, PROFILE = machine("InfiniBand"), machine("Ethernet"), built_in("hgx-h100", "infiniband")
+INFINIBAND, ETHERNET = machine("InfiniBand"), machine("Ethernet")
 DRIVER = {"mlx5_core": "1 0xff"}
 SILENT = dict.fromkeys((*port_counters.ERRORS, *port_counters.QUEUE_PAIRS, *port_counters.CONGESTION), 0)
 ETHTOOL = dict.fromkeys((*port_counters.PHYSICAL, "rx_prio_discards", "rx_prio_buf_discard", "rx_prio_cong_discard"), 0)
@@ -76,9 +75,6 @@ def names(found: list[Finding]) -> list[str]:
     return [one.check.removeprefix("node_health.port_") for one in found]
 
 
-# -- from night to night -----------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Nic:
     """A port with all that may happen to it. It knows what has really happened since it could last be compared.
@@ -89,11 +85,8 @@ class Nic:
     layer: str
     tool: bool
     counts: Counter[str] = field(default_factory=Counter)
-    boot: int = 1
-    driver: int = 1
-    device: int = 1
-    card: int = 1
-    name: int = 0
+    # How often each of these has come anew: boot, driver, device, card, name.
+    ids: Counter[str] = field(default_factory=Counter)
     up: bool = True
     flaps: int = 0
     timeouts: int = 0
@@ -118,17 +111,21 @@ class Nic:
         self.count(port_counters.CARRIER, 2)
         self.flaps += 1
 
-    def anew(self) -> None:
+    def anew(self, *more: str) -> None:
         """Its device comes anew, and counts from 0."""
         self.counts.clear()
-        self.device += 1
+        self.ids.update(("device", *more))
         self.comparable = False
 
     def night(self, rng: random.Random) -> None:
         for name in port_counters.DATA:
             self.count(name, rng.randrange(1, 10**11))
         for _ in range(rng.choice((1, 1, 1, 2))):
-            getattr(self, "_" + rng.choice(EVENTS))(rng)
+            event = rng.choice(EVENTS)
+            if event in ANEW:
+                self.anew(*ANEW[event])
+            else:
+                getattr(self, "_" + event)(rng)
 
     def _nothing(self, rng: random.Random) -> None:
         self.count("out_of_sequence", rng.randrange(10**9))
@@ -147,7 +144,7 @@ class Nic:
         """As after years: what comes next goes over the end."""
         self.counts["local_ack_timeout_err"] = (1 << 32) - rng.randrange(1, 3000)
         self.comparable = False
-        self.boot += 1
+        self.ids["boot"] += 1
 
     def _many_downs(self, rng: random.Random) -> None:
         self._up(rng)
@@ -165,24 +162,7 @@ class Nic:
             self.flaps, self.fell = 0, False
 
     def _rename(self, rng: random.Random) -> None:
-        self.name += 1
-
-    def _reload(self, rng: random.Random) -> None:
-        self.driver += 1
-        self.anew()
-
-    def _reset(self, rng: random.Random) -> None:
-        """Of the card alone, as by mstfwreset."""
-        self.anew()
-
-    def _exchange(self, rng: random.Random) -> None:
-        self.card += 1
-        self.anew()
-
-    def _reboot(self, rng: random.Random) -> None:
-        self.boot += 1
-        self.driver += 1
-        self.anew()
+        self.ids["name"] += 1
 
     def _down(self, rng: random.Random) -> None:
         """It is out when the question comes; that is platform's to say."""
@@ -204,17 +184,15 @@ class Nic:
         shown |= {port_counters.CARRIER} if self.layer == "Ethernet" else set()
         now = port(
             self.layer,
-            device=f"mlx5_{self.name}",
-            netdev=f"eth{self.name}",
-            label=f"0000:1b:00.0 mlx5_{self.name} eth{self.name}",
-            guid=f"9c63:c003:00aa:bb{self.card:02x}",
-            loaded=str(self.device),
+            device=f"mlx5_{self.ids['name']}",
+            guid=f"9c63:c003:00aa:bb{self.ids['card']:02x}",
+            loaded=str(self.ids["device"]),
             up=self.up,
             at=at,
             values={name: self.counts[name] for name in shown},
         )
-        boot = f"boot-{self.boot}"
-        driver = {"mlx5_core": f"1 {self.driver}"}
+        boot = f"boot-{self.ids['boot']}"
+        driver = {"mlx5_core": f"1 {self.ids['driver']}"}
         before = record.baseline(kept, at, boot)
         return NodeState(now=at, boot_id=boot, driver_loaded=driver, ports=(now,), kept=kept, before=before)
 
@@ -229,6 +207,8 @@ EVENTS = (
     *("nothing", "nothing", "flaps", "flaps", "timeouts", "timeouts", "near_the_end", "many_downs", "clear", "clear"),
     *("rename", "reload", "reset", "exchange", "reboot", "down", "up", "up"),
 )
+# What comes anew with the device; reset is of the card alone, as by mstfwreset.
+ANEW = {"reload": ("driver",), "reset": (), "exchange": ("card",), "reboot": ("boot", "driver")}
 
 
 @pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
@@ -274,7 +254,6 @@ def test_no_flap_of_500_histories_is_missed_and_none_is_made_up(layer: str) -> N
 
 def test_whoever_asks_again_is_told_the_same() -> None:
     """In the same night; and a device that comes anew is compared from then on, and not from the next night."""
-    rng = random.Random(1)
     nic = Nic("Ethernet", tool=True)
     kept = record.update_records(None, judge.counters(nic.question(NOW, None)))
     nic.flap()
@@ -282,7 +261,7 @@ def test_whoever_asks_again_is_told_the_same() -> None:
     kept = record.update_records(kept, judge.counters(first))
     again = nic.question(NOW + NIGHT + 3600, kept)
     assert names(bad(first)) == names(bad(again)) == ["link_downed"]
-    nic._reset(rng)
+    nic.anew()
     have = nic.question(NOW + NIGHT + 7200, kept)
     assert bad(have) == []
     assert "were reset" in "".join(judge_ports.notes(have))
@@ -291,13 +270,7 @@ def test_whoever_asks_again_is_told_the_same() -> None:
     assert names(bad(nic.question(NOW + 2 * NIGHT + 7200, kept))) == ["link_downed"]
 
 
-# -- what it means -----------------------------------------------------------------------------------------------------
-
-HOURS = 1 / 24
-MEANT = readings.cases("health_ports")
-
-
-@pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), MEANT)
+@pytest.mark.parametrize(("link", "nights", "grown", "check", "severity"), readings.cases("health_ports"))
 def test_what_a_night_brought(
     link: str, nights: float, grown: Mapping[str, int], check: str | None, severity: str | None
 ) -> None:
@@ -365,18 +338,10 @@ def test_what_the_control_node_is_told() -> None:
     first = [asdict(one) for one in judge_ports.fleet_counters(replace(have, before=None))]
     assert (first[0]["seconds"], first[0]["grown"]) == (None, {})
     assert result_schema.check("node_health", {**result, "ports": first})
-    for name, value in (
-        ("pci", "x; reboot"),
-        ("grown", {"a b": 1}),
-        ("grown", {"x": -1}),
-        ("rail", "1"),
-        ("speed", "é"),
-    ):
+    odd: dict[str, Any] = {"pci": "x; reboot", "grown": {"a b": 1}, "rail": "1", "speed": "é"}
+    for name, value in (*odd.items(), ("grown", {"x": -1})):
         with pytest.raises(codec.Invalid):
             result_schema.check("node_health", {**result, "ports": [{**told, name: value}]})
-
-
-# -- what is compared --------------------------------------------------------------------------------------------------
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), st.lists))
@@ -411,8 +376,6 @@ def test_what_is_not_the_same_is_not_compared() -> None:
     assert bad(replace(night(port(), link_downed=1), driver_loaded={"mlx5_core": "2 0xff"})) == []
 
 
-# -- what is read ------------------------------------------------------------------------------------------------------
-
 ETHTOOL_STATISTICS = Path(__file__).parent / "readings/health.port_counters.parse_statistics/synthetic-ethernet.txt"
 
 
@@ -440,11 +403,8 @@ def test_a_rail_is_read_by_files_and_one_call_of_a_tool(files: Path) -> None:
     assert [one.rail for one in ports] == list(range(8))
     assert (files / "calls").read_text().splitlines() == [f"-S ib{number}" for number in range(8)]
     first = ports[0]
-    assert (first.key, first.device, first.loaded, first.speed, first.problems) == (
-        *("0000:11:00.0/1", "mlx5_3", "10", "NDR"),
-        (),
-    )
-    assert (first.values["symbol_error"], first.values["carrier_changes"]) == (4, 2)
+    assert (first.key, first.device, first.loaded, first.speed) == ("0000:11:00.0/1", "mlx5_3", "10", "NDR")
+    assert (first.problems, first.values["symbol_error"], first.values["carrier_changes"]) == ((), 4, 2)
     # Of what ethtool prints a few of hundreds are taken.
     assert readings.expected(ETHTOOL_STATISTICS).items() <= first.values.items()
     assert first.values["np_cnp_sent"] == (1 << 64) - 1
@@ -465,9 +425,8 @@ def test_what_is_missing_is_unknown(files: Path, tmp_path: Path) -> None:
     (files / "usr/sbin/ethtool").unlink()
     assert {one.problems for one in read(files)} == {()}
     found = bad(NodeState(now=NOW, ports=read(files, ETHERNET)))
-    assert [(one.check, one.state, one.severity) for one in found] == [
-        ("node_health.port_counters", "unknown", "minor")
-    ] * 8
+    rows = [(one.check, one.state, one.severity) for one in found]
+    assert rows == [("node_health.port_counters", "unknown", "minor")] * 8
     assert read(tmp_path / "none")[0].problems == (
         Problem("/sys/class/infiniband/mlx5_3/ports/1/counters", "shows no counter"),
     )
@@ -479,15 +438,3 @@ def test_a_file_that_makes_no_sense_is_unknown(files: Path, text: str) -> None:
     ports = read(files)
     assert [len(one.problems) for one in ports] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert names(bad(NodeState(now=NOW, ports=ports))) == ["counters"]
-
-
-def test_the_node_is_asked_for_its_rails_and_keeps_them(files: Path) -> None:
-    line(files / "proc/sys/kernel/random/boot_id", "boot-1")
-    host = Host(str(files), str(files))
-    have = node.read(host, INFINIBAND, PROFILE, clock=lambda: NOW)
-    kept = record.parse(record.render(record.update_records(None, judge.counters(have)))).last
-    assert sorted(kept.ports) == sorted(one.key for one in have.ports)
-    assert kept.ports["0000:11:00.0/1"]["values"] == have.ports[0].values
-    # What the fabric of NVLinks has for itself is not asked.
-    none = replace(PROFILE, rails=PROFILE.rails[:2])
-    assert len(node.read(host, INFINIBAND, none, clock=lambda: NOW).ports) == 2

@@ -14,7 +14,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     fabric_manager,
     hwmon,
     kernel_log,
-    nvlink,
     smi,
     xid,
 )
@@ -28,36 +27,6 @@ from tests.trees import line, lines, put, tool
 PCI = "0000:9b:00.0"
 
 
-# -- nvidia-smi ------------------------------------------------------------------------------------------------------
-
-
-def test_values_by_their_old_names() -> None:
-    change: dict[str, str | None] = {f"clocks_event_reasons/clocks_event_reason_{name}": None for name in smi.SLOWED}
-    change["clocks_throttle_reasons/clocks_throttle_reason_hw_slowdown"] = "Active"
-    change["gpu_power_readings/current_power_limit"] = change["gpu_power_readings/default_power_limit"] = None
-    change["power_readings/power_limit"] = change["power_readings/default_power_limit"] = "400.00 W"
-    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
-    assert (gpu.reasons, gpu.power_limit, gpu.power_default) == (frozenset({"hw_slowdown"}), 400.0, 400.0)
-
-
-def test_absent_is_not_zero_and_a_gpu_that_does_not_answer_is_neither() -> None:
-    change: dict[str, str | None] = {
-        "pci/replay_counter": None,
-        "remapped_rows/remapped_row_unc": "N/A",
-        "remapped_rows/remapped_row_pending": "[Unknown Error]",
-        "gpu_recovery_action": "GPU is lost",
-        "ecc_errors/volatile/dram_correctable": "18446744073709551615",
-    }
-    (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
-    assert (gpu.replays, gpu.rows, gpu.recovery, "row_pending" in gpu.flags) == (None, None, None, False)
-    assert set(gpu.lost) == {
-        "gpu_recovery_action: GPU is lost",
-        "remapped_rows/remapped_row_pending: [Unknown Error]",
-        # All-ones of 64 bits are no count of errors.
-        "ecc_errors/volatile/dram_correctable: 18446744073709551615",
-    }
-
-
 def test_more_gpus_than_any_node_has_are_refused() -> None:
     with pytest.raises(ParseError, match="lists 65 GPUs"):
         smi.parse(smi_answers.xml([f"0000:{n:02x}:00.0" for n in range(65)]))
@@ -68,17 +37,6 @@ def test_no_value_of_a_gpu_breaks_the_reader(change: dict[str, Any]) -> None:
     (gpu,) = smi.parse(smi_answers.xml([PCI], {0: change}))
     assert gpu.pci == PCI
 
-
-# -- NVLink ----------------------------------------------------------------------------------------------------------
-
-
-def test_errors_of_a_link() -> None:
-    four = nvlink.parse_errors(smi_answers.errors(2, odd={(1, 17, "Recovery Errors"): 505}))
-    assert four[smi_answers.UUID % 1][17] == {"replays": 0, "recoveries": 505, "CRC errors": 0}
-    assert [len(links) for links in four.values()] == [18, 18]
-
-
-# -- the kernel's log ------------------------------------------------------------------------------------------------
 
 LOG = """\
 [    0.000000] Linux version 6.8.0-60-generic
@@ -95,11 +53,8 @@ def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = Non
     line(root / "proc/uptime", f"{uptime:.2f} 1.00")
     if journal is not None:
         put(root, "var/log/journal", journal)
-        tool(
-            root,
-            "usr/bin/journalctl",
-            f'case "$*" in *grep*) grep Xid {root}/var/log/journal;; *) head -n 1 {root}/var/log/journal;; esac',
-        )
+        file = f"{root}/var/log/journal"
+        tool(root, "usr/bin/journalctl", f'case "$*" in *grep*) grep Xid {file};; *) head -n 1 {file};; esac')
     return Host(str(root), str(root))
 
 
@@ -117,9 +72,7 @@ def test_xids_of_the_ring(tmp_path: Path) -> None:
 
 def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
     late = LOG.replace("[    0.000000] Linux version 6.8.0-60-generic\n", "").replace("[   12.5", "[ 6000.5")
-    journal = (
-        "[    0.000000] node kernel: Linux version\n[  100.000000] node kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
-    )
+    journal = "[    0.000000] n kernel: Linux version\n[  100.000000] n kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
     log = kernel_log.read(node(tmp_path / "a", late, journal=journal), WORDS, match_line, since=0.0, now=7300.0)
     assert (log.complete, [event.number for event in events(log)]) == (True, [79])
     # It need not go back further than what is asked for.
@@ -140,19 +93,12 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     assert [(event.number, event.age) for event in events(log)] == [(79, None)]
 
 
-def echo(number: int, pci: str, age: float) -> xid.Event:
-    return xid.Event(pci, number, "", age)
-
-
 def test_what_follows_from_another_gpu() -> None:
-    origin, echoed = echo(149, "0000:01:00.0", 100.0), echo(145, "0000:02:00.0", 99.0)
-    assert [(one.pci, one.because) for one in xid.troubles((origin, echoed))] == [
-        ("0000:01:00.0", None),
-        ("0000:02:00.0", "0000:01:00.0"),
-    ]
-    # Hours apart they are two faults.
-    alone = xid.troubles((echo(149, "0000:01:00.0", 9000.0), echoed))
-    assert [one.because for one in alone] == [None, None]
+    """Hours apart they are two faults."""
+    first, second = "0000:01:00.0", "0000:02:00.0"
+    for age, cause in ((100.0, first), (9000.0, None)):
+        troubles = xid.troubles((xid.Event(first, 149, "", age), xid.Event(second, 145, "", 99.0)))
+        assert [(trouble.pci, trouble.because) for trouble in troubles] == [(first, None), (second, cause)]
 
 
 def test_the_table_names_actions_that_there_are() -> None:
@@ -160,9 +106,6 @@ def test_the_table_names_actions_that_there_are() -> None:
     assert all(number in xid.TABLE for number in xid.FOLLOWS)
     # One that follows from each of two, which follow from each other, would have no root.
     assert not [n for n, after in xid.FOLLOWS.items() for m in after if n in xid.FOLLOWS.get(m, ())]
-
-
-# -- files and units -------------------------------------------------------------------------------------------------
 
 
 def test_aer_of_functions_that_count(tmp_path: Path) -> None:

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import asdict
 from ipaddress import ip_address
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import (
-    host_audit,
-)
+from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
 from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_result
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     due_roles,
@@ -61,10 +57,7 @@ JUNK: tuple[Any, ...] = (
     *("-f", "--help", "node02", "127.0.0.1", "10.19.0.1\n", "\ud800", "x" * 70000, "$(reboot)", "'; reboot #", "a b"),
 )
 EVERY = settings(
-    max_examples=5 * settings().max_examples,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
+    max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None
 )
 
 
@@ -112,6 +105,8 @@ def judged(of_bad: dict[str, Any]) -> verdict.HostVerdict:
     return bad
 
 
+CASES = Path(__file__).parent / "cases"
+PERFTEST, MEASURED = (json.loads((CASES / f"answer_of_{name}.json").read_text()) for name in ("perftest", "nccl_perf"))
 STEPS = [{"role": "platform", "module": "topology_info"}, {"role": "iommu", "module": "iommu"}]
 
 
@@ -222,20 +217,6 @@ def test_who_tests_with_whom(said: Any) -> None:
 
 OPTIONS = perftest.Options(5)
 SESSION = perftest.Session("client", 3, NIC, "mlx5_9", "node02", "10.19.0.2", 400.0, gpu="0000:19:00.0")
-PERFTEST = {
-    **PLAN,
-    "passed": ["perftest.bandwidth[live]@rail 3 to node02"],
-    "sessions": [
-        {
-            "session": asdict(SESSION),
-            "results": [asdict(perftest.Result("bw", "ib_write_bw", 390.0)), asdict(perftest.Result("lat", "x", 2.0))],
-            "moved": {"rx_prio3_pause": 4},
-            "meaning": ["paused"],
-        }
-    ],
-    "finished_at": 1.7e9,
-    "simulated": False,
-}
 
 
 def valid(module: str, said: Any) -> Result:
@@ -256,34 +237,6 @@ def test_what_is_joined_of_one_host(said: Any, pinged: Any, role: Any) -> None:
 
 
 RUN = nccl_benchmark.Run("all_reduce", 8, 1 << 20, 1 << 33, True, 440.0, "bars.yml", 450.0, "NVLS").to_dict()
-ROW = perf_output.Row(1 << 33, "float", "sum", None, perf_output.Placement(1.0, 2.0, 445.0, 0.0), None)
-MEASURED = {
-    **PLAN,
-    "passed": ["nccl_perf.busbw[live]@all_reduce 8 ranks 8G"],
-    "measured": json.loads(json.dumps(asdict(perf_output.Result("all_reduce", "2.17", rows=(ROW,))))),
-    "busbw": 445.0,
-    "finished_at": 1.7e9,
-    "simulated": False,
-    "repeats": [{"rc": 0, "busbw": 445.0, "finished": 1.7e9, "ending": ""}],
-    "statistics": [asdict(perf_result.Statistics(1 << 33, 2e4, 400.0, 445.0, 445.0, 2e4, None, None, 1))],
-    "transport": {
-        "networks": ["IB"],
-        "nodes": 2,
-        "expected": 16,
-        "proven": True,
-        "missing": [],
-        "gdr": True,
-        "hosts": {"node01": {"ranks": 8, "devices": ["mlx5_0"], "without_gdr": [], "found": ["mlx5_0"]}},
-    },
-    "rails": {"node01": {"mlx5_0": {"sent": 1 << 33, "received": 1 << 33}}},
-    "ranks": {"node01": 8},
-    "nccl_version": "2.28.9",
-    "stored": True,
-    "due": "1.1 days old",
-    "changed_since": ["nccl.conf"],
-    "run_directory": "",
-    "record": "",
-}
 
 
 @given(broken(MEASURED), broken(PLATFORM), broken(RUN))
@@ -309,12 +262,7 @@ BEFORE: dict[str, Any] = {
     "nccl_benchmark_result": {**ANSWER, "runs": [OWN_RUN]},
     "node_lock_result": {**ANSWER, "held": True, "holder": None},
 }
-SAYS: dict[str, Any] = {
-    "member": FACTS,
-    "record": {**ANSWER, "due": "x"},
-    "rails": rails_of(1),
-    "node_health": ANSWER,
-}
+SAYS: dict[str, Any] = {"member": FACTS, "record": {**ANSWER, "due": "x"}, "rails": rails_of(1), "node_health": ANSWER}
 
 
 def campaign(cluster: Cluster, before: Any, says: Any, measured: Any) -> Play:

@@ -20,13 +20,8 @@ class _Server(socketserver.ThreadingTCPServer):
     """Answer every request with the same pieces, each after a pause."""
 
     daemon_threads = True
-    allow_reuse_address = True
+    received = b""
     pieces: Callable[[], Iterator[bytes]]
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.received = b""
-        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
 
 class _Handler(socketserver.BaseRequestHandler):
@@ -42,7 +37,8 @@ class _Handler(socketserver.BaseRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[_Server]:
-    with _Server() as server:
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield server
         server.shutdown()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ class Case(NamedTuple):
 
 
 EVEN, WAITS = [500] * 40, [500] * 30 + [20_500] * 10
+STOPPED = {0: EVEN, 1: EVEN[:39]}, command.STOPPED, (), (1,)
 CASES = {
     "even": Case({0: EVEN, 1: EVEN}, command.OK),
     "one is late": Case({0: WAITS, 1: EVEN}, command.SLOW, late=(1,)),
@@ -59,14 +61,12 @@ CASES = {
     "late by one": Case({0: [1500] * 40, 1: EVEN}, command.SLOW, late=(1,)),
     "less than half is lost": Case({0: [3000] * 40, 1: [1600] * 40}, command.OK),
     "in the middle of a job": Case({0: EVEN, 1: EVEN[:30]}, command.OK, minutes=4),
-    "stopped": Case({0: EVEN, 1: EVEN[:39]}, command.STOPPED, behind=(1,), minutes=5),
+    "stopped": Case(*STOPPED, minutes=5),
     "ended": Case({0: EVEN, 1: EVEN}, command.OK, minutes=60),
     "no record of a rank": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, ranks=3),
     "one rank": Case({0: EVEN}, command.NOT_KNOWN, ranks=1),
     "no collective in common": Case({0: EVEN * 30, 1: EVEN}, command.NOT_KNOWN),
-    "stopped, and a clock is wrong": Case(
-        {0: EVEN, 1: EVEN[:39]}, command.STOPPED, behind=(1,), minutes=5, future=(0,)
-    ),
+    "stopped, and a clock is wrong": Case(*STOPPED, minutes=5, future=(0,)),
     "a wrong clock": Case({0: EVEN, 1: EVEN}, command.NOT_KNOWN, minutes=60, future=(0,)),
     "more than the window": Case({0: WAITS + EVEN * 20, 1: EVEN * 21}, command.OK),
 }
@@ -91,47 +91,27 @@ def test_the_rank_that_the_others_wait_for(case: Case) -> None:
 
 def test_a_process_is_named_once_and_figures_are_medians() -> None:
     collector = inspector.Collector()
-    for communicator in ("0xa", "0xb"):
-        for rank, durations in ((0, WAITS), (1, EVEN)):
-            for number, duration in enumerate(durations):
-                collector.add_line(line(rank, number, duration, communicator=communicator))
+    for communicator, (rank, durations) in product(("0xa", "0xb"), ((0, WAITS), (1, EVEN))):
+        for number, duration in enumerate(durations):
+            collector.add_line(line(rank, number, duration, communicator=communicator))
     collector.add_line(line(0, 41, 1000, size=1 << 30))
     found = inspector.judge(collector, NOW)
     assert [(late.process, late.waits, round(late.lost, 2)) for late in found.late] == [(("n1", 101), 10, 0.91)]
-    counts = {(figure.host, str(figure.operation)): figure.records for figure in found.figures}
-    medians = {(figure.host, str(figure.operation)): figure.busbw for figure in found.figures}
-    assert (counts["n0", "AllReduce of 1M"], counts["n0", "AllReduce of 1G"]) == (80, 1)
-    assert medians["n0", "AllReduce of 1M"] == pytest.approx(2.097, rel=0.01)
-    assert medians["n0", "AllReduce of 1G"] == pytest.approx(1074, rel=0.01)
+    figures: dict[Any, Any] = {(one.host, str(one.operation)): (one.records, one.busbw) for one in found.figures}
+    assert figures["n0", "AllReduce of 1M"] == (80, pytest.approx(2.097, rel=0.01))
+    assert figures["n0", "AllReduce of 1G"] == (1, pytest.approx(1074, rel=0.01))
 
 
-@pytest.mark.parametrize(
-    ("text", "refused"),
-    [
-        (json.dumps({"header": {}, "metadata": {}, "dump_stats": {}}), 0),
-        (json.dumps({"header": {}, "metadata": {}, "p2p_perf": {}}), 0),
-        ("", 1),
-        ("[" * 60_000, 1),
-        ("[]", 1),
-        ("{}", 1),
-        (" " * inspector.MOST_LINE + line(0, 1), 1),
-        (line(2, 1), 1),
-        (line(-1, 1), 1),
-        (line(0, 1, coll_exec_time_us=-5), 1),
-        (line(0, 1, coll_exec_time_us=True), 1),
-        (line(0, 1, coll_busbw_gbs=float("nan")), 1),
-        (line(0, 1, coll_busbw_gbs="1"), 1),
-        (line(0, 1, coll="x" * 300), 1),
-        (line(0, 1 << 63), 1),
-        (line(0, 1, ranks=1 << 21), 1),
-        (line(0, 1).replace('"pid"', '"pod"'), 1),
-        (line(0, 1).replace('"header": {', '"header": [{').replace('}, "metadata"', '}], "metadata"'), 1),
-    ],
-)
-def test_lines_that_are_no_collective(text: str, refused: int) -> None:
-    collector = inspector.Collector()
-    collector.add_line(text)
-    assert (collector.records, collector.refused) == (0, refused)
+def test_lines_that_are_no_collective() -> None:
+    """As many are refused as the heading says of each line below it."""
+    lines = [("", 1), ("[" * 60_000, 1), (" " * inspector.MOST_LINE + line(0, 1), 1)]
+    for part in (Path(__file__).parent / "cases/inspector_lines.txt").read_text().split("#== ")[1:]:
+        heading, *texts = part.splitlines()
+        lines += [(text, int(heading)) for text in texts]
+    for text, refused in lines:
+        collector = inspector.Collector()
+        collector.add_line(text)
+        assert (collector.records, collector.refused) == (0, refused), text[:300]
 
 
 def test_hostile_numbers_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +137,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["diagnose", "--inspector", str(tmp_path), "--json"]) == 2
     data = json.loads(capsys.readouterr().out)
     assert data["late"][0]["process"] == {"host": "n1", "pid": 101}
-    assert [finding["check"] for finding in data["findings"]] == [
-        "inspector.late_rank",
-        "inspector.readable",
-    ]
+    assert [finding["check"] for finding in data["findings"]] == ["inspector.late_rank", "inspector.readable"]
     assert main(["diagnose", "--inspector", str(tmp_path), "--all"]) == 2
     assert "busbw: n1: AllReduce of 1M: 2.1 GB/s (median of 40)" in capsys.readouterr().out
 

@@ -21,134 +21,23 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SECRET = "hunter2-do-not-print"
 
 
-def test_defaults_fill_what_is_not_set() -> None:
-    values = intent.read({"busbar_platform": "hgx-h100"})
-    assert values["nccl_conf_path"] == "/etc/nccl.conf"
-    assert set(values) == set(site_values.VALUES)
-
-
-PLATFORM = {"busbar_platform": "hgx-h100"}
-CHAIN = {"busbar_platform": "hgx-h200", "busbar_roce": {"dscp": 26, "priority": 3}}
-NO_MNNVL = {"NCCL_MNNVL_ENABLE": 0}
-OTHER_CLASS = {"UCX_IB_TRAFFIC_CLASS": "136", "NCCL_IB_TC": "106"}
-OTHER_MASKS = {"CNP_DSCP": 4, "LINK_TYPE": "0x2", "ROCE_CC_PRIO_MASK": 8}
-WRONG: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
-    ({}, [{}, {"busbar_fabric": "x", "busbar_gpudirect": "y", "busbar_zzz": 1}]),
-    (
-        PLATFORM,
-        [
-            {"busbar_platfrom": "hgx-h100"},
-            {"busbar_fabric": "roce"},
-            {"busbar_fabric": True},
-            {"busbar_mtu": "9000"},
-            {"busbar_mtu": "9k"},
-            {"busbar_mtu": True},
-            {"busbar_mtu": 900},
-            {"busbar_mtu": 9000, "busbar_fabric": "infiniband"},
-            {"busbar_roce": {"dscp": "26"}},
-            {"busbar_roce": {"dscp": 64}},
-            {"busbar_roce": {"dcsp": 26}},
-            {"busbar_roce": {"dscp": 26}, "busbar_fabric": "infiniband"},
-            {"roce_qos_pfc": ["3"]},
-            {"roce_qos_pfc": "[3"},
-            {"roce_qos_pfc": [True]},
-            {"roce_qos_pfc": [8]},
-            {"roce_qos_tsa": ["ets"] * 8},
-            {"roce_qos_trust": "l3"},
-            {"busbar_model_parallelism": {"tensr": 8}},
-            {"busbar_model_parallelism": {"tensor": "8"}},
-            {"busbar_model_parallelism": {"data": 0}},
-            {"busbar_nccl_libraries": "/usr/lib/libnccl.so.2"},
-            {"busbar_nccl_libraries": [2]},
-            {"nccl_conf_path": "nccl.conf"},
-            {"nccl_conf_backup": "yes"},
-            {"nccl_conf_containers": ["podman"]},
-            {"nccl_conf_extra": {"NCCL_DEBUG": ["WARN"]}},
-            {"nccl_conf_extra": {"NCCL_IB_HCA": "mlx5_0"}},
-            {"busbar_max_disruption": "some"},
-            {"nccl_benchmark_scope": "rack"},
-            {"nccl_benchmark_scope": "nvlink_domain", "nccl_benchmark_environment": NO_MNNVL},
-            {"nccl_benchmark_scope": "leaf"},
-            {"nccl_benchmark_scope": "pair", "nccl_tests_mpi": "off"},
-            {"nccl_benchmark_scope": "pair", "nccl_benchmark_collectives": []},
-            {"nccl_benchmark_scope": "rail", "nccl_tests_commit": "", "nccl_benchmark_collectives": []},
-            {"nccl_benchmark_launcher_options": ["--hostfile", "/etc/hosts"]},
-            {"nccl_benchmark_repeats": 0},
-            {"nccl_benchmark_address": "--hostfile=/etc/x"},
-            {"nccl_benchmark_address": "a,b"},
-            {"busbar_fabric_partitions": [0x8001]},
-            {"busbar_fabric_partitions": ["8001"]},
-            {"busbar_fabric_oversubscription": 0.0},
-            {"busbar_fabric_routing_engine": "ftree,updn"},
-            {"busbar_fabric_adaptive_routing": "maybe"},
-            {"ib_fabric_devices": ["mlx5_0"]},
-            {"ib_fabric_devices": ["-C:1"]},
-            {"ib_fabric_dumps": "/x", "ib_fabric_devices": ["mlx5_0:1"]},
-            {"ib_fabric_seconds": 0},
-            {"busbar_leaf": "leaf one"},
-            {"mofed_version": 24.1},
-            {"mofed_manage": "maybe"},
-            {"busbar_lldp": True},
-            {"busbar_firmware": "{"},
-        ],
-    ),
-    (
-        CHAIN,
-        [
-            {"roce_qos_pfc": [4]},
-            {"roce_qos_dscp2prio": {26: 4}},
-            {"roce_qos_tos": 136},
-            {"roce_qos_traffic_class": 0},
-            {"nccl_benchmark_environment": OTHER_CLASS},
-            {"roce_qos_trust": "pcp"},
-            {"perftest_seconds": 2},
-            {"busbar_reboot_batches": [1, 0]},
-            {"busbar_reboot_batches": ["101%"]},
-            {"busbar_reboot_batches": [True]},
-            {"busbar_reboot_batches": []},
-            {"perftest_timeout": 19},
-            {"perftest_rounds": 0},
-            {"perftest_share": 1.5},
-            {"perftest_share": "0.9"},
-            {"node_health_power_limit": -1},
-            {"perftest_latency": -1},
-            {"busbar_firmware": {"MT_1": 28.43}},
-            {"nic_firmware_settings": {"LINK_TYPE": "-y"}},
-            {"nic_firmware_settings": {"LINK_TYPE": "IB"}, "busbar_fabric": "ethernet"},
-            {"nic_firmware_settings": OTHER_MASKS},
-            {"nic_firmware_settings": {"ROCE_CC_PRIO_MASK": "0x30"}},
-            {"nic_firmware_devices": ["ens1"]},
-            {"perftest_sconds": 5},
-            {"multirail_policy": "gcp"},
-            {"multirail_values": {"rp_filter": 2}},
-            {"multirail_policy": "oci", "multirail_source_routing": True},
-            {"multirail_policy": "custom", "multirail_values": {"rp_filter": 3}},
-            {"multirail_policy": "oci", "multirail_gateway": "first"},
-            {"multirail_polcy": "oci"},
-        ],
-    ),
-]
-
-
 @pytest.mark.golden
 def test_a_wrong_inventory_names_the_variable() -> None:
     written = []
-    for base, cases in WRONG:
-        for variables in cases:
+    for inventory in yaml.safe_load((Path(__file__).parent / "cases/wrong_inventories.yml").read_text()):
+        for variables in inventory["wrong"]:
             with pytest.raises(ParseError) as caught:
-                intent.read({**base, **variables})
+                intent.read({**inventory["right"], **variables})
             written.append(f"{variables}\n    {caught.value}\n")
     goldens.text("intent", "".join(written))
 
 
-def test_batches_are_numbers_and_shares() -> None:
-    batches = [1, 5, "20%", "100%"]
-    assert intent.read({**CHAIN, "busbar_reboot_batches": batches})["busbar_reboot_batches"] == batches
-
-
-def test_a_chain_that_agrees_and_a_lossy_fabric_are_no_error() -> None:
-    for name, value in (("roce_qos_traffic_class", 106), ("roce_qos_pfc", []), ("roce_qos_pfc", [3, 6])):
-        assert intent.read({**CHAIN, name: value})["roce_qos_tos"] is None
+def test_a_chain_that_agrees_a_lossy_fabric_and_batches_are_no_error() -> None:
+    chain = {"busbar_platform": "hgx-h200", "busbar_roce": {"dscp": 26, "priority": 3}}
+    good = [("roce_qos_traffic_class", 106), ("roce_qos_pfc", []), ("roce_qos_pfc", [3, 6])]
+    for name, value in (*good, ("busbar_reboot_batches", [1, 5, "20%", "100%"])):
+        values = intent.read({**chain, name: value})
+        assert (values[name], values["roce_qos_tos"]) == (value, None)
 
 
 @pytest.mark.parametrize(
@@ -162,19 +51,12 @@ def test_our_names_and_near_misses_are_looked_at_and_others_left_alone(mine: boo
     assert {name: intent.mine(name) for name in names.split()} == dict.fromkeys(names.split(), mine)
 
 
+TEXTS = st.lists(st.text() | st.integers()) | st.dictionaries(st.text(), st.text())
+GIVEN = st.none() | st.booleans() | st.integers() | st.text() | TEXTS
+
+
 @settings(max_examples=100, deadline=None)
-@given(
-    st.dictionaries(
-        st.sampled_from(sorted(site_values.VALUES)) | st.text(),
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.text()
-        | st.lists(st.text() | st.integers())
-        | st.dictionaries(st.text(), st.text()),
-        max_size=5,
-    )
-)
+@given(st.dictionaries(st.sampled_from(sorted(site_values.VALUES)) | st.text(), GIVEN, max_size=5))
 def test_any_inventory_is_values_or_a_parse_error(variables: dict[str, Any]) -> None:
     try:
         assert set(intent.read(variables)) == set(site_values.VALUES)

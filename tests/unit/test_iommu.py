@@ -30,11 +30,7 @@ def not_ok(of: State, line: str, active: str | None = None) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("cpu", "line"),
-    [
-        ("intel", "ro intel_iommu=on iommu=pt"),
-        ("amd", "ro iommu=pt"),
-        ("arm", "ro iommu.passthrough=1"),
-    ],
+    [("intel", "ro intel_iommu=on iommu=pt"), ("amd", "ro iommu=pt"), ("arm", "ro iommu.passthrough=1")],
 )
 def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     assert not_ok(state(cpu), line) == {}
@@ -42,12 +38,6 @@ def test_each_cpu_has_its_own_arguments(cpu: str, line: str) -> None:
     (change,) = plan.changes
     assert [arg.token for arg in grub_settings.parse_dropin(change.after or "") if arg.present] == line.split()[1:]
     assert len(plan.reboot) == len(line.split()) - 1
-
-
-def guest(kind: str | None) -> State:
-    """One with a vIOMMU of its own, where there is one."""
-    types = {GPU: kind, NIC: "identity" if kind else None}
-    return state("amd", is_vm=True, hypervisor="kvm", types=types)
 
 
 # State, the line of the next boot, and the active one.

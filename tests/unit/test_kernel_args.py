@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +12,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.grub_settings import render_dropin
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.line import Arg, edit, satisfied
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry, read
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests import golden_rows, goldens, readings
-from tests.trees import put
+from tests.trees import put, put_all
 
 PT = Arg("iommu", "pt")
 LINE = "root=UUID=6f1c ro console=tty0 console=ttyS0,115200 quiet"
-
-# -- tokens ----------------------------------------------------------------------------------------------------------
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_.]{0,6}[a-z0-9]", fullmatch=True)
 VALUES = st.text(st.characters(codec="ascii", exclude_characters='"', exclude_categories=["Cc"]), max_size=6)
@@ -63,9 +61,6 @@ def test_what_nobody_asked_for_stays(words: list[str], exclusive: bool) -> None:
         assert [token for token in tokens if kernel_line.parse(token)[0] != "a"] == others
 
 
-# -- files of boot loaders -------------------------------------------------------------------------------------------
-
-
 def test_an_entry_of_others_that_grub_boots_is_theirs() -> None:
     boot = Boot("grub", "iommu=pt", (Entry("the default entry other", "root=/dev/sdb1", foreign=True),))
     [finding] = [one for one in plan(boot, PT).findings if not one.ok]
@@ -74,22 +69,8 @@ def test_an_entry_of_others_that_grub_boots_is_theirs() -> None:
 
 @given(st.lists(st.builds(Arg, NAMES, PASSABLE, st.just(True), st.booleans()) | ABSENT, max_size=3))
 def test_our_drop_in_is_read_as_it_was_written(args: list[Arg]) -> None:
-    assert grub_settings.parse_dropin(grub_settings.render_dropin(args)) == tuple(args)
+    assert grub_settings.parse_dropin(render_dropin(args)) == tuple(args)
 
-
-def test_a_drop_in_that_somebody_edited_is_not_overwritten() -> None:
-    for text in ('GRUB_CMDLINE_LINUX="iommu=pt"\n', grub_settings.render_dropin([PT]) + "echo\n"):
-        with pytest.raises(ParseError, match="was edited by hand"):
-            grub_settings.parse_dropin(text)
-    assert grub_settings.parse_dropin("# nothing\n\n") == ()
-
-
-def test_the_drop_in_of_an_earlier_release_is_understood() -> None:
-    old = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX dyndbg=\\"file a +p\\" iommu=pt quiet"\n'
-    assert grub_settings.parse_dropin("# Written by Busbar\n" + old) == (Arg("dyndbg", "file a +p"), PT, Arg("quiet"))
-
-
-# -- GRUB's settings: any shell that a site may have written ---------------------------------------------------------
 
 SETTINGS = [text for (text,) in readings.cases("grub_settings")]
 ASKED = readings.cases("kernel_args_asked")
@@ -147,9 +128,6 @@ def kernel_and_init(line: str) -> tuple[list[str], list[str]]:
     return words[:at], words[at:]
 
 
-# -- plans -----------------------------------------------------------------------------------------------------------
-
-
 def grub(
     active: str = LINE, entry: str = LINE, kept: str | None = None, elsewhere: dict[str, str] | None = None
 ) -> Boot:
@@ -165,64 +143,53 @@ def bls(line: str, *more: str) -> Boot:
     return Boot("bls", "ro", tuple(entries))
 
 
-SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
 HAS_PT = f"{LINE} iommu=pt"
-OURS = grub_settings.render_dropin([PT])
+OURS = render_dropin([PT])
 LATER = "/etc/default/grub.d/zz.cfg"
 IN_PLACE = Boot(
     "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
     (("6.12.1", "/boot/vmlinuz-6.12.1"),),
 )  # fmt: skip
+SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
+ADDED = {
+    "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
+    LATER: 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
+}
+TWO = bls("ro", "console=tty0")
+SERIAL = Arg("console", "ttyS0")
 # What boots, and the arguments that are wanted.
-CASES: dict[str, tuple[Boot, tuple[Arg, ...]]] = {
-    "everything is there": (grub(HAS_PT, HAS_PT, elsewhere=SET), (PT,)),
-    "fresh": (grub(), (PT,)),
-    "pending": (grub(entry=HAS_PT, kept=OURS), (PT,)),
-    "taken away behind our back": (grub(HAS_PT), (PT,)),
+CASES: dict[str, tuple[Boot, *tuple[Arg, ...]]] = {
+    "everything is there": (grub(HAS_PT, HAS_PT, elsewhere=SET), PT),
+    "fresh": (grub(), PT),
+    "pending": (grub(entry=HAS_PT, kept=OURS), PT),
+    "taken away behind our back": (grub(HAS_PT), PT),
     # The generator would lose it the next time.
-    "in no settings": (grub(HAS_PT, HAS_PT), (PT,)),
-    "in others' settings": (grub(elsewhere=SET), (PT,)),
+    "in no settings": (grub(HAS_PT, HAS_PT), PT),
+    "in others' settings": (grub(elsewhere=SET), PT),
     # As a killed run leaves it.
-    "drop-in without its grub.cfg": (grub(kept=OURS), (PT,)),
-    "beside another of ours": (grub(kept=grub_settings.render_dropin([Arg("hugepages", "64")])), (PT,)),
-    "not wanted any more": (
-        grub(entry=f"{LINE} a", kept=grub_settings.render_dropin([Arg("a")])),
-        (Arg("a", present=False),),
-    ),
-    "others add after ours": (
-        grub(
-            elsewhere={
-                "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
-                LATER: 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX b"\n',
-            }
-        ),
-        (PT,),
-    ),
-    "grubby, kernels alike": (
-        bls("ro a=1", "ro iommu=pt"),
-        (PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
-    ),
+    "drop-in without its grub.cfg": (grub(kept=OURS), PT),
+    "beside another of ours": (grub(kept=render_dropin([Arg("hugepages", "64")])), PT),
+    "not wanted any more": (grub(entry=f"{LINE} a", kept=render_dropin([Arg("a")])), Arg("a", present=False)),
+    "others add after ours": (grub(elsewhere=ADDED), PT),
+    "grubby, kernels alike": (bls("ro a=1", "ro iommu=pt"), PT, Arg("a", "2", exclusive=True), Arg("b", present=False)),
     # --args takes away what else there is of the name: it is asked for again.
-    "grubby, another of the name": (bls(*["console=tty0 ro"] * 2), (Arg("console", "ttyS0"),)),
-    "grubby, spelt with a dash": (bls(*["intel-iommu=off ro"] * 2), (Arg("intel_iommu", "off", present=False),)),
-    "grubby, both spellings": (bls(*["a-b=1 a_b=2"] * 2), (Arg("a_b", "3", exclusive=True),)),
-    "grubby, twice": (bls(*["quiet quiet ro"] * 2), (Arg("quiet", present=False),)),
-    "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), (Arg("a", "1", present=False),)),
-    "grubby, a call for each kernel": (
-        replace(bls("ro", "console=tty0"), entries=(*bls("ro", "console=tty0").entries, Entry("c", "console=x"))),
-        (Arg("console", "ttyS0"),),
-    ),
-    "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), (PT,)),
-    "edited in place": (IN_PLACE, (PT,)),
+    "grubby, another of the name": (bls(*["console=tty0 ro"] * 2), SERIAL),
+    "grubby, spelt with a dash": (bls(*["intel-iommu=off ro"] * 2), Arg("intel_iommu", "off", present=False)),
+    "grubby, both spellings": (bls(*["a-b=1 a_b=2"] * 2), Arg("a_b", "3", exclusive=True)),
+    "grubby, twice": (bls(*["quiet quiet ro"] * 2), Arg("quiet", present=False)),
+    "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), Arg("a", "1", present=False)),
+    "grubby, a call for each kernel": (replace(TWO, entries=(*TWO.entries, Entry("c", "console=x"))), SERIAL),
+    "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), PT),
+    "edited in place": (IN_PLACE, PT),
     # A node that boots from the network.
-    "somebody else's": (Boot("", LINE), (PT,)),
+    "somebody else's": (Boot("", LINE), PT),
 }
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_planned(case: str) -> None:
-    boot, args = CASES[case]
+    boot, *args = CASES[case]
     made = plan(boot, *args)
     lines = [line for change in made.changes for line in (change.after or "").splitlines()]
     arguments = [line for line in lines if line.startswith(("busbar_argument add", "busbar_argument remove", "root="))]
@@ -233,7 +200,7 @@ def test_what_is_planned(case: str) -> None:
 @pytest.mark.parametrize(("arg", "text"), readings.cases("kernel_args_later_file"))
 def test_what_is_read_after_ours_is_named_and_left_to_its_owner(arg: Arg, text: str) -> None:
     line = f"{LINE} intel_iommu=off hugepages=4"
-    made = plan(grub(line, line, grub_settings.render_dropin([arg]), {LATER: text}), arg)
+    made = plan(grub(line, line, render_dropin([arg]), {LATER: text}), arg)
     assert (made.findings[0].state, made.changed, LATER in made.findings[0].fix) == ("not_owned", False, True)
 
 
@@ -243,8 +210,6 @@ def test_what_grubby_would_spoil_is_left_to_a_person(line: str, arg: Arg, spoilt
     assert (made.changed, made.findings[0].state) == (False, "drift")
     assert f"grubby would corrupt {spoilt}: edit" in made.findings[0].fix
 
-
-# -- a node, and its next boot ---------------------------------------------------------------------------------------
 
 TUNED = "/usr/lib/tuned/site/tuned.conf"
 
@@ -318,69 +283,10 @@ def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line
     assert bad(judge(host, PT, ACS)) == []
 
 
-def quote_it(root: Path) -> None:
-    path = root / "etc/default/grub"
-    path.write_text(path.read_text().replace("pci=config_acs=A;B", '\\"pci=config_acs=A;B\\"'))
-
-
-def spare_ours(root: Path) -> None:
-    (root / "etc/default/grub.d/zz.cfg").write_text("GRUB_TIMEOUT=5\n")
-
-
-def change_the_profile(root: Path) -> None:
-    put(root, "/etc/tuned/site/tuned.conf", (root / TUNED[1:]).read_text().replace("iommu=nopt", ""))
-    put(root, "/etc/tuned/bootcmdline", "nohz=on")
-
-
-def boot_with(line: str) -> Callable[[Path], None]:
-    return lambda root: put(root, "/proc/cmdline", line)
-
-
-WITH_TUNED = {
-    "/usr/sbin/tuned-adm": "#!/bin/sh\n",
-    "/etc/tuned/active_profile": "child\n",
-    "/etc/tuned/child/tuned.conf": "[main]\ninclude=site\n[bootloader]\ncmdline_child=+nohz=on\n",
-    TUNED: "[bootloader]\ncmdline=iommu=nopt\ncmdline_x=-nohz=on\n",
-}
-FROM_TUNED = 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n'
-
-
-@pytest.mark.parametrize(
-    ("files", "arg", "names", "follow"),
-    [
-        # GRUB ends the line before what stands behind ;.
-        (
-            {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="intel_iommu=on pci=config_acs=A;B iommu=pt"\n'},
-            PT,
-            ["/etc/default/grub", '\\"pci=config_acs=A;B\\"'],
-            quote_it,
-        ),
-        (
-            {"/etc/default/grub": "\n", "/etc/default/grub.d/zz.cfg": "GRUB_CMDLINE_LINUX=quiet\n"},
-            PT,
-            ["/etc/default/grub.d/zz.cfg", "update-grub"],
-            spare_ours,
-        ),
-        # tuned: in effect, and not before the next update-grub.
-        (
-            {**WITH_TUNED, "/etc/default/grub": FROM_TUNED, "/etc/tuned/bootcmdline": "iommu=nopt nohz=on"},
-            PT,
-            ["iommu=nopt", TUNED, "tuned-adm", "/etc/tuned"],
-            change_the_profile,
-        ),
-        ({**WITH_TUNED, "/etc/default/grub": FROM_TUNED}, PT, ["iommu=nopt", TUNED], change_the_profile),
-        # Nothing that could be edited here.
-        ({"/usr/sbin/update-grub": ""}, PT, ["add iommu=pt to"], boot_with("ro iommu=pt")),
-        (
-            {"/usr/sbin/update-grub": "", "/proc/cmdline": "ro intel_iommu=off"},
-            Arg("intel_iommu", "off", present=False),
-            ["remove intel_iommu=off from"],
-            boot_with("ro"),
-        ),
-    ],
-)
+# followed: files of who has done what the advice says.
+@pytest.mark.parametrize(("files", "arg", "names", "followed"), readings.cases("kernel_args_advice"))
 def test_who_does_what_the_advice_says_is_rid_of_the_finding(
-    tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], follow: Callable[[Path], None]
+    tmp_path: Path, files: dict[str, str], arg: Arg, names: list[str], followed: dict[str, str]
 ) -> None:
     host = node(tmp_path, files)
     if not files.get("/usr/sbin/update-grub", "x"):
@@ -391,16 +297,18 @@ def test_who_does_what_the_advice_says_is_rid_of_the_finding(
         assert (found.state, [name for name in names if name not in found.fix]) == ("not_owned", [])
         apply(tmp_path, made)
     assert not made.changed
-    follow(tmp_path)
+    put_all(tmp_path, followed)
     update_grub(tmp_path)
     assert (bad(judge(host, arg)), judge(host, arg).changed) == ([], False)
 
 
 def test_what_sets_an_argument_is_named(tmp_path: Path) -> None:
     files = {
-        **WITH_TUNED,
+        "/usr/sbin/tuned-adm": "#!/bin/sh\n",
+        "/etc/tuned/active_profile": "child\n",
+        "/etc/tuned/child/tuned.conf": "[main]\ninclude=site\n[bootloader]\ncmdline_child=+nohz=on\n",
         TUNED: "[bootloader]\ncmdline=iommu=pt isolcpus=${cores}\n",
-        "/etc/default/grub": FROM_TUNED,
+        "/etc/default/grub": 'GRUB_CMDLINE_LINUX_DEFAULT="quiet \\$tuned_params"\n',
         "/etc/tuned/bootcmdline": "iommu=pt nohz=on",
     }
     found = judge(node(tmp_path, files), PT, Arg("nohz", "on")).findings
@@ -409,12 +317,10 @@ def test_what_sets_an_argument_is_named(tmp_path: Path) -> None:
     assert found[0].have == "iommu=pt"
 
 
-@pytest.mark.parametrize(
-    ("active", "have"), [("ro intel_iommu=off", "intel_iommu=off"), ("ro", "not on the command line")]
-)
-def test_what_is_on_the_line_is_shown(active: str, have: str) -> None:
-    found = plan(grub(active=active), Arg("intel_iommu", "on")).findings[1]
-    assert (found.aspect, found.have) == ("live", have)
+def test_what_is_on_the_line_is_shown() -> None:
+    for active, have in (("ro intel_iommu=off", "intel_iommu=off"), ("ro", "not on the command line")):
+        found = plan(grub(active=active), Arg("intel_iommu", "on")).findings[1]
+        assert (found.aspect, found.have) == ("live", have)
 
 
 def test_boot_entries_are_read_through_grub_s_shell_and_edited_by_hand_where_grubby_cannot(tmp_path: Path) -> None:

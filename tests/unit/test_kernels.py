@@ -7,40 +7,21 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels
 
-from tests.trees import put
+from tests.trees import put_all
 
-CFG = """
-menuentry 'Debian' {
-    linux /boot/vmlinuz-6.8.0-71-generic root=/dev/vda1 ro
-}
-menuentry 'Debian, old' {
-    linux /boot/vmlinuz-6.8.0-60-generic root=/dev/vda1 ro
-}
-"""
-
-
-def _kernel(root: Path, release: str, image: bool, headers: bool) -> None:
-    (root / "lib/modules" / release).mkdir(parents=True)
-    if image:
-        put(root, f"boot/vmlinuz-{release}", "image")
-    if headers:
-        put(root, f"lib/modules/{release}/build/Makefile", "")
+FIRST, NEWER, GONE = (f"6.8.0-{number}-generic" for number in (60, 71, 50))
 
 
 def test_installed_kernels_are_those_with_an_image(tmp_path: Path) -> None:
-    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
-    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.8.0-60-generic\n")
-    _kernel(tmp_path, "6.8.0-60-generic", image=True, headers=True)
-    _kernel(tmp_path, "6.8.0-71-generic", image=True, headers=False)
-    _kernel(tmp_path, "6.8.0-50-generic", image=False, headers=True)
-    (tmp_path / "boot/grub").mkdir()
-    (tmp_path / "boot/grub/grub.cfg").write_text(CFG)
+    entries = [f"menuentry 'Debian' {{\n linux /boot/vmlinuz-{name} root=/dev/vda1 ro\n}}\n" for name in (NEWER, FIRST)]
+    files = {"proc/sys/kernel/osrelease": f"{FIRST}\n", "boot/grub/grub.cfg": "".join(entries)}
+    files |= {f"boot/vmlinuz-{name}": "image" for name in (FIRST, NEWER)}
+    files |= {f"lib/modules/{name}/build/Makefile": "" for name in (FIRST, GONE)}
+    put_all(tmp_path, {**files, f"lib/modules/{NEWER}/modules.dep": ""})
     problems: list[Problem] = []
     found = kernels.read(Host(str(tmp_path), str(tmp_path)), problems)
     assert problems == []
-    assert found == kernels.Kernels(
-        "6.8.0-60-generic", ("6.8.0-60-generic", "6.8.0-71-generic"), "6.8.0-71-generic", ("6.8.0-60-generic",)
-    )
+    assert found == kernels.Kernels(FIRST, (FIRST, NEWER), NEWER, (FIRST,))
 
 
 def test_a_host_that_does_not_say_its_kernel_is_a_problem(tmp_path: Path) -> None:

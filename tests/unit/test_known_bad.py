@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from .elf import elf
 ARM_CPU, X86_CPU = "processor\t: 0\nCPU implementer\t: 0x41\n", "processor\t: 0\nvendor_id\t: GenuineIntel\n"
 
 
-def test_each_row_names_its_source_and_an_effect_that_is_that_severe() -> None:
+def test_each_row_has_an_effect_that_is_that_severe() -> None:
     for row in known_bad.DEFECTS:
         assert row.first < row.last or (row.good is None and row.first == row.last)
         assert row.good in (None, row.last)
@@ -31,9 +30,6 @@ def test_each_row_names_its_source_and_an_effect_that_is_that_severe() -> None:
         assert row.effect in (HANG, CRASH, WRONG)
         assert (row.severity == "critical") >= (row.effect == WRONG)
         assert row.severity in ("critical", "major")
-        assert re.search(
-            r"NCCL 2\.\d+\.\d+ (and 2\.\d+\.\d+ )?release notes|NVIDIA/nccl issue \d+|nvidia-resiliency-ext", row.source
-        )
 
 
 # Release, architecture -> severity, wanted release; None for no finding.
@@ -105,42 +101,11 @@ def test_architecture_of_a_library(machine: int, name: str | None, tmp_path: Pat
     assert library.scan(str(path)).architecture == name
 
 
-# -- in a log ----------------------------------------------------------------------------------------------------------
-
-_HEAD = "n1:71:81 [0] NCCL INFO "
-_WATCHDOG = (
-    "[rank0]:[E101 10:10:00.5 p.cpp:1] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=43,"
-    " OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=9000) ran for 9026 milliseconds before timing out.\n"
-)
-_SEGMENTATION = "[n1:00071] Signal: Segmentation fault (11)\n"
-_ARM_TOPOLOGY = f"{_HEAD}CPU/0-0 (3/1/2)\n"
-_X86_TOPOLOGY = f"{_HEAD}CPU/0 (1/1/2)\n"
-_MNNVL = f"{_HEAD}comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 1\n"
-# Release, ranks, lines -> severity and effects; None for no finding.
-LOGS = [
-    ("2.28.9", 2, "", None),
-    ("2.28.9", 2, _X86_TOPOLOGY + _WATCHDOG, None),
-    ("2.28.9", 2, _ARM_TOPOLOGY, ("minor", "hangs on aarch64")),
-    ("2.28.9", 2, _MNNVL, ("minor", "hangs on aarch64")),
-    ("2.28.9", 2, _ARM_TOPOLOGY + _WATCHDOG, ("critical", "hangs on aarch64")),
-    ("2.27.7", 2, _ARM_TOPOLOGY + _WATCHDOG, ("major", "hangs on aarch64")),
-    ("2.29.3", 2, _ARM_TOPOLOGY + _WATCHDOG, None),
-    ("2.27.7", 64, _WATCHDOG, None),
-    ("2.27.7", 128, _WATCHDOG, ("minor", "hangs at large scale")),
-    ("2.27.7", 2, _SEGMENTATION, ("minor", "crashes with RAS, which is on unless NCCL_RAS_ENABLE=0")),
-    ("2.28.3", 2, _SEGMENTATION, ("minor", "crashes with in-process restart")),
-    ("2.26.5", 2, _SEGMENTATION, ("minor", "crashes if RAS is queried while communicators are created")),
-    ("2.28.9", 2, _SEGMENTATION, None),
-    ("2.27.7", 2, _SEGMENTATION.replace("Segmentation fault (11)", "Bus error (7)"), None),
-]
-
-
-@pytest.mark.parametrize(("version", "ranks", "lines", "row"), LOGS)
-def test_release_of_a_log(version: str, ranks: int, lines: str, row: tuple[str, str] | None) -> None:
-    begin = (
-        f"{_HEAD}ncclCommInitRankConfig comm 0x1 rank 0 nranks {ranks} cudaDev 0 nvmlDev 0 busId 60 commId 0xabc - Init"
-    )
-    text = f"{_HEAD}NCCL version {version}+cuda13.0\n{begin} START\n{lines}{begin} COMPLETE\n"
+@pytest.mark.parametrize("log", (Path(__file__).parent / "cases/nccl_releases.txt").read_text().split("#==")[1:])
+def test_release_of_a_log(log: str) -> None:
+    """Severity and meaning are in the heading; without these there is no finding."""
+    heading, _newline, text = log.partition("\n")
+    severity, _space, have = heading.strip().partition(" ")
     found = [one for one in judge(log_reader.read(text.encode())).findings if one.check == "nccl_log.release"]
-    assert [one.severity for one in found] == ([row[0]] if row else [])
-    assert all(row is not None and f"NCCL {version}: {row[1]}" in (one.have or "") for one in found)
+    assert [one.severity for one in found] == severity.split()
+    assert all(have in (one.have or "") for one in found)

@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import golden_rows, goldens
+from tests import golden_rows, goldens, readings
 from tests.trees import tool
 
 ROCE = {"dscp": 26, "priority": 3}
@@ -34,37 +34,16 @@ SAID = {
     dcbx.APPLICATION: (b"\0\x65\0\x1a\xc5\0\x30",),
     dcbx.ETS: (b"\0" + CLASSES + SHARES + bytes(8),),
 }
-NETWORKCTL = {
-    "Neighbors": [
-        {
-            "InterfaceIndex": 4,
-            "InterfaceName": "ens1",
-            "Neighbors": [
-                {
-                    "ChassisID": "44:38:39:ff:00:03",
-                    "RawChassisID": [4, 68],
-                    "PortID": "swp7",
-                    "SystemName": "leaf-3",
-                    "PortDescription": "to node07",
-                    "EnabledCapabilities": 20,
-                }
-            ],
-        }
-    ]
-}
 
 
 def port(rail: int = 0) -> RailPort:
-    return RailPort(
-        rail, f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}", f"0000:1{rail}:00.0", f"ens{rail}", f"mlx5_{rail}", 1500
-    )
+    pci = f"0000:1{rail}:00.0"
+    return RailPort(rail, f"{pci} mlx5_{rail} ens{rail}", pci, f"ens{rail}", f"mlx5_{rail}", 1500)
 
 
 def switch(rail: int = 0, **more: Any) -> Neighbour:
-    said = Neighbour(
-        f"ens{rail}", f"44:38:39:ff:00:0{rail}", "swp1", f"leaf-{rail}", is_switch=True, mfs=9230, dcbx=SAID
-    )
-    return replace(said, **more)
+    leaf = Neighbour(f"ens{rail}", f"44:38:39:ff:00:0{rail}", "swp1", f"leaf-{rail}")
+    return replace(leaf, **{"is_switch": True, "mfs": 9230, "dcbx": SAID, **more})
 
 
 def heard(*neighbours: Neighbour, **more: Any) -> LldpState:
@@ -77,35 +56,18 @@ def wrong(found: LldpState, want: LldpIntent = WANT, rails: int = 1) -> list[tup
     return [(one.check, one.state, one.have) for one in plan.findings if not one.ok]
 
 
-# -- DCBX ------------------------------------------------------------------------------------------------------------
-
-
-def test_what_the_tlvs_mean() -> None:
-    """Bytes of the reference: fabric.md 2, and the layout of IEEE 802.1Q annex D."""
-    assert dcbx.pfc(b"\x08\x08") == (3,)
+def test_each_bit_is_a_priority() -> None:
     assert dcbx.pfc(b"\xc8\x81") == (0, 7)
-    assert dcbx.applications(bytes.fromhex("0065001a")) == dcbx.Applications({26: (3,)}, ())
-    udp = bytes.fromhex("00") + bytes([4 << 5 | 3, 4791 >> 8, 4791 & 255])
-    assert dcbx.applications(udp) == dcbx.Applications({}, (4,))
-    found = dcbx.ets(SAID[dcbx.ETS][0])
-    assert found == dcbx.Ets((0, 0, 0, 3, 0, 0, 6, 0), tuple(SHARES), (0,) * 8)
 
 
-@pytest.mark.parametrize(
-    ("read", "data"),
-    [
-        (dcbx.pfc, ""),
-        (dcbx.pfc, "08"),
-        (dcbx.pfc, "080808"),
-        (dcbx.ets, "00" * 20),
-        (dcbx.ets, "00" * 22),
-        (dcbx.ets, "00" + "f0" + "00" * 19),
-        (dcbx.ets, "00" * 5 + "65" + "00" * 15),
-        (dcbx.applications, ""),
-        (dcbx.applications, "0065"),
-        (dcbx.applications, "00650040"),
-    ],
-)
+REFUSED: dict[Any, list[str]] = {
+    dcbx.pfc: ["", "08", "080808"],
+    dcbx.ets: ["00" * 20, "00" * 22, "00" + "f0" + "00" * 19, "00" * 5 + "65" + "00" * 15],
+    dcbx.applications: ["", "0065", "00650040"],
+}
+
+
+@pytest.mark.parametrize(("read", "data"), [(read, data) for read, every in REFUSED.items() for data in every])
 def test_a_tlv_that_cannot_be_is_refused(read: Any, data: str) -> None:
     with pytest.raises(ParseError, match=" TLV "):
         read(bytes.fromhex(data))
@@ -120,9 +82,6 @@ def test_no_bytes_are_too_odd(data: bytes) -> None:
             continue
 
 
-# -- the tools -------------------------------------------------------------------------------------------------------
-
-
 def node(tmp_path: Path, **scripts: str) -> Host:
     for name, script in scripts.items():
         tool(tmp_path, f"/usr/bin/{name}", f"#!/bin/sh\n{script}\n")
@@ -131,26 +90,23 @@ def node(tmp_path: Path, **scripts: str) -> Host:
 
 
 def test_without_lldpd_networkd_is_asked_who_tells_no_tlvs(tmp_path: Path) -> None:
-    found = neighbour.read(node(tmp_path, networkctl=f"echo '{json.dumps(NETWORKCTL)}'"))
+    [output] = [texts[0] for name, texts, _value in readings.rows() if name == "lldp.neighbour.parse_networkctl"]
+    found = neighbour.read(node(tmp_path, networkctl=f"echo '{output}'"))
     assert found.neighbours == (Neighbour("ens1", "44:38:39:ff:00:03", "swp7", "leaf-3", "to node07", is_switch=True),)
     assert (found.source, found.tlvs) == ("networkctl lldp --json=short", False)
-    assert ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0].startswith(
-        "systemd-networkd does not report"
-    )
+    note = ports.notes(replace(found, neighbours=(switch(),)), [port()], WANT)[0]
+    assert note.startswith("systemd-networkd does not report")
     assert wrong(replace(found, neighbours=(switch(dcbx={}, mfs=None),)), replace(WANT, dcbx=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("scripts", "says"),
-    [
-        ({}, "lldpcli is not installed; networkctl is not installed"),
-        (
-            {"lldpcli": "echo 'unable to connect to socket' >&2; exit 1"},
-            "lldpcli exited with 1: unable to connect to socket; networkctl is not installed",
-        ),
-        ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl prints neighbours as text only (systemd before 256)"),
-    ],
-)
+SILENT = [
+    ({}, "lldpcli is not installed; networkctl is not installed"),
+    ({"lldpcli": "echo no socket >&2; exit 1"}, "lldpcli exited with 1: no socket; networkctl is not installed"),
+    ({"networkctl": "echo 'LINK CHASSIS-ID'"}, "networkctl prints neighbours as text only (systemd before 256)"),
+]
+
+
+@pytest.mark.parametrize(("scripts", "says"), SILENT)
 def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: Mapping[str, str], says: str) -> None:
     found = neighbour.read(node(tmp_path, **scripts))
     assert says in found.silent
@@ -164,19 +120,11 @@ def test_where_nobody_listens_it_is_said_how_to_get_it(tmp_path: Path, scripts: 
     assert 0 < finding.fix.find("systemctl unmask lldpd.service") < finding.fix.find("enable --now")
 
 
+LONG = ("head -c 100000 /dev/zero | tr '\\0' '['", "head -c 17000000 /dev/zero | tr '\\0' 'x'")
+
+
 @pytest.mark.parametrize(
-    "script",
-    [
-        """echo '{"lldp": [{"interface": ['""",
-        "echo '[]'",
-        """echo '{"lldp": {}}'""",
-        """echo '{"lldp": [{"interface": [{"name": 7}]}]}'""",
-        """echo '{"lldp": [{"interface": [{"name": "a", "port": [{"mfs": [{"value": "-1"}]}]}]}]}'""",
-        "head -c 100000 /dev/zero | tr '\\0' '['",
-        "head -c 17000000 /dev/zero | tr '\\0' 'x'",
-        "printf '\\377'",
-        "exec sleep 100",
-    ],
+    "script", ["""echo '{"lldp": [{"interface": ['""", "echo '[]'", *LONG, "printf '\\377'", "exec sleep 100"]
 )
 def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: Path, script: str) -> None:
     host = node(tmp_path, lldpcli=script)
@@ -184,13 +132,8 @@ def test_an_agent_that_answers_nonsense_is_unknown_whatever_is_asked(tmp_path: P
     found = neighbour.read(host)
     assert found.problem is not None
     for asked in ("auto", "required"):
-        assert [(check, state) for check, state, _have in wrong(found, replace(WANT, asked=asked))] == [
-            ("lldp.agent", "unknown")
-        ]
+        assert [row[:2] for row in wrong(found, replace(WANT, asked=asked))] == [("lldp.agent", "unknown")]
     assert wrong(found, replace(WANT, asked="none")) == []
-
-
-# -- the plan --------------------------------------------------------------------------------------------------------
 
 
 def sends(**tlvs: tuple[bytes, ...]) -> LldpState:

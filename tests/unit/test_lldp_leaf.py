@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
@@ -17,15 +18,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp_leaf impo
 def fabric(units: int = 2, hosts: int = 8, rails: int = 8, per_leaf: int = 1, members: int = 1) -> list[End]:
     """Rail-optimised: each unit has a leaf for every `per_leaf` rails; of a bond each member has a leaf of its own."""
     ends = []
-    for unit in range(units):
-        for host in range(hosts):
-            for rail in range(rails):
-                for member in range(members):
-                    name = f"leaf-{unit}-{rail // per_leaf}-{member}"
-                    port = f"swp{host * per_leaf + rail % per_leaf + 1}"
-                    mac = f"44:38:39:{unit:02x}:{rail // per_leaf:02x}:{member:02x}"
-                    netdev = f"ens{rail}f{member}"
-                    ends.append(End(f"node{unit}{host:02}", rail, netdev, f"mlx5_{rail}", mac, name, port))
+    for unit, host, rail, member in product(range(units), range(hosts), range(rails), range(members)):
+        leaf = rail // per_leaf
+        port, mac = f"swp{host * per_leaf + rail % per_leaf + 1}", f"44:38:39:{unit:02x}:{leaf:02x}:{member:02x}"
+        rail_port = (f"node{unit}{host:02}", rail, f"ens{rail}f{member}", f"mlx5_{rail}")
+        ends.append(End(*rail_port, mac, f"leaf-{unit}-{leaf}-{member}", port))
     return ends
 
 
@@ -37,10 +34,11 @@ def plan_of(ends: Sequence[End]) -> Plan:
     )
 
 
-def exchanged(ends: Sequence[End], one: End, other: End) -> list[End]:
-    def moved(end: End, to: End) -> End:
-        return replace(end, chassis=to.chassis, name=to.name, port=to.port)
+def moved(end: End, to: End, port: str = "") -> End:
+    return replace(end, chassis=to.chassis, name=to.name, port=port or to.port)
 
+
+def exchanged(ends: Sequence[End], one: End, other: End) -> list[End]:
     instead = {one: moved(one, other), other: moved(other, one)}
     return [instead.get(end, end) for end in ends]
 
@@ -87,13 +85,11 @@ def test_a_healthy_fabric_has_nothing_to_report(ends: list[End]) -> None:
 def test_a_swapped_pair_is_found_and_named_by_both_ends(seed: int) -> None:
     """Any two cables between different leaves, without a plan; any two at all, with it."""
     rng = random.Random(seed)
-    ends = fabric(
-        units=rng.randint(1, 4), hosts=rng.randint(4, 12), rails=rng.choice((4, 8)), per_leaf=rng.choice((1, 1, 2))
-    )
+    size = {"units": rng.randint(1, 4), "hosts": rng.randint(4, 12), "rails": rng.choice((4, 8))}
+    ends = fabric(**size, per_leaf=rng.choice((1, 1, 2)))
     one = rng.choice(ends)
     other = rng.choice([end for end in ends if end.name != one.name])
-    found = wrong(exchanged(ends, one, other))
-    assert found == pair(one, other)
+    assert wrong(exchanged(ends, one, other)) == pair(one, other)
     other = rng.choice([end for end in ends if end is not one])
     if other.host != one.host or other.rail != one.rail:
         assert wrong(exchanged(ends, one, other), plan_of(ends)) == pair(one, other)
@@ -126,26 +122,18 @@ def test_several_pairs_at_once_are_as_many_findings(units: int, hosts: int, pair
 
 def test_three_cables_that_have_moved_on_by_one_are_no_pair() -> None:
     ends = fabric(units=1)
-    broken = [
-        replace(end, chassis=ends[to].chassis, name=ends[to].name, port=ends[to].port)
-        if end.host == "node000" and (to := {0: 1, 1: 2, 2: 0}.get(end.rail)) is not None
-        else end
-        for end in ends
-    ]
+    broken = [*map(moved, ends[:3], (*ends[1:3], ends[0])), *ends[3:]]
     for plan in (None, plan_of(ends)):
         assert wrong(broken, plan) == {f"lldp.leaf drift rail {rail}": ["node000"] for rail in (0, 1, 2)}
 
 
 def test_one_cable_that_is_elsewhere_is_the_finding_of_its_host() -> None:
     ends = fabric()
-    moved = [
-        replace(end, name=ends[5].name, chassis=ends[5].chassis, port="swp60") if end is ends[0] else end
-        for end in ends
-    ]
-    [finding] = [one for one in lldp_leaf.judge(moved)["node000"] if not one.ok]
+    broken = [moved(ends[0], ends[5], "swp60"), *ends[1:]]
+    [finding] = [one for one in lldp_leaf.judge(broken)["node000"] if not one.ok]
     assert (finding.check, finding.subject) == ("lldp.leaf", "rail 0")
     assert (finding.want, finding.have) == ("leaf-0-0-0", "leaf-0-5-0 swp60")
-    [finding] = [one for one in lldp_leaf.judge(moved, plan_of(ends))["node000"] if not one.ok]
+    [finding] = [one for one in lldp_leaf.judge(broken, plan_of(ends))["node000"] if not one.ok]
     assert finding.want == "leaf-0-0-0 swp1 (plan, line 2)"
 
 
@@ -154,9 +142,7 @@ def test_two_hosts_that_differ_are_unknown_and_not_guessed() -> None:
     broken = exchanged(ends, ends[0], ends[1])
     assert wrong(broken) == {"lldp.leaf unknown rails": ["node000", "node001"]}
     assert wrong(broken, plan_of(ends)) == pair(ends[0], ends[1])
-
-
-def test_a_rail_of_two_is_told_by_the_leaf_it_is_on() -> None:
+    # Of eight hosts the other leaf tells it, where there are but two rails.
     ends = fabric(units=1, hosts=8, rails=2)
     assert wrong(exchanged(ends, ends[0], ends[1])) == pair(ends[0], ends[1])
 
