@@ -16,7 +16,7 @@ from lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.nvidia_smi import path_class
 from tests import goldens
-from tests.lab.transcript import Transcript, texts
+from tests.lab.transcript import Transcript, scripts, texts
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}
 
@@ -160,34 +160,7 @@ def test_what_a_tree_shows(root: Path, case: str) -> None:
     )
 
 
-SMI = {
-    "h100": """
-        nvidia-smi -L
-        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
-        nvidia-smi --query-gpu=index,bogus --format=csv
-        nvidia-smi --query-gpu=index, --format=csv
-        nvidia-smi --query-gpu=index --format=json
-        nvidia-smi --query-gpu=compute_cap --format=csv,noheader
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv,noheader
-        nvidia-smi --query-compute-apps=pid,index --format=csv
-        nvidia-smi --bogus
-        nvidia-smi topo -x
-        nvidia-smi nvlink -z
-        nvidia-smi --query-gpu
-        nvidia-smi -x
-        use 5
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
-        nvidia-smi --query-compute-apps=used_gpu_memory,name --format=csv,noheader,nounits
-        """,
-    **dict.fromkeys(
-        ("roce", "vm"),
-        """
-        nvidia-smi -L
-        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
-        """,
-    ),
-}
+SMI = scripts("smi")
 
 
 @pytest.mark.golden

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -81,6 +82,12 @@ class Transcript:
         for name, value in self._names.items():
             text = text.replace(*((value, name) if back else (name, value)))
         return text
+
+
+def scripts(noun: str) -> dict[str, str]:
+    """Return the cases of a file: name -> script."""
+    text = Path(__file__).with_name(f"{noun}_scripts.txt").read_text()
+    return dict(re.findall(r"== (.*)\n((?:(?!== ).*\n)+)", text))
 
 
 def values(data: Mapping[str, Any]) -> dict[str, str]:
