@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import MARKER, PROGRAMS
 from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
 
+from tests.lab.child import Child
 from tests.trees import put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -450,37 +450,19 @@ def wait_for(happened: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-# The module as Ansible runs it, and an audit hook that ends the process before the n-th rename of the build.
-SCRIPT = """\
-import os, signal, sys
-sys.path.insert(0, {collections!r})
-from ansible_collections.busbar.fabric.plugins.modules import nccl_tests_build
-left = {kill_at!r}
-def hook(event, arguments):
-    global left
-    if event == "os.rename" and {build!r} in (str(arguments[0]), str(arguments[1])):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(hook)
-nccl_tests_build.main()
-"""
+Start = Callable[..., Child]
 
 
 @pytest.fixture
-def start(node: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
-    """Starts the module in a process of its own, asked for another commit. kill_at 0: it is not killed."""
+def start(node: Path) -> Start:
+    """Starts the module, asked for another commit. kill_at: before which rename of the build it ends."""
 
-    def call(kill_at: int, **more: Any) -> subprocess.Popen[bytes]:
-        given = tmp_path / "arguments.json"
-        given.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments(node, commit="b" * 40, **more)}))
-        script = SCRIPT.format(collections=str(ROOT / "collections"), kill_at=kill_at, build=str(build_of(node)))
-        return subprocess.Popen([sys.executable, "-c", script, str(given)], stdout=subprocess.DEVNULL)
+    def is_rename(event: str, of: tuple[Any, ...]) -> bool:
+        return event == "os.rename" and str(build_of(node)) in map(str, of[:2])
 
-    return call
-
-
-Start = Callable[..., subprocess.Popen[bytes]]
+    return lambda kill_at=0, **more: Child(
+        nccl_tests_build.main, arguments(node, commit="b" * 40, **more), kill_at, is_rename
+    )
 
 
 def test_a_killed_run_leaves_the_old_build_and_its_compilers_hold_the_lock(node: Path, run: Run, start: Start) -> None:
@@ -488,10 +470,10 @@ def test_a_killed_run_leaves_the_old_build_and_its_compilers_hold_the_lock(node:
     before = (build_of(node) / MARKER).read_bytes()
     tools = node / "usr/local/cuda-12.9/bin"
     (tools / "wait").touch()
-    process = start(0)
+    child = start()
     wait_for(lambda: (tools / "waiting").exists() and (tools / "waiting").read_text().strip())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    child.process.kill()
+    child.wait()
     assert (build_of(node) / MARKER).read_bytes() == before
     held = run(commit="b" * 40)
     assert held["failed"]
@@ -508,8 +490,7 @@ def test_a_run_killed_while_it_exchanges_the_builds_leaves_the_old_one_or_none(
     node: Path, run: Run, start: Start, kill_at: int, have: str
 ) -> None:
     run()
-    process = start(kill_at)
-    assert process.wait(60) == -signal.SIGKILL
+    assert start(kill_at).wait()[0] == -signal.SIGKILL
     assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
     assert judged(run(commit="b" * 40)) == {}
     assert left(node) == {"nccl-tests", ".nccl-tests.lock"}

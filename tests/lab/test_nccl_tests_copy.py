@@ -247,8 +247,8 @@ def test_a_run_killed_while_it_takes_over_a_build_leaves_the_old_one_or_none(
 ) -> None:
     run()
     given = carry(run, other, node, commit="b" * 40)
-    process = start(kill_at, **{key: value for key, value in given.items() if key.startswith("prebuilt")})
-    assert process.wait(60) == -signal.SIGKILL
+    prebuilt = {key: value for key, value in given.items() if key.startswith("prebuilt")}
+    assert start(kill_at, **prebuilt).wait()[0] == -signal.SIGKILL
     assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
     given = carry(run, other, node, commit="b" * 40)
     assert run(**given)["origin"] == "copied from node01"
