@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from busbar import cli
 from lab import store, tree
 from tests import series
 from tests.unit.elf import elf
@@ -34,10 +37,10 @@ LAB = {node: store.PLATFORMS[platform] for node, platform in PLATFORMS.items()}
 def check(lab: Path, node: str, *options: str) -> tuple[int, dict[str, Any], list[str]]:
     """Return the exit code, what the JSON has of the node, and the screen."""
     file = lab.with_name("check.json")
-    argv = [sys.executable, "-B", "-m", "busbar", "check", "--root", str(lab / node), "--json", str(file), *options]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    return done.returncode, json.loads(file.read_text())["hosts"][node], done.stdout.splitlines()
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        code = cli.main(["check", "--root", str(lab / node), "--json", str(file), *options])
+    assert errors.getvalue() == ""
+    return code, json.loads(file.read_text())["hosts"][node], out.getvalue().splitlines()
 
 
 def files(top: Path) -> dict[str, tuple[int, int, bytes]]:
