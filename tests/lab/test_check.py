@@ -18,6 +18,7 @@ import pytest
 from busbar import cli
 from lab import store, tree
 from tests import series
+from tests.lab.transcript import snapshot
 from tests.unit.elf import elf
 
 PLATFORMS = {
@@ -43,21 +44,12 @@ def check(lab: Path, node: str, *options: str) -> tuple[int, dict[str, Any], lis
     return code, json.loads(file.read_text())["hosts"][node], out.getvalue().splitlines()
 
 
-def files(top: Path) -> dict[str, tuple[int, int, bytes]]:
-    found = {}
-    for path in top.rglob("*"):
-        if "busbar-lab" in path.parts:
-            continue  # what the stand-ins remember
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        found[str(path)] = (path.lstat().st_mode, path.lstat().st_mtime_ns, content)
-    return found
-
-
 @pytest.mark.parametrize("node", PLATFORMS)
 def test_a_healthy_node_is_recognised_has_no_fault_and_is_not_written_to(lab: Path, node: str) -> None:
-    before = files(lab / node)
+    # What the stand-ins remember lies apart.
+    before = snapshot(lab / node, "busbar-lab", times=True)
     code, said, lines = check(lab, node)
-    assert files(lab / node) == before
+    assert snapshot(lab / node, "busbar-lab", times=True) == before
     assert said["recognised"]["platform"] == ("" if node == "vm01" else PLATFORMS[node])
     # A guest with any GPUs may have a part of a machine.
     assert bool(said["recognised"]["undecided"]) == (node == "vm01")

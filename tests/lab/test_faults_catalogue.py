@@ -5,11 +5,8 @@
 import contextlib
 import difflib
 import json
-import os
 import random
 import re
-import stat
-import subprocess
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -26,6 +23,7 @@ from lab.machines import h200_vm, hgx_b200, hgx_h100, hgx_h200_roce
 from lab.roce import LLDPAD_PID
 from tests import goldens, series
 from tests.lab.conftest import few_slots
+from tests.lab.transcript import snapshot
 from tests.trees import put_all
 
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
@@ -52,28 +50,6 @@ def lab(four_nodes: Path) -> Iterator[Path]:
     """Four healthy, provisioned nodes; repaired after the test."""
     yield four_nodes
     store.repair_broken(four_nodes)
-
-
-def snapshot(directory: Path) -> dict[str, tuple[int, bytes | str]]:
-    """Everything below a directory with its mode: bytes of files, targets of links."""
-    found: dict[str, tuple[int, bytes | str]] = {}
-    for base, directories, files in os.walk(directory):
-        for name in directories + files:
-            path = os.path.join(base, name)
-            mode, content = os.lstat(path).st_mode, b""
-            if stat.S_ISLNK(mode):
-                found[path] = (mode, os.readlink(path))
-                continue
-            if stat.S_ISREG(mode):
-                with open(path, "rb") as stream:
-                    content = stream.read()
-            found[path] = (mode, content)
-    root = len(str(directory)) + 1
-    return {path[root:]: entry for path, entry in found.items()}
-
-
-def smi(lab: Path, node: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([lab / node / "sys/usr/bin/nvidia-smi", *arguments], capture_output=True, check=False)
 
 
 @cache

@@ -16,7 +16,7 @@ from lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.nvidia_smi import path_class
 from tests import goldens
-from tests.lab.transcript import Transcript, scripts, texts
+from tests.lab.transcript import Transcript, scripts, snapshot, texts
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}
 
@@ -36,18 +36,6 @@ def text(path: Path) -> str:
 def smi(root: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     tool = root / name / "sys/usr/bin/nvidia-smi"
     return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=1800, check=False)
-
-
-def snapshot(directory: Path) -> dict[str, bytes | str | None]:
-    """Everything below a directory: bytes of files, targets of links, None for directories."""
-    found: dict[str, bytes | str | None] = {}
-    for path in directory.rglob("*"):
-        name = str(path.relative_to(directory))
-        if path.is_symlink():
-            found[name] = os.readlink(path)
-        else:
-            found[name] = path.read_bytes() if path.is_file() else None
-    return found
 
 
 @pytest.mark.parametrize("name", BUILDERS)
