@@ -214,6 +214,7 @@ def test_damage_below_the_system_root_is_a_finding(lab: Path, on_node: Answer, f
         assert "failed" not in answer, (name, answer)
         if name in ("binary", "5 MiB", "loop", "pipe", "directory") and file != "/home":
             assert "nccl_conf.readable" in {finding["check"] for finding in answer["findings"]}, name
+            assert answer["changed"] is False, name
     if path.is_file() and file != "/etc/environment":
         path.unlink()
 
@@ -362,15 +363,6 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(
 def test_a_system_root_that_does_not_exist_is_not_created(on_node: Answer, tmp_path: Path) -> None:
     assert on_node("nccl_conf", "node01", system_root=str(tmp_path / "typo"))["failed"]
     assert not (tmp_path / "typo").exists()
-
-
-def test_a_path_that_is_a_directory_is_a_finding_and_stays(lab: Path, on_node: Answer) -> None:
-    directory = lab / "node01" / "sys" / "etc" / "odd.conf"
-    directory.mkdir()
-    answer = on_node("nccl_conf", "node01", path="/etc/odd.conf")
-    assert ("nccl_conf.readable", "/etc/odd.conf") in {(f["check"], f["subject"]) for f in answer["findings"]}
-    assert answer["changed"] is False
-    directory.rmdir()
 
 
 def test_libraries_that_are_none_are_findings_and_do_not_keep_the_file_from_being_judged(
