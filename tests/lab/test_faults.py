@@ -27,6 +27,7 @@ from lab import faults, store, tree
 from lab.machines import hgx_b200
 from tests import goldens, series, trees
 from tests.lab.audited import Server, Tools, sent
+from tests.lab.transcript import snapshot
 
 # Of the roles, in their order; the first only reports. Nothing is built or measured here.
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
@@ -389,23 +390,15 @@ def test_a_value_that_is_not_set_any_more_removes_nothing(
 def test_a_check_writes_nothing_but_the_record_and_no_limit_of_the_run_changes_what_it_finds(
     converged: Path, on_node: Answer, node: str
 ) -> None:
-    def tree_of(top: Path) -> dict[str, tuple[int, bytes]]:
-        found = {}
-        for path in top.rglob("*"):
-            if "busbar-lab" in path.parts:
-                continue  # what the stand-ins remember
-            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-            found[str(path.relative_to(top))] = (path.lstat().st_mode, content)
-        return found
-
-    before = tree_of(converged / node)
+    # What the stand-ins remember lies apart.
+    before = snapshot(converged / node, "busbar-lab")
     for module in MODULES:
         more = {"record": True} if module == "node_health" else {}
         results = [on_node(module, node, True, **more)]
         if "max_disruption" in sys.modules[f"{LIBRARY}.{module}"].SPEC:
             results += [on_node(module, node, True, max_disruption=most) for most in ("none", "reboot")]
         assert all(result == results[0] | {"invocation": result["invocation"]} for result in results), module
-    after = tree_of(converged / node)
+    after = snapshot(converged / node, "busbar-lab")
     record = "sys/var/lib/busbar/health"
     assert {path for path in {*before, *after} if before.get(path) != after.get(path)} <= {
         *("sys/var/lib/busbar", "sys/var/lib", "sys/var", record, f"{record}/last.json"),

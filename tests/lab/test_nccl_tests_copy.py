@@ -130,9 +130,6 @@ def upgraded(node: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (another_cuda, "CUDA 12.9.88 -> 13.0.88"),
-        (lambda node: nccl(node, "2.28.7"), "NCCL 2.27.7 -> 2.28.7"),
-        (no_mpi, "MPI Open MPI 4.1.4 -> none"),
         (other_gpus, "arch 9.0 -> 9.0 10.0"),
         (upgraded, "runtime x86_64 ubuntu 24.04"),
         (lambda node: (node / "etc/os-release").unlink(), "-> unknown"),
@@ -247,8 +244,8 @@ def test_a_run_killed_while_it_takes_over_a_build_leaves_the_old_one_or_none(
 ) -> None:
     run()
     given = carry(run, other, node, commit="b" * 40)
-    process = start(kill_at, **{key: value for key, value in given.items() if key.startswith("prebuilt")})
-    assert process.wait(60) == -signal.SIGKILL
+    prebuilt = {key: value for key, value in given.items() if key.startswith("prebuilt")}
+    assert start(kill_at, **prebuilt).wait()[0] == -signal.SIGKILL
     assert judged(run(check_mode=True, commit="b" * 40)) == {"nccl_tests.build": have}
     given = carry(run, other, node, commit="b" * 40)
     assert run(**given)["origin"] == "copied from node01"

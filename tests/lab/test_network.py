@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ from lab.faults import CATALOGUE
 from lab.machine import Machine
 from lab.machines import hgx_h200_roce
 from tests.lab.conftest import few_slots
+from tests.lab.transcript import Transcript, scripts, texts
+from tests.trees import put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NODES = ("node02", "node03")
-RAIL0, RAIL5, RAIL6, RAIL7 = "enp26s0np0", "enp188s0np0", "enp204s0np0", "enp220s0np0"
-BOND = "bond0"
+RAIL0, RAIL1, RAIL5, RAIL6, RAIL7 = "enp26s0np0", "enp60s0np0", "enp188s0np0", "enp204s0np0", "enp220s0np0"
+BOND, MEMBERS, IDLE = "bond0", ("enp225s0f0np0", "enp225s0f1np1"), "eno8303"
 RAILS = 8
 
 
@@ -70,29 +74,48 @@ def names(lab: Path, node: str) -> list[str]:
     return [n.name for rail in range(RAILS) for n in machine.netdevs if n.address == machine.rail(rail).address]
 
 
-# -- who sets interfaces up, and ip ----------------------------------------------------------------------------------
+# -- who sets interfaces up, sysctl, ip and ping ---------------------------------------------------------------------
+
+SCRIPTS = scripts("network")
 
 
-def test_rails_come_up_with_1500_and_what_the_site_has_set_with_that(tmp_path: Path) -> None:
-    store.create(tmp_path / "lab", few_slots({"node02": hgx_h200_roce}))
-    found = links(tmp_path / "lab", "node02")
-    assert [found[name]["mtu"] for name in names(tmp_path / "lab", "node02")] == [1500] * RAILS
-    assert found[BOND]["mtu"] == found["enp225s0f0np0"]["mtu"] == 9000
+def state(lab: Path) -> dict[str, str]:
+    """What commands and boots may change: of node02, and of rail 0 of its partner."""
+    found = texts(lab / "node03/hw", f"sys/class/net/{RAIL0}/mtu")
+    keys = ("rp_filter", "arp_ignore", "arp_announce")
+    settings = [f"proc/sys/net/ipv4/conf/{one}/{key}" for one in ("all", "default", IDLE, RAIL0, RAIL1) for key in keys]
+    mtus = [f"sys/class/net/{one}/mtu" for one in (RAIL0, RAIL5, RAIL6, BOND, *MEMBERS)]
+    found = {f"node03 {path}": text for path, text in found.items()} | texts(lab / "node02/hw", *settings, *mtus)
+    links = texts(lab / "node02/sys", "run/systemd/netif/links/*")
+    return found | {path: re.sub(r"(?s).*(NETWORK_FILE=[^\n]*).*", r"\1", text) for path, text in links.items()}
 
 
-def test_a_boot_gives_an_interface_what_the_file_that_counts_says(two: Path) -> None:
-    system = two / "node02/sys"
-    dropin = system / "etc/systemd/network/10-rail5.network.d/90-busbar-mtu.conf"
-    dropin.parent.mkdir(exist_ok=True)
-    dropin.write_text("[Link]\nMTUBytes=4200\n")
-    try:
-        store.reboot(two, "node02")
-        found = links(two, "node02")
-    finally:
-        dropin.unlink()
-    assert (found[RAIL5]["mtu"], found[RAIL6]["mtu"], found[BOND]["mtu"]) == (4200, 1500, 9000)
-    state = (system / "run/systemd/netif/links" / str(found[RAIL5]["ifindex"])).read_text()
-    assert "NETWORK_FILE=/etc/systemd/network/10-rail5.network\n" in state
+@pytest.fixture
+def written(two: Path) -> Iterator[set[Path]]:
+    """Files that a script writes, which are gone after it."""
+    paths: set[Path] = set()
+    yield paths
+    for path in paths:
+        path.unlink(missing_ok=True)
+    store.reboot(two, "node02")
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_what_tools_and_boots_make_of_interfaces(two: Path, written: set[Path], case: str) -> None:
+    def line(path: str, *words: str) -> None:
+        file = two / "node02/sys" / path
+        written.add(file)
+        put(two / "node02/sys", path, (file.read_text() if file.exists() else "") + f"{' '.join(words)}\n")
+
+    acts: dict[str, Callable[..., object]] = {
+        "line": line,
+        "gone": lambda path: (two / "node02/sys" / path).unlink(),
+        "boot": lambda: store.reboot(two, "node02"),
+    }
+    named = {"RAIL0": RAIL0, "RAIL1": RAIL1, "RAIL5": RAIL5, "RAIL6": RAIL6}
+    run = partial(tool, two)
+    Transcript(run, lambda: state(two), acts, named).check("lab_network", case, SCRIPTS[case])
 
 
 def test_with_netplan_the_mtu_is_in_a_file_of_its_own_and_kept_by_a_boot(
@@ -122,35 +145,13 @@ def test_with_netplan_the_mtu_is_in_a_file_of_its_own_and_kept_by_a_boot(
     assert (again["findings"], again["changed"]) == ([], False)
 
 
-def test_ip_shows_a_members_own_address_and_a_bonds_mtu_is_that_of_its_members(two: Path) -> None:
+def test_ip_shows_a_members_own_address(two: Path) -> None:
     found = links(two, "node02")
     first, second = (found[f"enp225s0f{n}np{n}"] for n in range(2))
     assert (first["address"], second["address"]) == (found[BOND]["address"],) * 2
     assert "permaddr" not in first
     assert second["permaddr"] != second["address"]
     assert found[BOND]["linkinfo"] == {"info_kind": "bond"}
-    says(two, "node02", "ip", "link", "set", BOND, "mtu", "4000")
-    assert {links(two, "node02")[name]["mtu"] for name in (BOND, first["ifname"], second["ifname"])} == {4000}
-
-
-# -- ping ------------------------------------------------------------------------------------------------------------
-
-DF = ("-n", "-M", "do", "-c", "3", "-W", "1", "-I", "10.16.0.2", "10.16.0.3")
-
-
-def test_a_ping_passes_when_both_ends_and_the_switch_take_it(two: Path) -> None:
-    assert "3 packets transmitted, 3 received, 0% packet loss" in says(two, "node02", "ping", "-s", "8972", *DF)
-
-
-def test_what_is_too_large_is_refused_at_home_and_lost_elsewhere(two: Path) -> None:
-    says(two, "node03", "ip", "link", "set", RAIL0, "mtu", "1500")
-    lost = tool(two, "node02", "ping", "-s", "8972", *DF)
-    assert (lost.returncode, lost.stderr) == (1, "")
-    assert "3 packets transmitted, 0 received, 100% packet loss" in lost.stdout
-    says(two, "node02", "ip", "link", "set", RAIL0, "mtu", "1500")
-    refused = tool(two, "node02", "ping", "-s", "8972", *DF)
-    assert refused.stderr == "ping: local error: message too long, mtu=1500\n" * 3
-    assert "0 received, +3 errors, 100% packet loss" in refused.stdout
 
 
 # -- the product's rail ping -----------------------------------------------------------------------------------------

@@ -8,11 +8,8 @@ BUSBAR_KILLS: how many moments, where more are wanted than there is time for in 
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,16 +18,17 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans
+from ansible_collections.busbar.fabric.plugins.modules import nic_firmware
 
 from lab.machines import hgx_b200
 from lab.toolkit import firmware_tools
+from tests.lab.child import Child
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KILLS = int(os.environ.get("BUSBAR_KILLS", "5"))
-SCRIPT = "from ansible_collections.busbar.fabric.plugins.modules import nic_firmware\nnic_firmware.main()\n"
 WANTED = {"LINK_TYPE": "IB", "ATS_ENABLED": 0, "ROCE_CC_PRIO_MASK": 255}
 NAMES = {"LINK_TYPE_P1": (1, 2), "ATS_ENABLED": (0, 1), "ROCE_CC_PRIO_MASK_P1": (255, 0)}
-Start = Callable[..., subprocess.Popen[str]]
+Start = Callable[..., Child]
 LAB = {"node01": hgx_b200}
 
 
@@ -47,32 +45,7 @@ def start(lab: Path, tmp_path: Path) -> Start:
         "system_root": str(lab / "node01" / "sys"),
         "_ansible_remote_tmp": str(tmp_path),
     }
-    paths = [str(ROOT / "collections"), *(path for path in sys.path if path.endswith("site-packages"))]
-    script = tmp_path / "module.py"
-    script.write_text(f"import sys\nsys.path[:0] = {paths!r}\n{SCRIPT}")
-
-    def run(most: str = "driver") -> subprocess.Popen[str]:
-        given = json.dumps({"ANSIBLE_MODULE_ARGS": {**arguments, "max_disruption": most}})
-        process = subprocess.Popen(
-            [sys.executable, str(script)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(given)
-        process.stdin.close()
-        process.stdin = None
-        return process
-
-    return run
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    stdout, stderr = process.communicate(timeout=1800)
-    assert "Traceback" not in stderr
-    return dict(json.loads(stdout))
+    return lambda most="driver": Child(nic_firmware.main, {**arguments, "max_disruption": most})
 
 
 @pytest.fixture(autouse=True)
@@ -120,27 +93,27 @@ def test_killed_at_random_moments_settings_are_old_or_new_and_no_card_is_reset_t
         reboot(lab, 2 * number)
         break_all(lab)
         begun = time.monotonic()
-        process = start()
+        child = start()
         if number:
             time.sleep(rng.uniform(0.9 * first, longest))
-            within += process.poll() is None and record.exists()
-            process.kill()
-            process.communicate()
+            within += child.process.is_alive() and record.exists()
+            child.process.kill()
+            child.wait()
             tools_end()
         else:
-            while process.poll() is None and not record.exists():
+            while child.process.is_alive() and not record.exists():
                 time.sleep(0.01)
             first = time.monotonic() - begun
-            assert answer(process)["repaired"]
+            assert child.answer()["repaired"]
             longest = time.monotonic() - begun
         for card in cards(lab):
             for name, values in NAMES.items():
                 assert card["settings"][name]["next"] in values
-        again = answer(start())
+        again = start().answer()
         # A reset that brings nothing is a change, too.
         assert again["changed"] is bool(again["commands"])
         reboot(lab, 2 * number + 1)
-        assert answer(start("reboot"))["findings"] == []
+        assert start("reboot").answer()["findings"] == []
         assert [len(card["resets"]) <= 1 for card in cards(lab)] == [True, True]
         assert not record.exists()
     print(f"{KILLS} runs of {longest:.2f} s killed, {within} of them between their first write and their end")

@@ -102,11 +102,3 @@ def test_what_only_a_tray_can_have(
     show(converged, machine)
     found = bad([on_node(module, "tray01", check_mode=True) for module in ("node_health", "iommu", "gpudirect")])
     assert found == expected
-
-
-@pytest.mark.parametrize(("version", "severity"), [("2.28.9", "critical"), ("2.27.7", "major"), ("2.29.3", None)])
-def test_a_release_of_nccl_that_hangs_on_arm(
-    converged: Path, on_node: Answer, version: str, severity: str | None
-) -> None:
-    found = on_node("nccl_conf", "tray01", check_mode=True, nccl_version=version)["findings"]
-    assert [(one["check"], one["severity"]) for one in found] == ([("nccl_conf.release", severity)] if severity else [])

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections import Counter
@@ -16,7 +15,7 @@ from lab import ofed, store
 from lab.machine import LabError
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.toolkit import kernel_node
-from tests.lab.transcript import Transcript, texts
+from tests.lab.transcript import Transcript, scripts, texts
 from tests.trees import put, put_all
 
 LAB = {"node01": hgx_h100}
@@ -101,7 +100,7 @@ def node(own_lab: Path, tmp_path: Path) -> Node:
     return Node(Path(shutil.copytree(own_lab, tmp_path / "lab", symlinks=True, ignore=without)))
 
 
-SCRIPTS = dict(re.findall(r"== (.*)\n((?:(?!== ).*\n)+)", (Path(__file__).parent / "ofed_scripts.txt").read_text()))
+SCRIPTS = scripts("ofed")
 
 
 @pytest.mark.golden

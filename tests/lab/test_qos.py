@@ -11,6 +11,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from lab.qos import Port, Refused
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
 from tests.lab.conftest import few_slots
-from tests.lab.transcript import Transcript, texts, values
+from tests.lab.transcript import Transcript, scripts, texts, values
 from tests.trees import put
 
 RAIL0, DEVICE0, VF, IDLE = "enp26s0np0", "mlx5_6", "enp131s0f0v0", "eno8303"
@@ -113,191 +114,23 @@ def fresh(_node: Node) -> dict[str, str]:
     return {name: _node.says(*command.split()) for name, command in commands.items()}
 
 
-# A line that begins with mlnx is of RAIL0.
-PFC = "--pfc 0,0,0,1,0,0,0,0"
 MOVED = next(netdev.name for netdev in made("nic-moved").netdevs if netdev.address == made("nic-moved").rail(3).address)
 NAMES = {**PORTS, "DEVICE0": DEVICE0, "VF": VF, "IDLE": IDLE, "MOVED": MOVED}
-SCRIPTS = {
-    "out of the box, 1.3": """
-        mlnx
-        ethtool -a RAIL0
-        ethtool -S RAIL0
-        cma_roce_tos -d DEVICE0
-        ibv_devinfo -d DEVICE0
-        ip rule
-        """,
-    "a driver load resets ETS and cable, and a reboot all but the owner of DCBX, 1.4 and 1.5": f"""
-        mlnx --trust dscp {PFC} --cable_len 30
-        mlnx --dscp2prio set,26,4 -p 0,1,2,3,4,5,6,7 -s strict,strict,strict,strict,strict,strict,strict,strict
-        write sys/class/infiniband/DEVICE0/tc/1/traffic_class 106
-        busbar-lab-roce driver-load
-        cma_roce_tos -d DEVICE0 -t 106
-        cma_roce_tos -d DEVICE0
-        ip rule add from 10.16.0.2 table 1000
-        write sys/class/net/RAIL0/ecn/roce_np/cnp_dscp 46
-        mlnx -d fw
-        busbar-lab-roce reboot
-        ip rule
-        """,
-    "only another PFC mask bounces the link, and a length out of range is not taken, 1.4": f"""
-        mlnx {PFC}
-        mlnx {PFC}
-        mlnx --cable_len 30
-        mlnx --cable_len 1000
-        """,
-    "trust follows from the first and the last DSCP entry, of which there is one of each DSCP; flush: F20": """
-        mlnx --dscp2prio set,26,3
-        mlnx --dscp2prio del,26,3
-        mlnx --trust dscp
-        mlnx --dscp2prio set,26,4 --dscp2prio set,26,4
-        mlnx --trust pcp
-        mlnx --trust dscp
-        mlnx --dscp2prio flush
-        """,
-    "pause and PFC have one register; pause that changes nothing or negotiates is no success, 2.3": f"""
-        mlnx {PFC}
-        ethtool -a RAIL0
-        ethtool -S RAIL0
-        ethtool -A RAIL0 rx on tx on
-        ethtool -A RAIL0 autoneg off rx on tx on
-        ethtool -A RAIL0 autoneg on
-        ethtool -a VF
-        """,
-    "buffers follow MTU and PFC until they are set by hand": f"""
-        mlnx {PFC}
-        ip link set dev RAIL0 mtu 4200
-        mlnx
-        mlnx --prio2buffer 0,0,0,1,0,0,0,0 --buffer_size 20000,200000,0,0,0,0,0,0
-        ip link set dev RAIL0 mtu 9000
-        mlnx
-        """,
-    "a port of the firmware refuses writes until it is taken back": f"""
-        mlnx -d fw
-        mlnx {PFC}
-        mlnx --trust dscp
-        mlnx -d os {PFC}
-        """,
-    "no such device, no DCB, and what is asked wrongly, 1.2": f"""
-        mlnx_qos -i nosuch
-        mlnx_qos -i VF
-        mlnx_qos -i IDLE
-        mlnx_qos -i bond0
-        mlnx_qos -i VF {PFC}
-        mlnx --pfc 0,0,0,1,0,0,0
-        mlnx --dscp2prio del,30,6
-        mlnx -s ets,ets,ets,ets,ets,ets,ets,ets -t 10,10,10,10,10,10,10,10
-        mlnx --trust dscp --dscp2prio set,30,6
-        cma_roce_tos -d mlx5_99
-        ip link set dev RAIL0 mtu 65000
-        ip link set dev RAIL0 mtu 9k
-        ip link show
-        mlnx {PFC} -s ets,ets,ets,ets,ets,ets,ets,ets
-        """,
-    "a setter prints the full state; lldpad is only warned of": """
-        mlnx --trust=dscp --pfc=0,0,0,1,0,0,0,0
-        lldpad start
-        mlnx --pfc 0,0,0,1,0,0,0,0
-        lldpad end
-        """,
-    "reading writes nothing, and a setter is noted even if it changes nothing": """
-        mlnx -d get
-        ethtool -a RAIL0
-        ethtool -S RAIL0
-        ip rule
-        ibv_devinfo -d DEVICE0
-        cma_roce_tos -d DEVICE0
-        mlnx --pfc 0,0,0,0,0,0,0,0 --trust pcp
-        ethtool -A RAIL0 rx on
-        cma_roce_tos -d DEVICE0 -t 0
-        ip link set dev RAIL0 mtu 1500
-        """,
-    "active MTU is the largest that leaves 96 bytes; a stale one follows once the link is set up again, 2.4": "".join(
-        f"""
-        ip link set dev RAIL0 mtu {mtu}
-        {"busbar-lab-roce stale RAIL0 1024" if mtu == 9001 else ""}
-        ibv_devinfo -d DEVICE0
-        """
-        for mtu in (9000, 4192, 4191, 2144, 9001)
-    )
-    + """
-        ip link set RAIL0 down
-        ip link set RAIL0 up
-        ibv_devinfo -d DEVICE0
-        """,
-    "routes of a table of its own": """
-        ip route show table 1000
-        ip route add 10.16.0.0/24 dev RAIL0 scope link src 10.16.0.2 table 1000
-        ip route add 10.16.0.0/24 dev RAIL0 scope link src 10.16.0.2 table 1000
-        ip route replace default via 10.16.0.254 dev RAIL0 table 1000
-        ip -j route show table 1000
-        ip route
-        """,
-    "rendering again keeps what tools have set, and a repair what was mended meanwhile; F25": f"""
-        mlnx --trust dscp {PFC} --cable_len 30
-        write sys/class/net/RAIL0/ecn/roce_rp/enable/6 0
-        render ecn-off
-        render
-        mlnx_qos -i RAIL1 {PFC} --cable_len 30
-        render pfc-off
-        render
-        render one-way-tc
-        ethtool -S RAIL7
-        render
-        render one-way-tc
-        write sys/class/infiniband/mlx5_5/tc/1/traffic_class 104
-        render
-        write sys/class/infiniband/mlx5_0/tc/1/traffic_class 104
-        render rails-renamed
-        render
-        ip rule add from 10.21.0.2 table 1005 pref 1005
-        render asymmetric-routing
-        ip rule
-        render
-        """,
-    "a card that comes back or moves is as it was": f"""
-        mlnx_qos -i RAIL3 --trust dscp {PFC} --cable_len 30
-        render rail-missing
-        mlnx_qos -i RAIL3
-        render
-        render nic-moved
-        mlnx_qos -i MOVED
-        render
-        """,
-}
-# The real dcb, 1.6. Its replace ends well though its second step fails: always read back.
-DCB = {
-    "the real dcb and mlnx_qos see the same port": """
-        dcb pfc set dev RAIL0 prio-pfc all:off 3:on delay 30
-        mlnx
-        mlnx --trust dscp --pfc 0,0,0,0,1,0,0,0
-        dcb -j pfc show dev RAIL0
-        dcb -j app show dev RAIL0
-        dcb app replace dev RAIL0 dscp-prio 26:4
-        dcb app flush dev RAIL0
-        dcb -j app show dev RAIL0
-        dcb app add dev RAIL0 dscp-prio 26:3
-        """,
-    "the real dcb sets ETS, buffers and DCBX, and fails in its own words": """
-        dcb ets set dev RAIL0 tc-tsa all:strict 3:ets tc-bw all:0 3:100 prio-tc 0:0 1:1
-        dcb buffer set dev RAIL0 prio-buffer 3:1 buffer-size 1:200000
-        dcb -j dcbx show dev RAIL0
-        mlnx -d fw
-        dcb -j dcbx show dev RAIL0
-        dcb pfc set dev RAIL0 prio-pfc 3:on
-        dcb pfc show dev nosuch
-        dcb pfc show dev VF
-        dcb app add dev RAIL0 ethtype-prio 0x8906:3
-        dcb dcbx set dev RAIL0 lld-managed
-        """,
-}
+# A line that begins with mlnx is of RAIL0.
+SCRIPTS = scripts("roce")
+
+
+def marked(case: str) -> Any:
+    """The case, which is left out where the real dcb is missing and needed (1.6)."""
+    return pytest.param(case, marks=[needs_dcb] if case.startswith("the real dcb") else [])
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("case", [*SCRIPTS, *(pytest.param(case, marks=needs_dcb) for case in DCB)])
+@pytest.mark.parametrize("case", [*map(marked, SCRIPTS)])
 def test_what_tools_print_and_change(node: Node, fresh: dict[str, str], case: str) -> None:
     acts = {name: getattr(node, name) for name in ("render", "write", "lldpad")}
     usual = {} if case.startswith("out of the box") else fresh
-    Transcript(node.run, node.state, acts, NAMES, usual).check("lab_roce", case, {**SCRIPTS, **DCB}[case])
+    Transcript(node.run, node.state, acts, NAMES, usual).check("lab_roce", case, SCRIPTS[case])
 
 
 def test_every_physical_ethernet_port_of_mlx5_has_dcb_and_no_other_has(node: Node) -> None:

@@ -24,7 +24,7 @@ from lab.faults import FAULTS
 from lab.machine import Machine
 from lab.machines import hgx_h100, hgx_h200_roce
 from lab.nccl_tests import COMMIT, TOOLKIT
-from tests.lab.transcript import Transcript
+from tests.lab.transcript import Transcript, scripts
 from tests.trees import put
 
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -241,6 +241,7 @@ def test_an_mpi_build_has_its_suffix_and_loads_the_library_that_it_is_linked_wit
     out = tmp_path / "build"
     gencode = "-gencode=arch=compute_90,code=sm_90"
     more = {"MPI": "1", "MPI_HOME": str(mpi), "NAME_SUFFIX": "_mpi", "BUILDDIR": str(out), "NVCC_GENCODE": gencode}
+    more["NAMES"] = "all_reduce"
     assert build(installed, clone, **more).returncode == 0
     environment = {
         "PATH": os.environ["PATH"],
@@ -332,41 +333,7 @@ def node(tmp_path: Path) -> Callable[..., Path]:
     return call
 
 
-SCRIPTS = {
-    "every program prints a table": "\n".join(f"{name} -b 1M -e 1G -f 4 -g 8" for name in sorted(NAMES)),
-    "exit codes are those of nccl-tests, and a bar is held to nine tenths of it": """
-        all_reduce -h
-        all_reduce --bogus
-        all_reduce -g 9
-        all_reduce -b much
-        all_reduce -b 2G -e 1G
-        all_reduce -S 1 -g 8
-        NCCL_TESTS_MIN_BW=500 all_reduce -b 1G -e 1G -g 8
-        NCCL_TESTS_MIN_BW=600 all_reduce -b 1G -e 1G -g 8
-        """,
-    "a variable that stops NCCL stops the program": """
-        NCCL_ALGO=CollNetChain all_reduce -g 8
-        NCCL_SOCKET_IFNAME==eth7 all_reduce -g 8
-        """,
-    "what stops a program on a node in trouble": """
-        on gpu-busy
-        all_reduce -b 8G -e 8G -g 8
-        on fabric-not-ready
-        all_reduce -g 8
-        on gpu-lost
-        all_reduce -g 8
-        all_reduce -g 7
-        on gpu-missing
-        all_reduce -g 8
-        all_reduce -g 7
-        on wrong-sums
-        all_reduce -b 1G -e 8G -f 2 -g 8
-        all_reduce -g 8 -c 0
-        all_reduce -g 3
-        without-a-driver
-        all_reduce -g 8
-        """,
-}
+SCRIPTS = scripts("nccl_tests")
 
 
 def brief(text: str) -> str:

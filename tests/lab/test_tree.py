@@ -16,7 +16,7 @@ from lab.machine import GpuProcess, LabError, Machine, from_dict, to_dict
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
 from lab.nvidia_smi import path_class
 from tests import goldens
-from tests.lab.transcript import Transcript, texts
+from tests.lab.transcript import Transcript, scripts, snapshot, texts
 
 BUILDERS: dict[str, Callable[[str], Machine]] = {"h100": hgx_h100, "roce": hgx_h200_roce, "vm": h200_vm}
 
@@ -36,18 +36,6 @@ def text(path: Path) -> str:
 def smi(root: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     tool = root / name / "sys/usr/bin/nvidia-smi"
     return subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=1800, check=False)
-
-
-def snapshot(directory: Path) -> dict[str, bytes | str | None]:
-    """Everything below a directory: bytes of files, targets of links, None for directories."""
-    found: dict[str, bytes | str | None] = {}
-    for path in directory.rglob("*"):
-        name = str(path.relative_to(directory))
-        if path.is_symlink():
-            found[name] = os.readlink(path)
-        else:
-            found[name] = path.read_bytes() if path.is_file() else None
-    return found
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -160,34 +148,7 @@ def test_what_a_tree_shows(root: Path, case: str) -> None:
     )
 
 
-SMI = {
-    "h100": """
-        nvidia-smi -L
-        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
-        nvidia-smi --query-gpu=index,bogus --format=csv
-        nvidia-smi --query-gpu=index, --format=csv
-        nvidia-smi --query-gpu=index --format=json
-        nvidia-smi --query-gpu=compute_cap --format=csv,noheader
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv,noheader
-        nvidia-smi --query-compute-apps=pid,index --format=csv
-        nvidia-smi --bogus
-        nvidia-smi topo -x
-        nvidia-smi nvlink -z
-        nvidia-smi --query-gpu
-        nvidia-smi -x
-        use 5
-        nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid,gpu_name --format=csv
-        nvidia-smi --query-compute-apps=used_gpu_memory,name --format=csv,noheader,nounits
-        """,
-    **dict.fromkeys(
-        ("roce", "vm"),
-        """
-        nvidia-smi -L
-        nvidia-smi --query-gpu=index,memory.total,pcie.link.gen.current,pcie.link.width.current --format=csv
-        """,
-    ),
-}
+SMI = scripts("smi")
 
 
 @pytest.mark.golden

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import re
+import stat
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -83,6 +86,12 @@ class Transcript:
         return text
 
 
+def scripts(noun: str) -> dict[str, str]:
+    """Return the cases of a file: name -> script."""
+    text = Path(__file__).with_name(f"{noun}_scripts.txt").read_text()
+    return dict(re.findall(r"== (.*)\n((?:(?!== ).*\n)+)", text))
+
+
 def values(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a mapping as texts."""
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
@@ -96,4 +105,23 @@ def texts(root: Path, *patterns: str) -> dict[str, str]:
             found[str(path.relative_to(root))] = str(path.readlink())
         elif path.is_file():
             found[str(path.relative_to(root))] = path.read_text().strip()
+    return found
+
+
+def snapshot(top: Path, without: str = "", times: bool = False) -> dict[str, tuple[int, int, bytes | str]]:
+    """Return everything below a directory: its mode, its time, bytes of files, targets of links.
+
+    without: name of directories that are left out.   times: 0 stands for each without it.
+    """
+    found: dict[str, tuple[int, int, bytes | str]] = {}
+    for base, directories, files in os.walk(top):
+        directories[:] = [name for name in directories if name != without]
+        for name in directories + files:
+            path = Path(base, name)
+            status, content = path.lstat(), b""
+            if stat.S_ISREG(status.st_mode):
+                content = path.read_bytes()
+            is_link = stat.S_ISLNK(status.st_mode)
+            shown = os.readlink(path) if is_link else content
+            found[str(path.relative_to(top))] = (status.st_mode, status.st_mtime_ns if times else 0, shown)
     return found

@@ -7,15 +7,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lab import store
+from tests import trees
 from tests.site.conftest import ROOT, SECRET, Demo, recap
+from tests.site.test_host_audit import found, timeless
 
 Play = Callable[..., Any]
+FAULTS = {
+    "node01": ("nvlink-down", "iommu-translated", "user-conf", "gpu-lost", "acs-on", "conf-mode"),
+    "node02": ("pfc-off", "mtu-1500", "arp-flux", "gpu-slot-degraded", "slurmd-memlock"),
+}
 
 
 def test_the_demo_is_simulated_and_finds_what_it_has_broken(demo: Demo) -> None:
@@ -85,3 +92,51 @@ def test_one_broken_node_fails_the_run_and_is_the_only_row(converged: Path, play
     assert {f["check"] for f in data["hosts"]["node02"]["findings"]} == {
         *("platform.rail_device", "nccl_conf.rails", "pcie_path.unit", "roce_qos.unit")
     }
+
+
+def test_the_nightly_question_finds_what_site_yml_finds_in_check_mode(converged: Path, play: Play) -> None:
+    lab = converged
+    for node, names in FAULTS.items():
+        for name in names:
+            store.break_(lab, node, name)
+
+    def run(playbook: str) -> dict[str, Any]:
+        path = lab / "findings.json"
+        values = {"nccl_tests_commit": "a" * 40, "nccl_benchmark_collectives": ["all_reduce"]}
+        settings = json.dumps({**values, "busbar_verify": True, "busbar_findings_path": str(path)})
+        done = play("-i", lab / "inventory", "--check", "-e", settings, playbook=playbook)
+        assert (done.rc, "NOT OK: 0 of 2 hosts ok" in done.verdict) == (2, True)
+        return found(path)
+
+    site = run("site.yml")
+    assert run("playbooks/drift.yml") == site
+    # Nothing was repaired.
+    assert (lab / "node01/sys/etc/nccl.conf").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_roles_that_have_something_to_do_are_played_and_give_the_verdict_of_all(
+    converged: Path, play: Play
+) -> None:
+    """As where every role is played, on one node that has all faults; the test above has check mode."""
+    for name in (name for names in FAULTS.values() for name in names):
+        store.break_(converged, "node02", name)
+    broken = shutil.copytree(converged / "node02", converged.with_name("broken"), symlinks=True)
+    path = converged / "findings.json"
+    verdicts: dict[bool, dict[str, Any]] = {}
+    played: dict[bool, set[str]] = {}
+    for first in (True, False):
+        if not first:
+            trees.restore(broken, converged / "node02")
+        settings = json.dumps({"busbar_audit_first": first, "busbar_findings_path": str(path)})
+        run = play("-i", converged / "inventory", "--limit", "node02", "-e", settings)
+        assert run.rc == 2
+        [host] = json.loads(path.read_text())["hosts"].values()
+        # The intent of a host is another one where it is asked in another way.
+        del host["intent"]
+        timeless(host)
+        verdicts[first] = host
+        played[first] = set(re.findall(r"TASK \[busbar\.fabric\.(\w+) : Configure", run.out))
+    assert verdicts[True] == verdicts[False]
+    assert verdicts[True]["repaired"]
+    assert played[True] == {"pcie_path", "host_limits", "iommu", "mtu", "multirail", "roce_qos", "nccl_conf"}
+    assert played[False] > played[True]

@@ -18,32 +18,7 @@ from tests.trees import put
 
 Play = Callable[..., Any]
 NAMES = ("node01", "node02", "node03")
-# As provision.yml plays a role, and then what the next role would see.
-BOOK = [
-    {
-        "hosts": "gpu_nodes",
-        "gather_facts": False,
-        "ignore_unreachable": True,
-        "tasks": [
-            {
-                "block": [{"ansible.builtin.import_role": {"name": "busbar.fabric.nccl_tests"}}],
-                "rescue": [{"ansible.builtin.meta": "noop"}],
-            },
-            {
-                "ansible.builtin.copy": {
-                    "content": "{{ nccl_tests_result | to_json }}",
-                    "dest": "{{ results }}/{{ inventory_hostname }}.json",
-                    "mode": "0600",
-                },
-                "delegate_to": "localhost",
-                "check_mode": False,
-                "changed_when": False,
-                "diff": False,
-                "vars": {"ansible_connection": "local"},
-            },
-        ],
-    }
-]
+BOOK = Path(__file__).with_name("nccl_tests.yml")
 
 
 class Site:
@@ -53,7 +28,7 @@ class Site:
         self.directory, self.play = directory, play
         self.hosts: dict[str, dict[str, Any]] = {}
         (directory / "results").mkdir()
-        (directory / "book.yml").write_text(yaml.safe_dump(BOOK))
+        shutil.copy(BOOK, directory / "book.yml")
 
     def add(self, name: str, healthy: Path) -> None:
         shutil.copytree(healthy, self.root(name), symlinks=True)
@@ -240,5 +215,6 @@ def test_the_nodes_oldest_python_carries_a_build_over(site: Site, oldest_python:
 
 @pytest.mark.long
 def test_in_batches_each_batch_builds_once(site: Site) -> None:
-    (site.directory / "book.yml").write_text(yaml.safe_dump([{**BOOK[0], "serial": [1, 2]}]))
+    [play] = yaml.safe_load(BOOK.read_text())
+    (site.directory / "book.yml").write_text(yaml.safe_dump([{**play, "serial": [1, 2]}]))
     assert origins(site.run()) == ["built", "built", "copied from node02"]

@@ -1,0 +1,4 @@
+#define OMPI_MAJOR_VERSION 4
+#define OMPI_MINOR_VERSION 1
+#define OMPI_RELEASE_VERSION 4
+int MPI_Init(void);
