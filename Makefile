@@ -11,8 +11,8 @@ NEWEST ?= 2.21.5
 NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
 	for path in python$$each $(HOME)/.pyenv/versions/$$each.*/bin/python$$each $(HOME)/.local/share/uv/python/cpython-$$each.*/bin/python$$each; do \
 		$$path -c '' 2>/dev/null && echo $$path && exit; done; done)
-# What uses Ansible itself: one test of each kind.
-NEWEST_TESTS = $(shell grep -lE '^(from|import) ansible\.' tests/unit/test_*.py) \
+# What uses the inside of Ansible, and one whole run of each kind.
+NEWEST_TESTS = $(shell grep -lE '^from ansible\.(errors|parsing|plugins|template|utils)' tests/unit/test_*.py) \
 	$(if $(findstring not long,$(PYTEST_ADDOPTS)),tests/drift/test_drift.py::test_hostile_hosts_secrets_and_hosts_that_do_not_answer \
 	tests/site/test_check_diff.py,tests/drift/test_drift.py tests/site/test_demo.py)
 # Of make test, the longest on few cores first.
