@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,12 @@ def test_what_is_appended_is_read_again_and_nothing_is_lost(tmp_path: Path) -> N
     assert (path.name, path.stat().st_mode & 0o777, found.torn) == ("actions.jsonl", 0o600, 0)
 
 
-def test_it_is_on_the_disk_with_its_name_before_anything_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[tuple[int, bool]] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, stat.S_ISDIR(os.fstat(fd).st_mode)))
-    )
+def test_it_is_on_the_disk_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[os.stat_result] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd)))
     action_log.append(tmp_path, [entry("drained", "begun")])
-    size = action_log.file(tmp_path).stat().st_size
-    assert [synced[0], synced[1][1]] == [(size, False), True]
+    assert synced[0].st_size == action_log.file(tmp_path).stat().st_size
+    assert [stat.S_ISDIR(one.st_mode) for one in synced] == [False, True]
 
 
 def test_runs_that_write_at_the_same_time_write_whole_lines(tmp_path: Path) -> None:
@@ -52,11 +48,8 @@ def test_runs_that_write_at_the_same_time_write_whole_lines(tmp_path: Path) -> N
         for _count in range(20):
             action_log.append(tmp_path, [entry("asked", "done", host=name, why="x" * 900)] * 5)
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        [*threads.map(write, "abc")]
     assert len(action_log.read(tmp_path).entries) == 300
 
 

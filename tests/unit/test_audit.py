@@ -93,9 +93,7 @@ MASKED = {"given": ["8388608", 30.0, "/opt/x"], "said": {"log": ["token ********
         ("good hung hung large dead hung good", {}, [GOOD, HUNG, HUNG, {"a": "x" * 500000}, DEAD, HUNG, GOOD]),
     ],
 )
-def test_each_step_answers_and_one_that_fails_dies_or_hangs_costs_that_step(
-    steps: str, arguments: dict[str, Any], found: list[dict[str, Any]]
-) -> None:
+def test_each_step_answers_for_itself(steps: str, arguments: dict[str, Any], found: list[dict[str, Any]]) -> None:
     begin = time.monotonic()
     assert audit(*steps.split(), limit=3 if "hung" in steps else 20, **arguments) == found
     assert time.monotonic() - begin < 60 or "hung" not in steps

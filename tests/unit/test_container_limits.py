@@ -125,9 +125,7 @@ def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
         ("containerd", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "rke2-agent.service"),
     ],
 )
-def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
-    tmp_path: Path, runtime: str, path: str, words: str
-) -> None:
+def test_a_configuration_elsewhere_is_not_busbars(tmp_path: Path, runtime: str, path: str, words: str) -> None:
     put(tmp_path, path, "")
     have = container_runtimes.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
     assert (have.missing, have.problems) == ((), {})
@@ -214,11 +212,8 @@ def test_a_file_that_dockerd_would_not_read_is_unknown_and_stays(text: str, says
 
 
 def test_a_diff_shows_nothing_of_other_keys() -> None:
-    theirs = {
-        "proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"},
-        "log-opts": {"splunk-token": "t0k3n"},
-        "default-shm-size": "64M",
-    }
+    theirs = {"proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"}, "log-opts": {"splunk-token": "t0k3n"}}
+    theirs |= {"default-shm-size": "64M"}
     [change] = container_limits.plan(replace(GOOD, daemon_json=json.dumps(theirs)), WANT).changes
     diff = change.diff()
     assert not [word for text in diff.values() for word in ("proxy", "s3cr3t", "splunk", "t0k3n") if word in text]
@@ -264,9 +259,6 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
     except ParseError:
         return
     assert container_limits.edit(after, WANT) == (after, [])
-
-
-# -- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
 # -- reading and writing ---------------------------------------------------------------------------------------------
@@ -328,8 +320,6 @@ def test_each_runtime_has_its_own_problems(node: Path) -> None:
     (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
     have = container_runtimes.read(Host(str(node), str(node)), WANT.runtimes)
     assert have.missing == ("containerd",)
-    assert {runtime: problem.source for runtime, problem in have.problems.items()} == {
-        "docker": DAEMON_JSON,
-        "kubelet": KUBELET,
-    }
+    sources = {runtime: problem.source for runtime, problem in have.problems.items()}
+    assert sources == {"docker": DAEMON_JSON, "kubelet": KUBELET}
     assert not_ok(have) == {"docker": "unknown", "containerd": "drift", "kubernetes": "unknown"}
