@@ -24,7 +24,7 @@ from busbar import ROOT
 from busbar.cli import main
 from busbar.drift import ageing, command
 from busbar.drift.history import SCHEMA, History, HistoryError
-from busbar.drift.lock import LockedError, held, lock_file
+from busbar.drift.lock import held, lock_file
 from busbar.drift.run import HostResult, Run
 from tests import series
 
@@ -54,16 +54,16 @@ def night(nights: History, day: int, *hosts: HostResult, inventory: str = "/i") 
     return command.store(begun(nights, day, inventory), {host.host: host for host in hosts}, nights)
 
 
-def host(
-    *findings: Finding,
-    passed: str = "b.check[live]@x",
-    end: str = "complete",
-    name: str = "n1",
-    notes: tuple[str, ...] = (),
-    health: tuple[dict[str, Any], ...] = (),
-) -> HostResult:
+def host(*findings: Finding, passed: str = "b.check[live]@x", name: str = "n1", **more: Any) -> HostResult:
     figures = {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0}}
-    return HostResult(name, end, findings, frozenset(passed.split()), "one", figures, notes, health)
+    given = HostResult(name, "complete", findings, frozenset(passed.split()), "one", figures)
+    return replace(given, **more)
+
+
+def altered(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
@@ -200,14 +200,10 @@ def test_a_night_that_cannot_be_written_whole_leaves_nothing(tmp_path: Path) -> 
 def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
     text, foreign, newer = tmp_path / "text", tmp_path / "foreign", tmp_path / "newer"
     text.write_text("not a database, and long enough to look at" * 100)
-    connection = sqlite3.connect(foreign)
-    connection.execute("CREATE TABLE mine (x)")
-    connection.close()
     with History.create(newer):
         pass
-    connection = sqlite3.connect(newer)
-    connection.execute(f"PRAGMA user_version = {len(SCHEMA) + 1}")
-    connection.close()
+    altered(foreign, "CREATE TABLE mine (x)")
+    altered(newer, f"PRAGMA user_version = {len(SCHEMA) + 1}")
     for path, says in (
         (text, "not a database"),
         (foreign, "another program's"),
@@ -280,11 +276,8 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
     path = tmp_path / "d"
     with History.create(path) as nights:
         told = night(nights, 1, host(BAD))
-    connection = sqlite3.connect(path)
-    for column in ("notes", "health", "evidence"):
-        connection.execute(f"ALTER TABLE host DROP COLUMN {column}")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    dropped = [f"ALTER TABLE host DROP COLUMN {column}" for column in ("notes", "health", "evidence")]
+    altered(path, *dropped, "PRAGMA user_version = 1")
     before = path.read_bytes()
     with History.open(path) as nights:
         assert command.built(nights.run(None), None, nights)["groups"] == told["groups"]
@@ -316,8 +309,8 @@ GARBAGE = [None, "", "{", "[1]", "{}", '"x"', "x", b"\xff\x00", 10**18]
 @pytest.mark.parametrize(
     ("table", "column"), series.some([(table, name) for table in COLUMNS for name in COLUMNS[table].split()], 8)
 )
-def test_a_history_in_which_somebody_wrote_gives_a_sentence(
-    table: str, column: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_garbage_in_a_history_gives_a_sentence(
+    table: str, column: str, whole: Path, tmp_path: Path, capsys: Any
 ) -> None:
     path = tmp_path / "d"
     reports = [f"--{name}={tmp_path}/out" for name in ("html", "prometheus", "junit")]
@@ -336,9 +329,7 @@ def test_a_history_in_which_somebody_wrote_gives_a_sentence(
 
 
 @pytest.mark.parametrize("broken", ["truncated", "garbage within", "no table"])
-def test_a_broken_history_gives_a_sentence_with_the_way_out(
-    broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_history_gives_a_sentence_with_the_way_out(broken: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "my d"
     with History.create(path) as nights:
         for day in range(1, 9):
@@ -349,24 +340,11 @@ def test_a_broken_history_gives_a_sentence_with_the_way_out(
     elif broken == "garbage within":
         path.write_bytes(data[:4096] + b"\x5a" * (len(data) - 4096))
     else:
-        connection = sqlite3.connect(path)
-        connection.execute("DROP TABLE finding")
-        connection.close()
+        altered(path, "DROP TABLE finding")
     assert main(["report", "--history", str(path)]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"mv '{path}' '{path}.broken'" in said
-
-
-def test_a_lock_is_one_and_says_who_has_it(tmp_path: Path) -> None:
-    with (
-        held(tmp_path / "l", "run of anna"),
-        pytest.raises(LockedError, match="run of anna"),
-        held(tmp_path / "l", "x"),
-    ):
-        pass
-    with held(tmp_path / "l", "run of otto"):
-        pass
 
 
 def test_what_passed_keeps_its_value_and_source(tmp_path: Path) -> None:

@@ -379,9 +379,13 @@ def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"findings.json", ".busbar-x", ".busbar-efgh5678"}
 
 
-def test_looking_at_a_lock_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_lock_is_one_and_looking_at_it_disturbs_nobody(tmp_path: Path) -> None:
     path = tmp_path / "l"
     assert not lock.is_held(path)
-    with lock.held(path, "x"):
+    with lock.held(path, "run of anna"):
         assert lock.is_held(path)
+        with pytest.raises(lock.LockedError, match="run of anna"), lock.held(path, "x"):
+            pass
     assert not lock.is_held(path)
+    with lock.held(path, "run of otto"):
+        pass
