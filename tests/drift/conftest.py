@@ -54,16 +54,8 @@ def busbar(tmp_path: Path) -> Busbar:
     """Runs the command away from the checkout; a traceback or a terminal escape fails the test whatever it is about."""
 
     def run(*arguments: str | Path, **more: str) -> Done:
-        done = subprocess.run(
-            argv(*arguments),
-            cwd=tmp_path,
-            env=environment(tmp_path, **more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            check=False,
-        )
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 1800}
+        done = subprocess.run(argv(*arguments), cwd=tmp_path, env=environment(tmp_path, **more), check=False, **given)
         assert "Traceback" not in done.stdout + done.stderr
         assert not any(ord(char) < 32 and char not in "\n\t" for char in done.stdout + done.stderr)
         return Done(done.returncode, done.stdout, done.stderr)

@@ -55,9 +55,7 @@ def test_one_range_of_releases_everywhere() -> None:
 @pytest.mark.parametrize(
     ("what", "other"), [("RELEASES", {}), ("TaskContext", None), ("worker", sys), ("TaskExecutor", object)]
 )
-def test_a_release_that_is_made_otherwise_is_not_known(
-    what: str, other: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_release_is_not_known(what: str, other: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ansible_core, what, other)
     assert ansible_core.worker_runs_tasks() is None
 

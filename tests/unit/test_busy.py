@@ -31,10 +31,6 @@ def read(node: Path) -> busy.Busy:
     return busy.read(Host(str(node), str(node), timeout=60))
 
 
-def test_nobody_uses_an_idle_node(node: Path) -> None:
-    assert read(node) == busy.Busy(())
-
-
 @pytest.mark.parametrize(
     "line",
     ["4242, [Not Found], 71680 MiB", "4242, python, [N/A]", "4242, python -c a, b, 3 MiB", "[N/A], [N/A], [N/A]"],

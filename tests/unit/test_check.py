@@ -26,24 +26,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import r
 from busbar import draft
 from tests import documents, goldens
 
-FACTS: dict[str, Any] = {
-    "bus": True,
-    "root": True,
-    "gpus": [{"pci": f"0000:1{n}:00.0", "model": "NVIDIA H200", "device": 0x2335} for n in range(8)],
-    "nics": [{"pci": f"0000:2{n}:00.0", "path": "PIX", "link_layer": "Ethernet", "rate_gbps": 400.0} for n in range(8)],
-    "nvswitches": 4,
-    "foreign": [],
-    "architecture": "x86_64",
-    "fabric": False,
-    "guest": False,
-    "machine": "bare metal",
-    "cloud": "",
-    "product": "PowerEdge XE9680",
-    "draft": {"description": "x", "gpus": {"count": 8, "models": ["NVIDIA H200"]}, "rails": []},
-    "rails": [],
-    "runtimes": {},
-    "resources": [],
-}
+# As the module recognise answers.
+FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "cases/check/recognition.json").read_text())
 CHAIN = {"trust": "dscp", "pfc": [3], "ecn": [3], "cnp": [48, 6], "tos": 106, "traffic_class": -1}
 FIRMWARE = {"psid": "MT_1", "firmware": "28.43.2026"}
 ROCE = {**CHAIN, **FIRMWARE, "mtu": 9000, "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)}}

@@ -15,6 +15,8 @@ from busbar import __version__, cli
 from busbar.drift import lock
 from tests import goldens
 
+from .test_exit_code import code_of
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLEAN = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 FAULTY = "NCCL_IB_HCA = mlx5_0\nNCCL_DEBUGG=INFO\n"
@@ -36,10 +38,7 @@ def busbar(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> su
 
 def called(words: str, capsys: pytest.CaptureFixture[str], where: object = "") -> str:
     """Return what a command prints in this process, and its exit code. where: what it was called with besides."""
-    try:
-        code = cli.main(shlex.split(words, comments=True))
-    except SystemExit as ended:
-        code = int(str(ended.code))
+    code = code_of(shlex.split(words, comments=True))
     said = "".join(capsys.readouterr())
     assert said.replace("\n", "").isprintable()
     command, _blank, rest = words.partition(" ")
@@ -59,10 +58,7 @@ def test_a_command_starts_without_what_only_others_need() -> None:
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_help_of_a_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for words, code in ((["--help"], 0), (["--no-such-option"], 1)):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([command, *words])
-        assert ended.value.code == code
+    assert [code_of([command, word]) for word in ("--help", "--no-such-option")] == [0, 1]
     text = capsys.readouterr().out
     purpose, usage, *_options, example, codes, more_codes = text.splitlines()
     assert (len(purpose) <= 80, purpose[-1]) == (True, ".")
@@ -80,10 +76,9 @@ def test_help_of_a_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys
 def test_the_first_help_is_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     texts = {}
-    for words in (["--help"], ["drift", "--help"], ["drift", "--help-all"]):
-        with pytest.raises(SystemExit):
-            cli.main(words)
-        texts[" ".join(words)] = capsys.readouterr().out
+    for words in ("--help", "drift --help", "drift --help-all"):
+        assert code_of(words.split()) == 0
+        texts[words] = capsys.readouterr().out
     assert texts["--help"].count("\n") <= 24
     shown = (texts[f"drift {kind}"] for kind in ("--help", "--help-all"))
     few, every = ({*re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M)} for text in shown)

@@ -64,10 +64,6 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     assert (found.check, found.have) == ("platform.efa", "2 Elastic Fabric Adapters, the first at 0000:04:00.0")
 
 
-def test_who_has_none_is_not_asked(infiniband: Topology, hgx_h100: Profile) -> None:
-    assert all(finding.check != cloud.EFA.id for finding in platform.plan(infiniband, hgx_h100).findings)
-
-
 @pytest.mark.parametrize(
     ("machine", "says"),
     [

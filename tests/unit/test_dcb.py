@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,18 +16,7 @@ from hypothesis import strategies as st
 
 EIGHT = [0] * 8
 PFC = {"pfc_cap": 8, "macsec_bypass": False, "delay": 7, "prio_pfc": [False] * 3 + [True] + [False] * 4}
-ETS: dict[str, Any] = {
-    "willing": False,
-    "ets_cap": 8,
-    "cbs": False,
-    "tc_bw": [40, 60, 0, 0, 0, 0, 0, 0],
-    "pg_bw": EIGHT,
-    "tc_tsa": ["ets", "ets"] + ["strict"] * 5 + ["???"],
-    "prio_tc": [0, 0, 0, 1, 0, 0, 0, 0],
-    "reco_tc_bw": EIGHT,
-    "reco_tc_tsa": ["strict"] * 8,
-    "reco_prio_tc": EIGHT,
-}
+ETS: dict[str, Any] = json.loads((Path(__file__).parent / "cases/dcb/ets.json").read_text())
 
 
 def test_other_parts_of_the_app_table_make_no_trust_in_the_dscp() -> None:

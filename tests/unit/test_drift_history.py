@@ -76,14 +76,6 @@ def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
     assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_said_every_night_is_kept_once(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as nights:
-        for day in range(1, 6):
-            night(nights, day, host(BAD), host(BAD, name="n2"))
-        # The finding, the passed checks, the figures.
-        assert sqlite3.connect(tmp_path / "d").execute("SELECT count(*) FROM json").fetchone() == (3,)
-
-
 def test_the_age_survives_nights_without_an_answer(tmp_path: Path) -> None:
     gone = HostResult("n1", "unreachable")
     half = host(passed="b.check[live]@x", end="incomplete")
@@ -204,13 +196,8 @@ def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
         pass
     altered(foreign, "CREATE TABLE mine (x)")
     altered(newer, f"PRAGMA user_version = {len(SCHEMA) + 1}")
-    for path, says in (
-        (text, "not a database"),
-        (foreign, "another program's"),
-        (newer, "update"),
-        (tmp_path, "directory"),
-        (tmp_path / "absent", "does not exist"),
-    ):
+    refused = {text: "not a database", foreign: "another program's", newer: "update", tmp_path: "directory"}
+    for path, says in {**refused, tmp_path / "absent": "does not exist"}.items():
         before = path.read_bytes() if path.is_file() else b""
         for opened in (History.open, History.create) if path.exists() else (History.open,):
             with pytest.raises(HistoryError, match=str(path)) as raised, opened(path):
@@ -309,9 +296,7 @@ GARBAGE = [None, "", "{", "[1]", "{}", '"x"', "x", b"\xff\x00", 10**18]
 @pytest.mark.parametrize(
     ("table", "column"), series.some([(table, name) for table in COLUMNS for name in COLUMNS[table].split()], 8)
 )
-def test_garbage_in_a_history_gives_a_sentence(
-    table: str, column: str, whole: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_garbage_gives_a_sentence(table: str, column: str, whole: Path, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "d"
     reports = [f"--{name}={tmp_path}/out" for name in ("html", "prometheus", "junit")]
     for value in GARBAGE:

@@ -18,6 +18,8 @@ from busbar import ansible_process
 from busbar.cli import main
 from busbar.drift.history import HistoryError, is_disk_full
 
+from .test_exit_code import code_of
+
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EISDIR, errno.EROFS, errno.EIO])
 def test_an_error_of_the_system_names_its_path(number: int) -> None:
@@ -96,11 +98,7 @@ def test_where_none_is_near_all_are_named() -> None:
     ],
 )
 def test_a_wrong_command_line(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code: object = main(words)
-    except SystemExit as error:
-        code = error.code
-    assert code == 1
+    assert code_of(words) == 1
     *_usage, last = capsys.readouterr().err.splitlines()
     assert meant in last
     assert last.isprintable()

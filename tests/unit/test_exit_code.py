@@ -52,9 +52,9 @@ def test_the_worst_result_decides(codes: list[int], code: int) -> None:
     assert exit_code.worst(codes) == code
 
 
-def code_of(line: str) -> int:
+def code_of(words: list[str]) -> int:
     try:
-        return cli.main(line.split()) or 0
+        return cli.main(words) or 0
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
 
@@ -74,5 +74,5 @@ def test_what_a_command_ends_with(command: str, tmp_path: Path, monkeypatch: pyt
         if line.split()[0] == command
         for file in (files if "{}" in line else files[:1])
     ]
-    rows = [[line, code_of(f"{command} {line}")] for line in lines if (command, line) != ("check", "")]
+    rows = [[line, code_of(f"{command} {line}".split())] for line in lines if (command, line) != ("check", "")]
     goldens.check("exit_codes", command, rows)
