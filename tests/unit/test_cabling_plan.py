@@ -122,9 +122,6 @@ def test_no_name_is_written_that_would_not_be_read(bad: str) -> None:
         write(Plan((Cable("a", 1, "b", 2, a_name=bad),), "draft"))
 
 
-# -- Neighbours that switches' own tools export --------------------------------------------------------------------
-
-
 def test_neighbours_are_a_line_for_each_port_of_a_host() -> None:
     text = (
         "\ufeffhost;port;chassis;port-id\r\nnode1;ens1f0np0;ec:0d:9a:00:00:01;swp1s0\r\nnode1;Eth-12;leaf2;Eth 1/2\r\n"

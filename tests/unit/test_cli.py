@@ -103,9 +103,6 @@ def test_a_lock_of_another_run_is_4(words: list[str], function: str, monkeypatch
     assert cli.main(words) == 4
 
 
-# -- lint ------------------------------------------------------------------------------------------------------------
-
-
 LINT_FILES: dict[str, bytes] = {
     "clean.conf": CLEAN.encode(),
     "faulty.conf": FAULTY.encode(),

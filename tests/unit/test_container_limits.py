@@ -130,9 +130,6 @@ def test_a_configuration_elsewhere_is_not_busbars(tmp_path: Path, runtime: str, 
     assert container_limits.plan(have, Want((runtime,), (), LIMITS)).changes == ()
 
 
-# -- Docker ----------------------------------------------------------------------------------------------------------
-
-
 def test_limits_are_added_and_everything_else_keeps_its_place_and_indentation() -> None:
     after, lacks = container_limits.edit(THEIRS, WANT)
     assert lacks == ["memlock is not set", "nofile is not set", "default-shm-size is 64M"]
@@ -246,9 +243,6 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
     except ParseError:
         return
     assert container_limits.edit(after, WANT) == (after, [])
-
-
-# -- reading and writing ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

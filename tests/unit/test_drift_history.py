@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -206,14 +205,14 @@ def test_a_file_that_is_no_history_is_left_alone(tmp_path: Path) -> None:
         assert (path.read_bytes() if path.is_file() else b"") == before
 
 
-@contextlib.contextmanager
-def nobody() -> Iterator[None]:
-    """As a user who owns nothing, where we may become one."""
+def last_run(path: Path) -> int:
+    """As a user reads it who owns nothing, where we may become one."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
     try:
-        yield
+        with History.open(path) as nights:
+            return nights.run(None).id
     finally:
         os.seteuid(before)
 
@@ -241,22 +240,18 @@ def test_a_history_is_read_where_nobody_may_write() -> None:
             assert writing.stdout is not None
             assert writing.stdout.readline() == "ready\n"
             top.chmod(0o555)
-            with nobody(), History.open(top / "d") as nights:
-                assert nights.run(None).id == 2
+            assert last_run(top / "d") == 2
             # What a kill leaves has no index, which is in memory.
             (top / "killed").chmod(0o555)
-            with nobody(), History.open(top / "killed" / "d") as nights:
-                assert nights.run(None).id == 2
+            assert last_run(top / "killed" / "d") == 2
             assert {file.name for file in (top / "killed").iterdir()} == {"d", "d-wal"}
             writing.communicate("")
         assert not (top / "d-wal").exists()
-        with nobody(), History.open(top / "d") as nights:
-            assert nights.run(None).id == 2
+        assert last_run(top / "d") == 2
         (top / "d").chmod(0o600)
-        said = f"history {top / 'd'}: Permission denied"
         if os.geteuid() == 0:
-            with nobody(), pytest.raises(HistoryError, match=said), History.open(top / "d"):
-                pass
+            with pytest.raises(HistoryError, match=f"history {top / 'd'}: Permission denied"):
+                last_run(top / "d")
 
 
 def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path) -> None:

@@ -58,8 +58,6 @@ def merged(*arguments: object) -> int:
     return main(["report", "--merge", *map(str, arguments)])
 
 
-# -- equal to one run ------------------------------------------------------------------------------------------------
-
 TEXTS = ["x", "1", "0000:1b:00.0 mlx5_0", "hunter22", "\x1b[2J\u202e", "https://anna:hunter22@h/x", "é"]
 texts = st.sampled_from(TEXTS)
 findings = st.builds(
@@ -159,9 +157,6 @@ def test_hosts_that_were_compared_with_each_other_say_with_whom(tmp_path: Path) 
     assert join(findings_part.read([written(tmp_path, "C", found)]), None, [], 3600).hosts == found
 
 
-# -- a night of the history ------------------------------------------------------------------------------------------
-
-
 def test_a_merged_night_is_one_of_the_history_and_only_once(tmp_path: Path, capsys: Any) -> None:
     history = tmp_path / "d.sqlite"
     earlier = written(tmp_path, "E", answers(), started="2026-11-20T02:00:00Z", ended="2026-11-20T02:01:00Z")
@@ -191,9 +186,6 @@ def test_people_are_told_of_a_merged_night_and_of_one_that_is_none(tmp_path: Pat
     assert told[1:] == ["major drift nccl_conf.file on n02 (new, never ok)", f"busbar report --merge {first} {second}"]
     assert merged(first, "--notify", mail) == 1
     assert (tmp_path / "mail").read_text() == "busbar report failed; its log has the reason\n"
-
-
-# -- refused ---------------------------------------------------------------------------------------------------------
 
 
 SECOND = answers(NAMES[4:8])

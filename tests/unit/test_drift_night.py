@@ -89,15 +89,8 @@ OWNERS: dict[str, Any] = {"run": runner, "build": report, "marks": compare, "fin
 OWNERS["require_protected"] = inventory
 FULL = OSError(errno.ENOSPC, "No space left on device")
 FULL_DATABASE = sqlite3.OperationalError("database or disk is full")
-FAULTS = [
-    MemoryError(),
-    KeyError("hosts"),
-    RecursionError("too deep, says hunter22"),
-    SystemExit(0),
-    FULL,
-    runner.RunnerError("no response"),
-    FULL_DATABASE,
-]
+FAULTS: list[BaseException] = [MemoryError(), KeyError("hosts"), RecursionError("too deep, says hunter22")]
+FAULTS += [SystemExit(0), FULL, runner.RunnerError("no response"), FULL_DATABASE]
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
@@ -200,8 +193,6 @@ def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night,
     assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
-# -- what Ansible wrote ----------------------------------------------------------------------------------------------
-
 GOOD: dict[str, Any] = {
     "ok": False,
     "passed_ids": ["b.check[live]@x"],
@@ -286,9 +277,6 @@ def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pyte
         stream.truncate(1 << 40)
     with pytest.raises(runner.RunnerError, match="have more than 262244 bytes"):
         runner.read_findings(tmp_path / "f", 1)
-
-
-# -- what is left and who may read it --------------------------------------------------------------------------------
 
 
 def test_notes_are_in_every_report(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -39,6 +39,10 @@ def ill(name: str, *findings: Finding, end: str = "complete") -> HostResult:
     return HostResult(name, end, findings or (BAD,), frozenset({"a.b[live]@c"}), "one")
 
 
+def lost(name: str, end: str = "unreachable", *findings: Finding) -> HostResult:
+    return HostResult(name, end, findings)
+
+
 def report(*hosts: HostResult, run: Run = RUN) -> dict[str, Any]:
     by_name = {host.host: host for host in hosts}
     known = {name: marks(run.id, host, ()) for name, host in by_name.items()}
@@ -55,6 +59,7 @@ def waiver(**more: str) -> dict[str, str]:
 
 
 SWITCH = replace(BAD, check="platform.rail_state", subject="rail 3", severity="critical", fix="look at the switch")
+NO_RAIL = replace(BAD, check="nccl_conf.rails", because=SWITCH.id)
 UNKNOWN = replace(BAD, state="unknown")
 OTHER = replace(BAD, check="other.check")
 RAILS = [
@@ -73,28 +78,23 @@ FLEET[7] = replace(FLEET[7], busbw={"all_reduce-8G": {**FIGURE, "busbw": 330.0}}
 LOST = replace(BAD, check="run.platform", state="unknown", severity="critical")
 FOLLOWING = [replace(LOST, check=f"run.r{i}", because=LOST.id) for i in range(17)]
 WAIVED, EXPIRED = replace(RUN, waivers=(waiver(),)), replace(RUN, waivers=(waiver(expires="2026-11-20"),))
-SILENT = [HostResult(end, end) for end in ("unreachable", "timed_out", "not_run")]
+SILENT = [lost(end, end) for end in ("unreachable", "timed_out", "not_run")]
 MARKED = replace(BAD, subject=MARKUP, have=MARKUP, want=MARKUP, why=MARKUP, fix=MARKUP, source=MARKUP)
 HOSTILE = replace(RUN, inventory=MARKUP, waivers=(waiver(reason=MARKUP),))
 # Nights that are also shown to people.
 NIGHTS = {
     "good": report(well("n1"), well("n2")),
     "one finding": report(well("n1"), ill("n2"), ill("n3")),
-    "hosts without an answer": report(
-        well("n1"), HostResult("n2", "unreachable"), ill("n3", end="incomplete"), HostResult("n4", "timed_out")
-    ),
-    "interrupted": report(well("n1"), HostResult("n2", "not_run"), run=replace(RUN, state="interrupted")),
-    "a rail and what follows from it": report(
-        *[ill(f"n{n:02}", SWITCH, replace(BAD, check="nccl_conf.rails", because=SWITCH.id)) for n in range(30)]
-    ),
+    "hosts without an answer": report(well("n1"), lost("n2"), ill("n3", end="incomplete"), lost("n4", "timed_out")),
+    "interrupted": report(well("n1"), lost("n2", "not_run"), run=replace(RUN, state="interrupted")),
+    "a rail and what follows from it": report(*[ill(f"n{n:02}", SWITCH, NO_RAIL) for n in range(30)]),
     "advice for each of many subjects": report(*[ill(f"n{i}", *RAILS[i % 2 :: 2]) for i in range(4)]),
     "advice for one subject": report(ill("n1", RAILS[0])),
     "two things to do": report(ill("n1", *KINDS)),
     "values of each host": report(*[ill(f"n{i}", replace(BAD, have=f"n{i} says {i % 90}")) for i in range(900)]),
     "a value that names its host": report(*[ill(name, replace(BAD, have=f"{name} x")) for name in ("n1", "n2")]),
     "causes and what they lead to": report(
-        ill("n1", BAD, replace(UNKNOWN, check="x.y", severity="minor")),
-        HostResult("n2", "unreachable", (LOST, *FOLLOWING)),
+        ill("n1", BAD, replace(UNKNOWN, check="x.y", severity="minor")), lost("n2", "unreachable", LOST, *FOLLOWING)
     ),
 }
 FOR_PROGRAMS = {name: data for name, data in NIGHTS.items() if name[:6] != "values"} | {
@@ -164,12 +164,12 @@ def test_a_night_in_every_form_for_people() -> None:
         # With minor: the goldens.
         ([well("n1"), ill("n2")], "critical", 0),
         ([ill("n1", replace(BAD, severity="critical"))], "critical", 2),
-        ([well("n1"), HostResult("n2", "unreachable")], "minor", 3),
-        ([well("n1"), HostResult("n2", "timed_out")], "critical", 3),
+        ([well("n1"), lost("n2")], "minor", 3),
+        ([well("n1"), lost("n2", "timed_out")], "critical", 3),
         ([ill("n1", replace(BAD, state="unknown"))], "minor", 3),
         # A host that says nothing at all is not in sync.
         ([HostResult("n1", "complete")], "minor", 3),
-        ([ill("n1"), HostResult("n2", "unreachable")], "critical", 3),
+        ([ill("n1"), lost("n2")], "critical", 3),
         ([ill("n1", end="incomplete")], "minor", 2),
         *[([ill("n1", replace(BAD, state=state))], "minor", 2) for state in ("withheld", "unsupported", "not_owned")],
     ],
@@ -180,7 +180,7 @@ def test_the_exit_code_tells_drift_from_missing_answers(hosts: list[HostResult],
 
 def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
     worse = replace(BAD, subject="/root/.nccl.conf")
-    silent = HostResult("n2", "unreachable")
+    silent = lost("n2")
     nights = (
         ("well from the start", [well("n1"), well("n2")], False),
         ("drift", [ill("n1"), well("n2")], True),
@@ -198,9 +198,6 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
             run = replace(run, id=history.begin(run))
             data = command.store(run, {host.host: host for host in hosts}, history)
             assert data["news"] == news, said
-
-
-# -- the command to run ----------------------------------------------------------------------------------------------
 
 
 DISRUPTIVE = "run site.yml --tags iommu,reboot -e busbar_max_disruption=reboot for this host, or reboot the node"
@@ -226,9 +223,6 @@ def test_the_command_to_run(fix: str, hosts: list[str], path: str, command: str)
     assert repair.command(fix, hosts, [path], AGAIN, "abc") == whole
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_answer_in_which_no_check_passed_is_not_complete() -> None:
     found = results({"hosts": {"n1": {**said(BAD), "passed_ids": []}}}, Manifest(("n1",), (), False), {})
     assert found["n1"].end == "incomplete"
@@ -240,9 +234,6 @@ def test_what_a_person_has_to_do_is_in_every_text() -> None:
     for page in (text.markdown(data, AGAIN), text.rendered(data), html.render(data)):
         assert "reseat the NIC" in page
         assert f"ansible-playbook {SITE} -i /i --tags platform --limit n1" in page
-
-
-# -- outputs ---------------------------------------------------------------------------------------------------------
 
 
 def test_junit_is_xml_whatever_hosts_say() -> None:
@@ -286,9 +277,6 @@ def test_every_output_of_simulated_nodes_says_so() -> None:
     for page in [*pages, prometheus.render(data, None)]:
         assert "simulated" in page
     assert "simulated" not in text.rendered(report(ill("n1")))
-
-
-# -- what a run said -------------------------------------------------------------------------------------------------
 
 
 def said(*findings: Finding) -> dict[str, Any]:

@@ -129,8 +129,6 @@ def test_the_hour_of_the_check_is_no_intent_of_a_node() -> None:
     assert digest(busbar_fabric="infiniband") != digest(busbar_fabric="")
 
 
-# -- the module on a tree --------------------------------------------------------------------------------------------
-
 # A systemd that keeps what it was told in files.
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> {root}/calls
