@@ -37,10 +37,8 @@ def argv(*arguments: str | Path) -> list[str]:
 
 
 def hosts_of(lab: Path) -> dict[str, dict[str, Any]]:
-    hosts: dict[str, dict[str, Any]] = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"][
-        "hosts"
-    ]
-    return hosts
+    inventory = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())
+    return dict(inventory["gpu_nodes"]["hosts"])
 
 
 def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:

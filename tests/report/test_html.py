@@ -120,10 +120,7 @@ def test_a_screen_reader_finds_names_and_the_page_asks_for_nothing(page: Path, p
     found = probe(page, script)
     # Without the page's policy, too, markup does nothing.
     assert found.pop("title").startswith("[simulated] Busbar drift")
-    assert found == {
-        "lang": "en", "h1": 1, "jumps": 0, "svg": 0, "inputs": 0, "heads": 0, "links": 0, "ids": 0, "targets": 0,
-        "requests": 0, "images": 0,
-    }  # fmt: skip
+    assert {name: value for name, value in found.items() if value != 0} == {"lang": "en", "h1": 1}
 
 
 def luminance(colour: str) -> float:
@@ -204,10 +201,8 @@ def test_a_fabric_fits_its_page(shape: tuple[int, int, int, int], width: int, pr
     found = probe(path, script, width=width)
     assert found.pop("page") <= width
     _hosts, leaves, spines, _planes = shape
-    assert found == {
-        "outside": False, "switches": leaves + spines, "wrong": 6, "overlaps": 0, "small": 0,
-        "heavy": True, "hcas": 2, "words": 4,
-    }  # fmt: skip
+    shown = {"switches": leaves + spines, "wrong": 6, "heavy": True, "hcas": 2, "words": 4}
+    assert found == {**shown, "outside": False, "overlaps": 0, "small": 0}
 
 
 @pytest.mark.parametrize(("hosts", "width"), [(8, 400), (1024, 1400)])
@@ -245,6 +240,4 @@ def test_who_is_slow_is_told_without_colour(hosts: int, width: int, probe: Run, 
     found = probe(path, script, width=width)
     assert found.pop("page") <= width
     assert found.pop("maps") == len(more["localised"]["maps"])
-    assert found == {
-        "bold": True, "grounds": 2, "small": 0, "levels": 0, "heads": 0, "unnamed": 0, "overlaps": 0, "wide": 0,
-    }  # fmt: skip
+    assert {name: value for name, value in found.items() if value != 0} == {"bold": True, "grounds": 2}

@@ -38,10 +38,8 @@ def test_of_two_files_the_later_word_counts_and_what_is_ok_accuses_nobody(tmp_pa
     new = write(tmp_path / "new", {"node01": host(finding(have="1400"), boot_id=boot)}, "2026-11-22T02:00:00Z")
     old = write(tmp_path / "old", {"node01": host(finding(), finding("nccl_conf.file")), "node02": host()})
     found = accusations.read([new, old], INVENTORY)
-    assert [(one.finding.check, one.finding.have) for one in found.accusations] == [
-        ("netdev_mtu.live", "1400"),
-        ("nccl_conf.file", "1500"),
-    ]
+    said = [(one.finding.check, one.finding.have) for one in found.accusations]
+    assert said == [("netdev_mtu.live", "1400"), ("nccl_conf.file", "1500")]
     assert (found.hosts, found.accusations[0].boot_id, found.accusations[0].at) == (("node01",), boot, 1795312800.0)
 
 

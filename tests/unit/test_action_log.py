@@ -17,6 +17,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_l
 ID = "netdev_mtu.live[live]@0000:1b:00.0"
 
 
+OTHERS: list[dict[str, Any]] = [{"run": "r2"}, {"run": "r3", "host": "b"}, {"run": "r4", "finding": "other"}]
+OTHERS.append({"run": "r0", "at": 2})
+
+
 def entry(action: str, outcome: str, at: float = 1.0, host: str = "a", **more: Any) -> Entry:
     return Entry(at=at, **{"run": "r1", "host": host, "action": action, "outcome": outcome, "finding": ID, **more})
 
@@ -63,23 +67,14 @@ def test_a_line_that_a_crash_cut_off_is_counted_and_spoils_no_other(tmp_path: Pa
     assert ([one.action for one in found.entries], found.torn) == (["drained", "resumed"], 1)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"at": "now"},
-        {"action": "erased"},
-        {"outcome": "maybe"},
-        {"attempt": -1},
-        {"host": ""},
-        {"host": "a\nb"},
-        {"before": "much"},
-        {"more": 1},
-    ],
-)
-def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+WRONG = {"at": "now", "action": "erased", "outcome": "maybe", "attempt": -1, "host": "", "before": "much", "more": 1}
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("host", "a\nb")])
+def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, name: str, value: object) -> None:
     action_log.append(tmp_path, [entry("drained", "begun")])
     path = action_log.file(tmp_path)
-    path.write_text(path.read_text() + json.dumps({**json.loads(path.read_text()), **wrong}) + "\n")
+    path.write_text(path.read_text() + json.dumps({**json.loads(path.read_text()), name: value}) + "\n")
     with pytest.raises(ParseError, match=r"actions\.jsonl, line 2: "):
         action_log.read(tmp_path)
 
@@ -98,13 +93,8 @@ def test_it_is_not_written_through_a_link_and_a_pipe_in_its_place_does_not_hang(
 
 def test_what_was_left_is_a_drain_that_nobody_ended() -> None:
     drains = [entry("drained", "begun", host=host) for host in "abcd"]
-    ends = [
-        entry("drained", "done", host="a"),
-        entry("resumed", "begun", host="b"),
-        entry("resumed", "done", host="b"),
-        entry("left_drained", "done", host="c"),
-        entry("drained", "held", host="d"),
-    ]
+    steps = ("a drained done", "b resumed begun", "b resumed done", "c left_drained done", "d drained held")
+    ends = [entry(action, outcome, host=host) for host, action, outcome in map(str.split, steps)]
     assert set(action_log.open_drains(drains)) == set("abcd")
     assert set(action_log.open_drains([*drains, *ends])) == {"a"}
     assert action_log.held([*drains, *ends]) == {"c"}
@@ -114,10 +104,7 @@ def test_what_was_left_is_a_drain_that_nobody_ended() -> None:
 def test_attempts_are_counted_by_run_for_one_finding_of_one_host_in_the_window() -> None:
     entries = [
         *[entry("role", "begun", at=10, role=role) for role in ("mtu", "roce_qos")],
-        entry("role", "begun", at=20, run="r2"),
-        entry("role", "begun", at=20, run="r3", host="b"),
-        entry("role", "begun", at=20, run="r4", finding="other"),
-        entry("role", "begun", at=2, run="r0"),
+        *[entry("role", "begun", **{"at": 20, **more}) for more in OTHERS],
     ]
     assert action_log.attempts(entries, "a", ID, since=5) == 2
     assert action_log.mended(entries, "a", ID, since=5) is None

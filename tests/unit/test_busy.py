@@ -67,12 +67,8 @@ def test_a_slurm_job_holds_the_node_before_its_first_kernel(node: Path, path: st
 
 def test_gpus_of_a_pod_that_is_there_are_held(node: Path) -> None:
     gpus = [f"GPU-{n}" for n in range(8)]
-    text = checkpoint(
-        ("aaa", "nvidia.com/gpu", {"0": gpus[:4], "1": gpus[4:]}),
-        ("bbb", "nvidia.com/gpu", gpus[:2]),
-        ("ccc", "rdma/hca", ["x"]),
-    )
-    put(node, KUBELET, text)
+    of_gpus = ("aaa", "nvidia.com/gpu", {"0": gpus[:4], "1": gpus[4:]}), ("bbb", "nvidia.com/gpu", gpus[:2])
+    put(node, KUBELET, checkpoint(*of_gpus, ("ccc", "rdma/hca", ["x"])))
     for pod in ("aaa", "ccc"):
         (node / "var/lib/kubelet/pods" / pod).mkdir(parents=True)
     # Pod bbb is gone, and the checkpoint has not noticed.

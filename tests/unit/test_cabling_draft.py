@@ -20,15 +20,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence impo
 from busbar.cli import main
 
 # node GUID, kind, description; then cables.
-NODES = {
-    1: ("switch", "leaf0"),
-    2: ("switch", "leaf1"),
-    3: ("switch", "core"),
-    17: ("ca", "MT4129 ConnectX7"),
-    18: ("ca", "MT4129 ConnectX7"),
-    19: ("ca", "disks mlx5_0"),
-    20: ("ca", "Mellanox Technologies Aggregation Node"),
-}
+NODES = {number: ("switch", name) for number, name in enumerate(("leaf0", "leaf1", "core"), 1)}
+NODES |= {17: ("ca", "MT4129 ConnectX7"), 18: ("ca", "MT4129 ConnectX7"), 19: ("ca", "disks mlx5_0")}
+NODES |= {20: ("ca", "Mellanox Technologies Aggregation Node")}
 CABLES = ((17, 1, 1, 1), (18, 1, 2, 1), (19, 1, 2, 2), (1, 33, 3, 1), (2, 33, 3, 2), (20, 1, 3, 41))
 HOSTS = {f"node{n}": Host((Rail(0, "0000:1b:00.0", f"{16 + n:016x}", None, 1, 400.0, "mlx5_4"),)) for n in (1, 2)}
 MASTER = SubnetManager(f"{3:016x}", "master", 5, 1, "core")

@@ -13,7 +13,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_neighbours i
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan, load, read, write
 
 HEADER = "a_node,a_port,z_node,z_port,rail\n"
+TYPED = HEADER.replace("rail", "rail,a_type")
 GUID = "0x506b4b0300A1B2C0"
+TWICE = "line 3: spine01 port 3 has another cable already (line 2)"
 SPINE = "leaf03,33,spine01,3,\n"
 
 
@@ -47,26 +49,24 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: Callable[[str], s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
-        ("# nothing\n\n", "empty"),
+        *((text, "empty") for text in ("", "# nothing\n\n")),
         (HEADER, "no cable in it"),
         ("a_node,a_port,z_node\n", "line 1: the header lacks z_port"),
         ("host,port,chassis,port_id\nx,y,z,1\n", "lacks a_node, a_port"),
         (HEADER.replace("rail", "rial") + SPINE, "unknown column 'rial'"),
         (HEADER.replace("rail", "a_port") + SPINE, "column a_port twice"),
-        (HEADER + SPINE + "leaf04,1,spine01,3,\n", "line 3: spine01 port 3 has another cable already (line 2)"),
-        (HEADER + SPINE + "spine01,3,leaf03,33,\n", "line 3: spine01 port 3 has another cable already (line 2)"),
+        *((HEADER + SPINE + more, TWICE) for more in ("leaf04,1,spine01,3,\n", "spine01,3,leaf03,33,\n")),
         (HEADER + "leaf03,1,leaf03,1,\n", "line 2: leaf03 port 1 is connected to itself"),
         (HEADER + "leaf03,,spine01,3,\n", "line 2: a_port is empty"),
         (HEADER + "leaf03,0,spine01,3,\n", "a_port is 0"),
-        (HEADER + f"leaf03,{'0' * 5000}1,spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
-        (HEADER + f"leaf03,{'9' * 5000},spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
-        (HEADER + "leaf03,1,spine01,3,x\n", "rail is 'x'"),
-        (HEADER + "leaf03,1,spine01,3,-1\n", "rail is '-1'"),
+        *(
+            (HEADER + f"leaf03,{port},spine01,3,\n", "have numbers from 1 to 254")
+            for port in ("0" * 5000 + "1", "9" * 5000)
+        ),
+        *((HEADER + f"leaf03,1,spine01,3,{rail}\n", f"rail is '{rail}'") for rail in ("x", "-1")),
         (HEADER + "=cmd|'/c calc'!A1,1,spine01,3,\n", "a_node is a formula"),
         (HEADER + "leaf03,1,@SUM(1),3,\n", "z_node is a formula"),
-        (HEADER + "1.07E+15,1,spine01,3,\n", "which a spreadsheet made of another text"),
-        (HEADER + "leaf03,1-Feb,spine01,3,\n", "which a spreadsheet made of another text"),
+        *((f"{HEADER}{end},spine01,3,\n", "a spreadsheet made of another") for end in ("1.07E+15,1", "leaf03,1-Feb")),
         (HEADER + "0x0000000000000000,1,spine01,3,\n", "the GUID 0"),
         (HEADER + "leaf\x1b[31m,1,spine01,3,\n", "a_node is 'leaf\\\\x1b[31m'"),
         (HEADER + f"{'x' * 300},1,spine01,3,\n", "300 characters"),
@@ -75,8 +75,8 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: Callable[[str], s
         (HEADER + "leaf03,1\n", "line 2: 2 cells"),
         (HEADER + "\n" * 1_000_000, "more than 1000000 lines"),
         (HEADER + " " * 100_000 + SPINE, "line 2: 100020 characters"),
-        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,switch\n", "leaf03 is not a host"),
-        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,router\n", "a_type is 'router'"),
+        (TYPED + "leaf03,1,spine01,3,1,switch\n", "leaf03 is not a host"),
+        (TYPED + "leaf03,1,spine01,3,1,router\n", "a_type is 'router'"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_its_file_and_line(text: str, said: str) -> None:

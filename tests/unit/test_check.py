@@ -228,15 +228,8 @@ def test_the_first_screen_holds_any_number_of_hosts_and_findings(number: int, fa
 
 
 UNLIKE = f"GPU 3: {profile_doubts.OWN_PARTS} 18 active, here it is 17 (platform.nvlinks)"
-OWN: dict[str, Any] = {
-    "draft": {
-        "description": "x",
-        "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]},
-        "gpus": {"count": 2, "models": ["NVIDIA H200"]},
-        "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}],
-    },
-    "doubts": [],
-}
+OWN: dict[str, Any] = {"description": "x", "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]}}
+OWN |= {"gpus": {"count": 2, "models": ["NVIDIA H200"]}, "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}]}
 
 
 def drafted(
@@ -246,7 +239,7 @@ def drafted(
     found = [finding(check, "part") for check in faults]
     one = verdict(found, **facts)
     assert one.assumed is not None
-    one.assumed = replace(one.assumed, **{**OWN, "doubts": doubts})
+    one.assumed = replace(one.assumed, draft=OWN, doubts=doubts)
     assert draft.write(folder, render.report([one], 1.0)["hosts"], None, platform)[1] == bool(doubts)
     return {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in folder.rglob("*.yml")}
 

@@ -115,11 +115,8 @@ LINT_FILES: dict[str, bytes] = {
 VERSION = "--nccl-version 2.27.7"
 # Arguments: files, options. environment. HOME is a folder with a file of its own.
 LINTED: list[tuple[str, dict[str, str]]] = [
-    (f"clean.conf {VERSION}", {}),
-    (f"faulty.conf {VERSION}", {}),
-    (f"clean.conf faulty.conf absent.conf {VERSION}", {}),
-    (f"clean.conf absent.conf {VERSION}", {}),
-    (f"absent.conf {VERSION}", {}),
+    *((f"{files} {VERSION}", {}) for files in ("clean.conf", "faulty.conf", "clean.conf faulty.conf absent.conf")),
+    *((f"{files} {VERSION}", {}) for files in ("clean.conf absent.conf", "absent.conf")),
     (f"clean.conf {VERSION}", {"HOME": "home", "NCCL_IB_HCA": "mlx5_7"}),
     (f"clean.conf {VERSION}", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
     # The user's own file does not contradict itself.

@@ -30,18 +30,9 @@ from tests import series
 BAD = Finding("a.check", "x", "drift", "major", "1", "2", "s", "w", "f")
 
 
-GPU5: dict[str, Any] = {
-    "pci": "0000:9a:00.0",
-    "name": "GPU5",
-    "seconds": 43200.0,
-    "product": "H100",
-    "serial": "1654922006536",
-    "grown": {"replays": 2, "link 3 recoveries": 4, "link 11 recoveries": 1},
-    "part": None,
-    "firmware": "96.00",
-    "slot": "12",
-    "board": "S917AB123",
-}
+GPU5: dict[str, Any] = {"pci": "0000:9a:00.0", "name": "GPU5", "seconds": 43200.0, "product": "H100", "part": None}
+GPU5 |= {"serial": "1654922006536", "firmware": "96.00", "slot": "12", "board": "S917AB123"}
+GPU5["grown"] = {"replays": 2, "link 3 recoveries": 4, "link 11 recoveries": 1}
 
 
 def begun(nights: History, day: int, inventory: str = "/i") -> Run:

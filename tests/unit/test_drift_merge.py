@@ -264,8 +264,7 @@ def test_slices_need_the_whole_inventory(tmp_path: Path, capsys: Any, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--merge", "{A}", "{A}"], "are one file: name each file once"),
-        (["--merge", "{A}", "{link}"], "are one file: name each file once"),
+        *((["--merge", "{A}", other], "are one file: name each file once") for other in ("{A}", "{link}")),
         (["--merge", "{A}", "{none}"], "none cannot be read: No such file"),
         (["--merge", "{A}", "/dev/zero"], "/dev/zero is not a regular file"),
         (["--merge", "{pipe}"], "pipe is not a regular file"),

@@ -193,17 +193,10 @@ def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night,
     assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
-GOOD: dict[str, Any] = {
-    "ok": False,
-    "passed_ids": ["b.check[live]@x"],
-    "repaired": [],
-    "notes": ["run 20261122T010203Z-7 of anna works on the node"],
-    "findings": [BAD.to_dict()],
-    "intent": "one",
-    "end": None,
-    "busbw": {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}},
-    "health": [GPU5],
-}
+NOTE = "run 20261122T010203Z-7 of anna works on the node"
+FIGURES = {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}}
+GOOD: dict[str, Any] = {"ok": False, "passed_ids": ["b.check[live]@x"], "repaired": [], "notes": [NOTE], "end": None}
+GOOD |= {"findings": [BAD.to_dict()], "intent": "one", "busbw": FIGURES, "health": [GPU5]}
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 KEYS = st.text() | st.sampled_from([*GOOD])
 JSON = st.recursive(
@@ -280,18 +273,16 @@ def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pyte
 
 
 def test_notes_are_in_every_report(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    note = "run 20261122T010203Z-7 of anna works on the node"
-    hosts = {**HOSTS, "n2": HostResult("n2", "complete", (), frozenset({"a.b[live]@c"}), "one", {}, (note,))}
-    monkeypatch.setattr(runner, "run", lambda *_: hosts)
+    monkeypatch.setattr(runner, "run", lambda *_: {**HOSTS, "n2": replace(HOSTS["n2"], notes=(NOTE,))})
     files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "markdown", "html")]
     assert night.run(*files) == 0
-    assert f"note (n2): {note}" in capsys.readouterr().out
-    assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [note]
+    assert f"note (n2): {NOTE}" in capsys.readouterr().out
+    assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [NOTE]
     assert "n2" in (night.folder / "html").read_text()
     for kind in ("markdown", "html"):
         assert "of anna works on the node" in (night.folder / kind).read_text()
     assert main(["report", "--history", str(night.history)]) == 0
-    assert f"note (n2): {note}" in capsys.readouterr().out
+    assert f"note (n2): {NOTE}" in capsys.readouterr().out
 
 
 def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:

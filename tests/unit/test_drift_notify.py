@@ -57,8 +57,7 @@ def test_a_webhook_gets_the_text_without_markup(server: http.server.HTTPServer, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("http://127.0.0.1:{port}/403/{secret}", " returned 403"),
-        ("http://127.0.0.1:{port}/302/{secret}", " returned 302"),
+        *((f"http://127.0.0.1:{{port}}/{code}/{{secret}}", f" returned {code}") for code in (403, 302)),
         ("http://127.0.0.1:9/{secret}", "Connection refused"),
         ("http://127.0.0.1:{port}/200/{secret} with a blank", "not a URL"),
         ("http://hooks.example.org/{secret}", "https://"),

@@ -61,6 +61,7 @@ def waiver(**more: str) -> dict[str, str]:
 SWITCH = replace(BAD, check="platform.rail_state", subject="rail 3", severity="critical", fix="look at the switch")
 NO_RAIL = replace(BAD, check="nccl_conf.rails", because=SWITCH.id)
 UNKNOWN = replace(BAD, state="unknown")
+MINOR = replace(UNKNOWN, check="x.y", severity="minor")
 OTHER = replace(BAD, check="other.check")
 RAILS = [
     replace(BAD, check="roce_qos.mtu", subject=f"0000:{n}b:00.0 mlx5_{n} ens{n}f0np0", fix=f"{tool}{n}{end}")
@@ -78,6 +79,8 @@ FLEET[7] = replace(FLEET[7], busbw={"all_reduce-8G": {**FIGURE, "busbw": 330.0}}
 LOST = replace(BAD, check="run.platform", state="unknown", severity="critical")
 FOLLOWING = [replace(LOST, check=f"run.r{i}", because=LOST.id) for i in range(17)]
 WAIVED, EXPIRED = replace(RUN, waivers=(waiver(),)), replace(RUN, waivers=(waiver(expires="2026-11-20"),))
+WAIVED_RUN = replace(RUN, waivers=(waiver(check="run.*"),))
+EVERY = [well("a"), ill("b"), ill("c", UNKNOWN), ill("d", end="incomplete"), ill("e", UNKNOWN, OTHER)]
 SILENT = [lost(end, end) for end in ("unreachable", "timed_out", "not_run")]
 MARKED = replace(BAD, subject=MARKUP, have=MARKUP, want=MARKUP, why=MARKUP, fix=MARKUP, source=MARKUP)
 HOSTILE = replace(RUN, inventory=MARKUP, waivers=(waiver(reason=MARKUP),))
@@ -93,21 +96,16 @@ NIGHTS = {
     "two things to do": report(ill("n1", *KINDS)),
     "values of each host": report(*[ill(f"n{i}", replace(BAD, have=f"n{i} says {i % 90}")) for i in range(900)]),
     "a value that names its host": report(*[ill(name, replace(BAD, have=f"{name} x")) for name in ("n1", "n2")]),
-    "causes and what they lead to": report(
-        ill("n1", BAD, replace(UNKNOWN, check="x.y", severity="minor")), lost("n2", "unreachable", LOST, *FOLLOWING)
-    ),
+    "causes and what they lead to": report(ill("n1", BAD, MINOR), lost("n2", "unreachable", LOST, *FOLLOWING)),
 }
 FOR_PROGRAMS = {name: data for name, data in NIGHTS.items() if name[:6] != "values"} | {
-    "every class": report(
-        *(well("a"), ill("b"), ill("c", UNKNOWN), ill("d", end="incomplete"), ill("e", UNKNOWN, OTHER), *SILENT)
-    ),
+    "every class": report(*EVERY, *SILENT),
     "waived": report(ill("n1"), ill("n2"), run=WAIVED),
     "waived, of another host": report(ill("n1"), ill("n3"), run=WAIVED),
     "a waiver that has expired": report(ill("n1"), run=EXPIRED),
     "a waiver that is not used": report(well("n1"), run=WAIVED),
     "a waived node that does not answer": report(
-        *(well("n9"), ill("n1", replace(UNKNOWN, check="run.host"), end="unreachable")),
-        run=replace(RUN, waivers=(waiver(check="run.*"),)),
+        well("n9"), ill("n1", replace(UNKNOWN, check="run.host"), end="unreachable"), run=WAIVED_RUN
     ),
     "outliers": report(*FLEET, ill("n20")),
     "no outliers of few": report(*FLEET[:3], ill("n20")),

@@ -74,17 +74,10 @@ def test_what_is_found_and_done(case: str) -> None:
     goldens.check("drift_timer", case, [*rows, *([*command.argv] for command in plan.commands)])
 
 
-UNITS: dict[str, dict[str, Any]] = {
-    "as given": {},
-    "measuring, too": MEASURE,
-    "every option": {
-        "config": True,
-        "notify": ["mail", "-s", "it's 100 % $HOME", "ops@example.org"],
-        "webhook_file": "/srv/hook",
-        "options": ["--html", "/srv/drift-{date}.html"],
-        "environment": {"ANSIBLE_FORKS": 50},
-    },
-}
+EVERY: dict[str, Any] = {"config": True, "notify": ["mail", "-s", "it's 100 % $HOME", "ops@example.org"]}
+EVERY |= {"webhook_file": "/srv/hook", "options": ["--html", "/srv/drift-{date}.html"]}
+EVERY |= {"environment": {"ANSIBLE_FORKS": 50}}
+UNITS: dict[str, dict[str, Any]] = {"as given": {}, "measuring, too": MEASURE, "every option": EVERY}
 
 
 @pytest.mark.golden
