@@ -21,8 +21,8 @@ from tests.report.fleet import write
 
 HOSTS = 1000
 # Tests run as root.
-HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
-HEADLESS += ("--enable-logging=stderr",)
+HEADLESS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+HEADLESS += ["--enable-logging=stderr"]
 Browser = Callable[..., subprocess.CompletedProcess[str]]
 Probe = Callable[..., dict[str, Any]]
 

@@ -44,8 +44,8 @@ def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) 
         search.take(results)
     said = [HostFinding(hosts=one.hosts, finding=one.finding) for one in localise_judge.verdicts(search)]
     members = tuple(sorted(search.nodes.values(), key=lambda node: node.host))
-    times = {"begun": finished - 3600, "finished": finished}
-    results_of = {"nodes": members, "tests": tuple(tests), "findings": tuple(said)}
+    times: dict[str, Any] = {"begun": finished - 3600, "finished": finished}
+    results_of: dict[str, Any] = {"nodes": members, "tests": tuple(tests), "findings": tuple(said)}
     return Record(simulated=True, launcher="mpirun", complete=True, **times, **results_of)
 
 

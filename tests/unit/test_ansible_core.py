@@ -62,9 +62,9 @@ def test_another_release_is_not_known(what: str, other: object, monkeypatch: pyt
 
 def test_the_inside_of_ansible_is_named_in_one_file_only() -> None:
     """Of what a worker is. Plugins' own bases are public."""
-    folders = ["busbar", "library", "module_utils", "plugin_utils", *ROOT.glob("*_plugins")]
+    folders = [ROOT / name for name in ("busbar", "library", "module_utils", "plugin_utils")]
     named = set()
-    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in (*folders, *ROOT.glob("*_plugins")) for path in folder.rglob("*.py")):
         # What only types need is not imported.
         text = re.sub(r"^if TYPE_CHECKING:\n(?: .*\n)+", "", path.read_text(), flags=re.MULTILINE)
         if re.search(r"^\s*(?:import|from) ansible\.(?:_internal|executor)", text, re.MULTILINE):

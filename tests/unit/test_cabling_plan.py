@@ -110,8 +110,8 @@ def test_what_is_written_is_read_again() -> None:
     ends = [(name, port) for name in names for port in (1, 2, "mlx5_0", "1/2")]
     chance.shuffle(ends)
     halves = zip(ends[::2], ends[1::2], strict=True)
-    odd = [(chance.choice([None, 0, 7]), 0, "", "switch", chance.choice(["", "node 1", '"q"'])) for _ in ends[::2]]
-    cables = tuple(Cable(*a, *z, *more) for (a, z), more in zip(halves, odd, strict=True))
+    said = ["", "node 1", '"q"']
+    cables = tuple(Cable(*a, *z, chance.choice([None, 0, 7]), 0, "", "switch", chance.choice(said)) for a, z in halves)
     again = read(write(Plan(cables, "draft")), "draft")
     assert tuple(replace(cable, line=0) for cable in again.cables) == cables
 

@@ -199,7 +199,10 @@ def test_a_file_that_dockerd_would_not_read_is_unknown_and_stays(text: str, says
 
 
 def test_a_diff_shows_nothing_of_other_keys_and_the_mode_is_kept() -> None:
-    theirs = {"proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"}, "log-opts": {"splunk-token": "t0k3n"}}
+    theirs: dict[str, Any] = {
+        "proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"},
+        "log-opts": {"splunk-token": "t0k3n"},
+    }
     theirs |= {"default-shm-size": "64M"}
     [change] = container_limits.plan(replace(GOOD, daemon_json=json.dumps(theirs), mode=0o600), WANT).changes
     assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)

@@ -49,7 +49,7 @@ def written(folder: Path, file: str, hosts: dict[str, HostResult], group: Manife
 def halves(folder: Path) -> tuple[Path, Path]:
     """Two parts that make the night of GROUP."""
     ill = HostResult("n02", "complete", (BAD,), frozenset(), "one")
-    times = {"started": "2026-11-21T02:01:00Z", "ended": "2026-11-21T02:10:00Z"}
+    times: dict[str, Any] = {"started": "2026-11-21T02:01:00Z", "ended": "2026-11-21T02:10:00Z"}
     first = written(folder, "A", {**answers(NAMES[:4]), "n02": ill})
     return first, written(folder, "B", answers(NAMES[4:8]), **times)
 

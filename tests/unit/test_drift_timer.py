@@ -172,7 +172,8 @@ def test_check_mode_says_what_a_run_then_does_once(root: Path, capsys: pytest.Ca
 
 def test_paths_that_are_not_there_are_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "opt/busbar").chmod(0o644)
-    more = {"inventory": ["inventory", "other"], "webhook_file": "/srv/hook", "notify": ["/opt/mail", "x"]}
+    more: dict[str, Any] = {"inventory": ["inventory", "other"], "webhook_file": "/srv/hook"}
+    more["notify"] = ["/opt/mail", "x"]
     first, *others = [(finding["subject"], finding["have"]) for finding in call(root, capsys, **more)["findings"]]
     assert first == ("/opt/busbar", "it cannot be executed")
     assert others == [(path, "it is not there") for path in ("/opt/mail", "/srv/site/other", "/srv/hook")]
