@@ -200,7 +200,6 @@ REFUSED: list[tuple[dict[str, Any], dict[str, HostResult], str]] = [
     ({"digest": None}, SECOND, "digest d1 and unknown"),
     ({"inventory": ["/j"]}, SECOND, "{A} and {B} are of different inventories: paths /i and /j"),
     ({"group": [*NAMES[:9]]}, SECOND, "inventories with other nodes: nodes n[01-08] and n[01-09]; where"),
-    ({"group": []}, SECOND, "does not list the hosts of its inventory: add -i INVENTORY"),
     ({"started": "2026-11-20T13:00:00Z"}, SECOND, "{B} was begun 2026-11-20T13:00:00Z and {A} ended"),
     ({"ended": "2026-11-21T14:00:01Z"}, SECOND, "more than 43200 seconds lie between"),
     ({"ended": "2026-11-21T01:00:00Z"}, SECOND, "{B} is not a findings file, or is incomplete: its run ended"),
@@ -238,6 +237,13 @@ def test_parts_that_make_no_night(more: Any, hosts: Any, says: str, tmp_path: Pa
     assert error.count("\n") == 1
     assert not history.exists()
     assert not (tmp_path / "json").exists()
+
+
+def test_a_part_that_knows_nobody_beyond_itself_needs_the_inventory(tmp_path: Path, capsys: Any) -> None:
+    path = written(tmp_path, "A", answers())
+    altered(path, {"group": []})
+    assert merged(path) == 1
+    assert "does not list the hosts of its inventory: add -i INVENTORY" in capsys.readouterr().err
 
 
 def test_slices_need_the_whole_inventory(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
