@@ -37,10 +37,8 @@ def argv(*arguments: str | Path) -> list[str]:
 
 
 def hosts_of(lab: Path) -> dict[str, dict[str, Any]]:
-    hosts: dict[str, dict[str, Any]] = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())["gpu_nodes"][
-        "hosts"
-    ]
-    return hosts
+    inventory = yaml.safe_load((lab / "inventory" / "hosts.yml").read_text())
+    return dict(inventory["gpu_nodes"]["hosts"])
 
 
 def write_inventory(folder: Path, hosts: dict[str, dict[str, Any]]) -> Path:
@@ -54,16 +52,8 @@ def busbar(tmp_path: Path) -> Busbar:
     """Runs the command away from the checkout; a traceback or a terminal escape fails the test whatever it is about."""
 
     def run(*arguments: str | Path, **more: str) -> Done:
-        done = subprocess.run(
-            argv(*arguments),
-            cwd=tmp_path,
-            env=environment(tmp_path, **more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            check=False,
-        )
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 1800}
+        done = subprocess.run(argv(*arguments), cwd=tmp_path, env=environment(tmp_path, **more), check=False, **given)
         assert "Traceback" not in done.stdout + done.stderr
         assert not any(ord(char) < 32 and char not in "\n\t" for char in done.stdout + done.stderr)
         return Done(done.returncode, done.stdout, done.stderr)

@@ -57,23 +57,15 @@ def ansible(mark: str, parent: int) -> int | None:
 
 @pytest.mark.parametrize("command", ["drift", "check"])
 def test_nothing_outlives_a_command_that_is_killed(command: str, inventory: Path, tmp_path: Path) -> None:
-    words = {
-        "drift": ["drift", "-i", str(inventory), "--host-timeout", "120"],
-        "check": ["check", "-i", str(inventory)],
-    }[command]
+    words = [command, "-i", str(inventory), *(["--host-timeout", "120"] if command == "drift" else [])]
+    silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     late = 0.0
     for number in range(KILLS):
         mark = uuid.uuid4().hex
-        with subprocess.Popen(
-            argv(*words),
-            cwd=tmp_path,
-            env=environment(tmp_path, **{NAME: mark}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as run:
+        given = environment(tmp_path, **{NAME: mark})
+        with subprocess.Popen(argv(*words), cwd=tmp_path, env=given, **silent) as run:
             time.sleep(chance.uniform(0, SPAN))
             victim = run.pid if number % 2 == 0 else _wait_for(lambda: ansible(mark, run.pid), run)  # noqa: B023
             os.kill(victim, signal.SIGKILL)

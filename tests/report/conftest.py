@@ -20,6 +20,9 @@ from tests import debian
 from tests.report.fleet import write
 
 HOSTS = 1000
+# Tests run as root.
+HEADLESS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
+HEADLESS += ["--enable-logging=stderr"]
 Browser = Callable[..., subprocess.CompletedProcess[str]]
 Probe = Callable[..., dict[str, Any]]
 
@@ -51,26 +54,10 @@ def browser(chromium: str, tmp_path: Path) -> Browser:
     """Opens a page, with the options given, and what the browser printed."""
 
     def run(path: Path, *options: str, width: int = 1400, dark: bool = False, fragment: str = "") -> Any:
-        return subprocess.run(
-            [
-                chromium,
-                "--headless",
-                "--no-sandbox",  # tests run as root
-                "--disable-gpu",
-                "--disable-dev-shm-usage",
-                "--hide-scrollbars",
-                f"--user-data-dir={tmp_path / 'profile'}",
-                f"--window-size={width},2000",
-                f"--blink-settings=preferredColorScheme={int(not dark)}",
-                "--enable-logging=stderr",
-                *options,
-                path.as_uri() + fragment,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=1800,
-            check=True,
-        )
+        scheme = f"--blink-settings=preferredColorScheme={int(not dark)}"
+        window = (f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000", scheme)
+        argv = [chromium, *HEADLESS, *window, *options, path.as_uri() + fragment]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=1800, check=True)
 
     return run
 

@@ -1,18 +1,12 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Records of sweeps of simulated InfiniBand fabrics, for tests of the reports. Nothing was measured.
-
-By hand: python -m tests.report.fabrics DIRECTORY [HOSTS LEAVES SPINES PLANES], then busbar report --results DIRECTORY.
-"""
+"""Records of sweeps of simulated InfiniBand fabrics, for tests of the reports. Nothing was measured."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, SubnetManager, Sweep
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark, Record
 
@@ -58,24 +52,13 @@ def swept(
             if own in ports:
                 nodes.append(Node(own, "ca", f"{host} mlx5_{plane}", ports=tuple(ports[own])))
         for kind, group in (("leaf", bottoms), ("spine", tops)):
-            nodes += [
-                Node(one, "switch", f"MF0;p{plane}-{kind}{i + 1:02}:MQM9700/U1", ports=tuple(ports.get(one, ())))
-                for i, one in enumerate(group)
-            ]
+            for i, one in enumerate(group):
+                name_of = f"MF0;p{plane}-{kind}{i + 1:02}:MQM9700/U1"
+                nodes.append(Node(one, "switch", name_of, ports=tuple(ports.get(one, ()))))
         manager = f"{int(guid(plane, 0, 1), 16) + 1:016x}"
-        sweeps.append(
-            Sweep(
-                plane=manager,
-                host=names[0],
-                device=f"mlx5_{plane}",
-                port=1,
-                at=FINISHED,
-                seconds=1.5,
-                managers=(SubnetManager(manager, "master"),),
-                nodes=tuple(nodes),
-                complete=True,
-            )
-        )
+        swept_by = (manager, names[0], f"mlx5_{plane}", 1, FINISHED, 1.5)
+        master = (SubnetManager(manager, "master"),)
+        sweeps.append(Sweep(*swept_by, managers=master, nodes=tuple(nodes), complete=True))
         if bad and plane == 0:
             slow, lost = (guid(0, 0, 43), 1), (guid(0, 0, 8), 1)
             marks = [
@@ -84,25 +67,7 @@ def swept(
                 Mark(((bottoms[1], 64), (tops[0], 3)), "ib_fabric.symbol_errors", "drift", "12 in 125 min"),
                 Mark(((bottoms[3], 67), (tops[1], 8)), "ib_fabric.uplinks", "drift", "was there at the last sweep"),
             ]
-    return Record(
-        begun=FINISHED,
-        finished=FINISHED,
-        asked=tuple(names[:2]),
-        hosts={host: Host(tuple(own)) for host, own in rails.items()},
-        sweeps=tuple(sweeps),
-        taken=(FINISHED,) * planes,
-        before="20261120T000000Z-abcdefgh",
-        marks=tuple(marks),
-        complete=True,
-    )
-
-
-def main(words: Sequence[str]) -> None:
-    folder = Path(words[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    hosts, leaves, spines, planes = [*map(int, words[1:]), *(600, 30, 10, 1)[len(words) - 1 :]]
-    fabric_record.write(folder, swept(hosts, leaves, spines, planes))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    hosts_of = {host: Host(tuple(own)) for host, own in rails.items()}
+    times: dict[str, Any] = {"begun": FINISHED, "finished": FINISHED, "taken": (FINISHED,) * planes}
+    seen: dict[str, Any] = {"hosts": hosts_of, "sweeps": tuple(sweeps), "marks": tuple(marks)}
+    return Record(asked=tuple(names[:2]), before="20261120T000000Z-abcdefgh", complete=True, **times, **seen)

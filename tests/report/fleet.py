@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,9 @@ RUNS = ("all_gather-8G", "all_reduce-8G", "reduce_scatter-8G", "alltoall-8G", "b
 
 
 def finding(check: str, subject: str, want: str, have: str, **more: Any) -> Finding:
-    given: dict[str, Any] = {
-        "state": "drift",
-        "severity": "major",
-        "source": "simulated",
-        "why": "a simulated reason why this matters to a job that waits for the slowest of its nodes",
-        "fix": "run site.yml --tags host_limits for this host",
-    }
+    why = "a simulated reason why this matters to a job that waits for the slowest of its nodes"
+    given: dict[str, Any] = {"state": "drift", "severity": "major", "source": "simulated", "why": why}
+    given["fix"] = "run site.yml --tags host_limits for this host"
     return Finding(check=check, subject=subject, want=want, have=have, **(given | more))
 
 
@@ -56,9 +53,8 @@ def night(hosts: int, number: int, chance: random.Random) -> dict[str, HostResul
             findings.append(finding("nccl_conf.rails", "rail 3", "a device", "none", **gone))
         if number > 4 and place % 32 == 5:
             path = "/etc/security/limits.d/99-busbar.conf"
-            findings.append(
-                finding("host_limits.login", path, "memlock unlimited", "memlock 8 MiB", aspect="persisted")
-            )
+            low = ("memlock unlimited", "memlock 8 MiB")
+            findings.append(finding("host_limits.login", path, *low, aspect="persisted"))
         if last and place == 41:
             findings.append(finding("platform.nvlinks", "0000:c3:00.0 GPU5", "18 active", "17 active"))
         if place == 77 and number % 2 == 0:
@@ -76,19 +72,11 @@ def night(hosts: int, number: int, chance: random.Random) -> dict[str, HostResul
             findings = [finding("run.platform", "platform", "a result", "unreachable: no route to host", **gone)]
             passed = set()
         slow = 0.9 if place == 123 else 1.0
-        found[host] = HostResult(
-            host=host,
-            end="unreachable" if down else "complete",
-            findings=tuple(findings),
-            passed=frozenset(passed - {item.id for item in findings}),
-            intent="one",
-            busbw={}
-            if down
-            else {
-                name: {"busbw": chance.gauss(365, 1.5) * slow, "bar": 320.0, "finished": number, "simulated": True}
-                for name in RUNS
-            },
-        )
+        figure = {"bar": 320.0, "finished": number, "simulated": True}
+        busbw = {name: {"busbw": chance.gauss(365, 1.5) * slow, **figure} for name in (() if down else RUNS)}
+        end = "unreachable" if down else "complete"
+        well = frozenset(passed - {item.id for item in findings})
+        found[host] = HostResult(host, end, tuple(findings), well, "one", busbw)
     if last:
         found[MARKUP] = HostResult(MARKUP, "complete", (), frozenset(CHECKS), "one")
     return found
@@ -106,21 +94,9 @@ def write(path: Path, hosts: int) -> dict[str, Any]:
     data: dict[str, Any] = {}
     with History.create(path) as nights:
         for number in range(1, NIGHTS + 1):
-            begun = Run(
-                id=0,
-                started=f"2026-11-{9 + number:02}T02:00:00Z",
-                ended=None,
-                state="running",
-                inventory="/srv/site/inventory",
-                limit=None,
-                version="0.2.0",
-                user="busbar",
-                commit="0123456789ab",
-                simulated=True,
-                fail_on="minor",
-                waivers=waivers(),
-            )
-            run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
+            of_site = ("/srv/site/inventory", None, "0.2.0", "busbar", "0123456789ab", True, "minor", waivers())
+            begun = Run(0, f"2026-11-{9 + number:02}T02:00:00Z", None, "running", *of_site)
+            run = replace(begun, id=nights.begin(begun))
             data = command.store(run, night(hosts, number, chance), nights)
     return data
 
@@ -128,6 +104,5 @@ def write(path: Path, hosts: int) -> dict[str, Any]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.html").write_text(
-        html.render(write(folder / "drift.sqlite", int(sys.argv[2]) if sys.argv[2:] else 1000)), encoding="utf-8"
-    )
+    data = write(folder / "drift.sqlite", int(sys.argv[2]) if sys.argv[2:] else 1000)
+    (folder / "report.html").write_text(html.render(data), encoding="utf-8")

@@ -1,29 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What lies beside the history of a simulated fleet: a search for who is slow, and a log of what was repaired.
-
-By hand: python -m tests.report.records DIRECTORY NODES [FAULTS], then busbar report --results DIRECTORY.
-"""
+"""What lies beside the history of a simulated fleet: a search for who is slow, and a log of what was repaired."""
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import measured_test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
-    GPUS,
-    RAILS,
-    Node,
-    Result,
-    judge_figure,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
@@ -50,81 +40,41 @@ def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) 
     tests: list[MeasuredTest] = []
     while asked := search.next_round():
         results = [cluster.answer(test) for test in asked]
-        tests += [measured(search, result) for result in results]
+        tests += [measured_test(result, cluster.bar(result.test)) for result in results]
         search.take(results)
     said = [HostFinding(hosts=one.hosts, finding=one.finding) for one in localise_judge.verdicts(search)]
     members = tuple(sorted(search.nodes.values(), key=lambda node: node.host))
-    return Record(
-        simulated=True,
-        begun=finished - 3600,
-        finished=finished,
-        launcher="mpirun",
-        nodes=members,
-        tests=tuple(tests),
-        findings=tuple(said),
-        complete=True,
-    )
-
-
-def measured(search: Localisation, result: Result) -> MeasuredTest:
-    test = result.test
-    bar = Cluster.bar(test)
-    figures: Sequence[float | None] = [result.figure]
-    if test.kind == RAILS:
-        figures = [way.figure for way in result.ways]
-    elif test.kind == GPUS:
-        figures = [*result.pairs.values()]
-    ends = {judge_figure(each, bar) for each in figures}
-    return MeasuredTest(
-        number=test.number,
-        kind=test.kind,
-        hosts=test.hosts,
-        outcome=PASS if ends == {PASS} else min(ends - {PASS}),
-        rails=test.rails,
-        about=test.about,
-        figure=result.figure,
-        bar=bar.value,
-        bar_source=bar.source,
-        ways=result.ways,
-        pairs=result.pairs,
-        said=result.said,
-        lost=result.lost,
-    )
+    times: dict[str, Any] = {"begun": finished - 3600, "finished": finished}
+    results_of: dict[str, Any] = {"nodes": members, "tests": tuple(tests), "findings": tuple(said)}
+    return Record(simulated=True, launcher="mpirun", complete=True, **times, **results_of)
 
 
 def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
     """What a log has after three nodes were mended, one was kept out, one was left by a kill, and many were refused."""
     found: list[Entry] = []
 
-    def add(host: str, action: str, outcome: str, check: str = "netdev_mtu.live", **more: Any) -> None:
+    def add(host: str, step: str, check: str = "netdev_mtu.live", **more: Any) -> None:
+        action, outcome = step.split()
         name = {"check": check, "subject": "0000:1b:00.0 ens1", "finding": f"{check}[live]@0000:1b:00.0"}
         known = {"run": "run-2", "host": host, "attempt": 1, **(name if check else {}), **more}
         found.append(Entry(at=at + len(found), action=action, outcome=outcome, **known))
 
     mended, kept, left, refused = hosts[:3], hosts[3], hosts[4], hosts[5:]
     for host in mended:
-        steps = [("asked", "done"), ("drained", "begun"), ("drained", "done"), ("role", "begun"), ("role", "done")]
-        for action, end in steps:
-            add(host, action, end, role="mtu" if action == "role" else "")
-        add(host, "verified", "begun")
-        add(host, "verified", "done", before=231.0 + len(found), after=371.5, why="ok")
-        add(host, "resumed", "begun")
-        add(host, "resumed", "done")
-    for action, end, why in (
-        ("drained", "begun", "busbar: 7 GPUs"),
-        ("drained", "done", ""),
-        ("role", "begun", ""),
-        ("role", "done", ""),
-        ("verified", "begun", ""),
-        ("verified", "failed", "7 GPUs of 8"),
-        ("left_drained", "begun", "not mended: 7 GPUs of 8"),
-        ("left_drained", "done", ""),
-    ):
-        role = "nvidia_peermem" if action == "role" else ""
-        add(kept, action, end, "platform.gpu_count", why=why, attempt=2, role=role)
-    add(left, "drained", "begun", "roce_qos.pfc", why="busbar: roce_qos.pfc", run="run-1")
+        for step in ("asked done", "drained begun", "drained done", "role begun", "role done", "verified begun"):
+            add(host, step, role="mtu" if step.startswith("role") else "")
+        add(host, "verified done", before=231.0 + len(found), after=371.5, why="ok")
+        add(host, "resumed begun")
+        add(host, "resumed done")
+    steps = {"drained begun": "busbar: 7 GPUs", "drained done": "", "role begun": "", "role done": ""}
+    steps |= {"verified begun": "", "verified failed": "7 GPUs of 8"}
+    steps |= {"left_drained begun": "not mended: 7 GPUs of 8", "left_drained done": ""}
+    for step, why in steps.items():
+        role = "nvidia_peermem" if step.startswith("role") else ""
+        add(kept, step, "platform.gpu_count", why=why, attempt=2, role=role)
+    add(left, "drained begun", "roce_qos.pfc", why="busbar: roce_qos.pfc", run="run-1")
     for host in refused:
-        add(host, "refused", "held", "ofed.loaded", why=f"more than busbar_remediate_max_share: {host} has to wait")
+        add(host, "refused held", "ofed.loaded", why=f"more than busbar_remediate_max_share: {host} has to wait")
     return found
 
 
@@ -132,7 +82,3 @@ def write(results: Path, record: Record) -> None:
     localise_record.write(results, record)
     hosts = [node.host for node in record.nodes]
     action_log.append(results, entries(random.Random(2).sample(hosts, min(len(hosts), 40))))
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]), searched(int(sys.argv[2]), int(sys.argv[3]) if sys.argv[3:] else 7))

@@ -30,15 +30,10 @@ def test_a_thousand_hosts_are_below_2_mb(page: Path, fleet: dict[str, Any]) -> N
 def test_a_fleet_with_a_story_on_every_host_is_below_2_mb(fleet: dict[str, Any]) -> None:
     """The worst night: every host differs in ten ways, each in its own words."""
     hosts = {}
+    one, *_others = fleet["hosts"]["gpu-r04-06"]["findings"]
     for name, host in fleet["hosts"].items():
-        found = [
-            {
-                **next(iter(fleet["hosts"]["gpu-r04-06"]["findings"])),
-                "have": f"what {name} alone has to say about this, at some length, for number {number}",
-                "subject": f"rail {number}",
-            }
-            for number in range(10)
-        ]
+        words = f"what {name} alone has to say about this, at some length, for number"
+        found = [{**one, "have": f"{words} {number}", "subject": f"rail {number}"} for number in range(10)]
         hosts[name] = {**host, "class": "drift", "findings": found}
     text = html.render({**fleet, "hosts": hosts})
     assert len(text.encode()) < 2_000_000
@@ -79,16 +74,6 @@ def test_it_fits_a_phone_and_a_desk_in_light_and_in_dark(page: Path, probe: Run,
     assert found["inner"] == width
     assert found["scroll"] <= width
     assert found["back"] == ("rgb(20, 23, 26)" if dark else "rgb(255, 255, 255)")
-
-
-def test_a_screenshot_can_be_taken(page: Path, browser: Run, tmp_path: Path) -> None:
-    picture = tmp_path / "report.png"
-    browser(page, f"--screenshot={picture}", width=1400)
-    data = picture.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert int.from_bytes(data[16:20], "big") == 1400
-    # A blank page is a few kilobytes.
-    assert len(data) > 50_000
 
 
 def test_it_prints(page: Path, browser: Run, tmp_path: Path) -> None:
@@ -135,10 +120,7 @@ def test_a_screen_reader_finds_names_and_the_page_asks_for_nothing(page: Path, p
     found = probe(page, script)
     # Without the page's policy, too, markup does nothing.
     assert found.pop("title").startswith("[simulated] Busbar drift")
-    assert found == {
-        "lang": "en", "h1": 1, "jumps": 0, "svg": 0, "inputs": 0, "heads": 0, "links": 0, "ids": 0, "targets": 0,
-        "requests": 0, "images": 0,
-    }  # fmt: skip
+    assert {name: value for name, value in found.items() if value != 0} == {"lang": "en", "h1": 1}
 
 
 def luminance(colour: str) -> float:
@@ -151,9 +133,8 @@ def luminance(colour: str) -> float:
 def test_text_stands_out_in_both_colour_schemes() -> None:
     """WCAG AA: 4.5 to 1."""
     style = (html.TEMPLATES / "report.css").read_text()
-    schemes = [
-        dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    ]
+    blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    schemes = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in blocks]
     assert len(schemes) == 2
     for scheme in schemes:
         on = {"fg": ("bg", "card", "del", "add"), "dim": ("bg", "card"), "link": ("bg",)}
@@ -166,15 +147,12 @@ def test_text_stands_out_in_both_colour_schemes() -> None:
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
 
 
-def test_the_last_benchmark_between_nodes_is_a_section_and_stays_text(
-    fleet: dict[str, Any], browser: Run, probe: Run, tmp_path: Path
-) -> None:
+def test_a_benchmark_stays_text(fleet: dict[str, Any], browser: Run, probe: Run, tmp_path: Path) -> None:
     hostile = replace(TWO.jobs[1], hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP)
     cluster_record.write(tmp_path, replace(TWO, jobs=(*TWO.jobs, hostile), asked=(*TWO.asked, MARKUP)))
     path = tmp_path / "cluster.html"
-    path.write_text(
-        html.render({**fleet, "cluster": cluster.latest(RelatedResults(tmp_path, fleet["run"]["ended"]))}), "utf-8"
-    )
+    latest = cluster.latest(RelatedResults(tmp_path, fleet["run"]["ended"]))
+    path.write_text(html.render({**fleet, "cluster": latest}), "utf-8")
     done = browser(path, "--dump-dom")
     assert "CONSOLE" not in done.stderr
     section = done.stdout.partition('<section id="cluster"')[2].partition("</section>")[0]
@@ -193,9 +171,7 @@ def test_the_last_benchmark_between_nodes_is_a_section_and_stays_text(
 
 
 @pytest.mark.parametrize(("shape", "width"), [((600, 30, 10, 1), 1400), ((64, 8, 4, 2), 400)], ids=["wide", "narrow"])
-def test_a_fabric_is_drawn_within_its_page_with_names_that_can_be_read_and_bad_links_that_stand_out(
-    shape: tuple[int, int, int, int], width: int, probe: Run, tmp_path: Path
-) -> None:
+def test_a_fabric_fits_its_page(shape: tuple[int, int, int, int], width: int, probe: Run, tmp_path: Path) -> None:
     fleet = write(tmp_path / "drift.sqlite", 8)
     fabric_record.write(tmp_path, fabrics.swept(*shape))
     path = tmp_path / "fabric.html"
@@ -225,16 +201,12 @@ def test_a_fabric_is_drawn_within_its_page_with_names_that_can_be_read_and_bad_l
     found = probe(path, script, width=width)
     assert found.pop("page") <= width
     _hosts, leaves, spines, _planes = shape
-    assert found == {
-        "outside": False, "switches": leaves + spines, "wrong": 6, "overlaps": 0, "small": 0,
-        "heavy": True, "hcas": 2, "words": 4,
-    }  # fmt: skip
+    shown = {"switches": leaves + spines, "wrong": 6, "heavy": True, "hcas": 2, "words": 4}
+    assert found == {**shown, "outside": False, "overlaps": 0, "small": 0}
 
 
 @pytest.mark.parametrize(("hosts", "width"), [(8, 400), (1024, 1400)])
-def test_who_is_slow_and_what_was_repaired_fit_the_page_and_are_told_without_colour(
-    hosts: int, width: int, probe: Run, tmp_path: Path
-) -> None:
+def test_who_is_slow_is_told_without_colour(hosts: int, width: int, probe: Run, tmp_path: Path) -> None:
     fleet = write(tmp_path / "drift.sqlite", 8)
     records.write(tmp_path, records.searched(hosts, 2 if hosts == 8 else 8))
     known = RelatedResults(tmp_path, "2026-11-21T02:00:00Z")
@@ -268,6 +240,4 @@ def test_who_is_slow_and_what_was_repaired_fit_the_page_and_are_told_without_col
     found = probe(path, script, width=width)
     assert found.pop("page") <= width
     assert found.pop("maps") == len(more["localised"]["maps"])
-    assert found == {
-        "bold": True, "grounds": 2, "small": 0, "levels": 0, "heads": 0, "unnamed": 0, "overlaps": 0, "wide": 0,
-    }  # fmt: skip
+    assert {name: value for name, value in found.items() if value != 0} == {"bold": True, "grounds": 2}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import accusations
+
+from .sample_localise_record import FINDING, PAIR, RECORD
 
 INVENTORY = {"node01", "node02"}
 
@@ -36,10 +38,8 @@ def test_of_two_files_the_later_word_counts_and_what_is_ok_accuses_nobody(tmp_pa
     new = write(tmp_path / "new", {"node01": host(finding(have="1400"), boot_id=boot)}, "2026-11-22T02:00:00Z")
     old = write(tmp_path / "old", {"node01": host(finding(), finding("nccl_conf.file")), "node02": host()})
     found = accusations.read([new, old], INVENTORY)
-    assert [(one.finding.check, one.finding.have) for one in found.accusations] == [
-        ("netdev_mtu.live", "1400"),
-        ("nccl_conf.file", "1500"),
-    ]
+    said = [(one.finding.check, one.finding.have) for one in found.accusations]
+    assert said == [("netdev_mtu.live", "1400"), ("nccl_conf.file", "1500")]
     assert (found.hosts, found.accusations[0].boot_id, found.accusations[0].at) == (("node01",), boot, 1795312800.0)
 
 
@@ -98,26 +98,10 @@ def test_a_huge_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_of_a_search_accuses_and_names_good_partners(tmp_path: Path) -> None:
-    def test(number: int, hosts: tuple[str, ...], figure: float, outcome: str) -> localise_record.MeasuredTest:
-        return localise_record.MeasuredTest(
-            number=number, kind="pair", hosts=hosts, figure=figure, bar=300.0, outcome=outcome
-        )
-
-    guilty = localise_judge.NODE.judge("host", "drift", "fast", "slow", "tests")
-    good = localise_judge.NODE.judge("host", "ok", "fast", "fast", "tests")
-    record = localise_record.Record(
-        simulated=True,
-        begun=1.0,
-        finished=5.0,
-        launcher="mpirun",
-        nodes=tuple(Node(name, "leaf1", (0,)) for name in ("node01", "node02", "node03")),
-        tests=(test(1, ("node01", "node02"), 100.0, "fail"), test(2, ("node02", "node03"), 310.0, "pass")),
-        findings=(
-            localise_record.HostFinding(hosts=("node01",), finding=guilty),
-            localise_record.HostFinding(hosts=("node02", "node03"), finding=good),
-        ),
-        complete=True,
-    )
+    together = replace(PAIR, hosts=("n1", "n2", "n3"), outcome="pass")
+    well = localise_record.HostFinding(hosts=("n1",), finding=replace(FINDING, state="ok"))
+    record = replace(RECORD, tests=(PAIR, together), findings=(*RECORD.findings, well))
     path = localise_record.write(tmp_path, record) / localise_record.NAME
-    [one] = accusations.read([path], {"node01", "node02", "node03"}).accusations
-    assert (one.host, one.at, one.good) == ("node01", 5.0, ("node02", "node03"))
+    [one] = accusations.read([path], {"n1", "n2", "n3"}).accusations
+    # Of its own leaf, and not the accused.
+    assert (one.host, one.at, one.good) == ("n2", record.finished, ("n1",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import a
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
 ID = "netdev_mtu.live[live]@0000:1b:00.0"
+
+
+OTHERS: list[dict[str, Any]] = [{"run": "r2"}, {"run": "r3", "host": "b"}, {"run": "r4", "finding": "other"}]
+OTHERS.append({"run": "r0", "at": 2})
 
 
 def entry(action: str, outcome: str, at: float = 1.0, host: str = "a", **more: Any) -> Entry:
@@ -35,16 +39,12 @@ def test_what_is_appended_is_read_again_and_nothing_is_lost(tmp_path: Path) -> N
     assert (path.name, path.stat().st_mode & 0o777, found.torn) == ("actions.jsonl", 0o600, 0)
 
 
-def test_it_is_on_the_disk_with_its_name_before_anything_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[tuple[int, bool]] = []
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, stat.S_ISDIR(os.fstat(fd).st_mode)))
-    )
+def test_it_is_on_the_disk_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[os.stat_result] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd)))
     action_log.append(tmp_path, [entry("drained", "begun")])
-    size = action_log.file(tmp_path).stat().st_size
-    assert [synced[0], synced[1][1]] == [(size, False), True]
+    assert synced[0].st_size == action_log.file(tmp_path).stat().st_size
+    assert [stat.S_ISDIR(one.st_mode) for one in synced] == [False, True]
 
 
 def test_runs_that_write_at_the_same_time_write_whole_lines(tmp_path: Path) -> None:
@@ -52,11 +52,8 @@ def test_runs_that_write_at_the_same_time_write_whole_lines(tmp_path: Path) -> N
         for _count in range(20):
             action_log.append(tmp_path, [entry("asked", "done", host=name, why="x" * 900)] * 5)
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        [*threads.map(write, "abc")]
     assert len(action_log.read(tmp_path).entries) == 300
 
 
@@ -70,23 +67,14 @@ def test_a_line_that_a_crash_cut_off_is_counted_and_spoils_no_other(tmp_path: Pa
     assert ([one.action for one in found.entries], found.torn) == (["drained", "resumed"], 1)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"at": "now"},
-        {"action": "erased"},
-        {"outcome": "maybe"},
-        {"attempt": -1},
-        {"host": ""},
-        {"host": "a\nb"},
-        {"before": "much"},
-        {"more": 1},
-    ],
-)
-def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+WRONG = {"at": "now", "action": "erased", "outcome": "maybe", "attempt": -1, "host": "", "before": "much", "more": 1}
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), ("host", "a\nb")])
+def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, name: str, value: object) -> None:
     action_log.append(tmp_path, [entry("drained", "begun")])
     path = action_log.file(tmp_path)
-    path.write_text(path.read_text() + json.dumps({**json.loads(path.read_text()), **wrong}) + "\n")
+    path.write_text(path.read_text() + json.dumps({**json.loads(path.read_text()), name: value}) + "\n")
     with pytest.raises(ParseError, match=r"actions\.jsonl, line 2: "):
         action_log.read(tmp_path)
 
@@ -105,13 +93,8 @@ def test_it_is_not_written_through_a_link_and_a_pipe_in_its_place_does_not_hang(
 
 def test_what_was_left_is_a_drain_that_nobody_ended() -> None:
     drains = [entry("drained", "begun", host=host) for host in "abcd"]
-    ends = [
-        entry("drained", "done", host="a"),
-        entry("resumed", "begun", host="b"),
-        entry("resumed", "done", host="b"),
-        entry("left_drained", "done", host="c"),
-        entry("drained", "held", host="d"),
-    ]
+    steps = ("a drained done", "b resumed begun", "b resumed done", "c left_drained done", "d drained held")
+    ends = [entry(action, outcome, host=host) for host, action, outcome in map(str.split, steps)]
     assert set(action_log.open_drains(drains)) == set("abcd")
     assert set(action_log.open_drains([*drains, *ends])) == {"a"}
     assert action_log.held([*drains, *ends]) == {"c"}
@@ -121,10 +104,7 @@ def test_what_was_left_is_a_drain_that_nobody_ended() -> None:
 def test_attempts_are_counted_by_run_for_one_finding_of_one_host_in_the_window() -> None:
     entries = [
         *[entry("role", "begun", at=10, role=role) for role in ("mtu", "roce_qos")],
-        entry("role", "begun", at=20, run="r2"),
-        entry("role", "begun", at=20, run="r3", host="b"),
-        entry("role", "begun", at=20, run="r4", finding="other"),
-        entry("role", "begun", at=2, run="r0"),
+        *[entry("role", "begun", **{"at": 20, **more}) for more in OTHERS],
     ]
     assert action_log.attempts(entries, "a", ID, since=5) == 2
     assert action_log.mended(entries, "a", ID, since=5) is None

@@ -14,9 +14,7 @@ import pytest
 from busbar import ROOT, ansible_process
 
 
-def test_the_configuration_is_the_one_that_counts_where_busbar_was_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_that_counts_where_busbar_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ANSIBLE_CONFIG", raising=False)
     assert ansible_process.environment()["ANSIBLE_CONFIG"] == str(ROOT / "ansible.cfg")

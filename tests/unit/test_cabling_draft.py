@@ -20,15 +20,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence impo
 from busbar.cli import main
 
 # node GUID, kind, description; then cables.
-NODES = {
-    1: ("switch", "leaf0"),
-    2: ("switch", "leaf1"),
-    3: ("switch", "core"),
-    17: ("ca", "MT4129 ConnectX7"),
-    18: ("ca", "MT4129 ConnectX7"),
-    19: ("ca", "disks mlx5_0"),
-    20: ("ca", "Mellanox Technologies Aggregation Node"),
-}
+NODES = {number: ("switch", name) for number, name in enumerate(("leaf0", "leaf1", "core"), 1)}
+NODES |= {17: ("ca", "MT4129 ConnectX7"), 18: ("ca", "MT4129 ConnectX7"), 19: ("ca", "disks mlx5_0")}
+NODES |= {20: ("ca", "Mellanox Technologies Aggregation Node")}
 CABLES = ((17, 1, 1, 1), (18, 1, 2, 1), (19, 1, 2, 2), (1, 33, 3, 1), (2, 33, 3, 2), (20, 1, 3, 41))
 HOSTS = {f"node{n}": Host((Rail(0, "0000:1b:00.0", f"{16 + n:016x}", None, 1, 400.0, "mlx5_4"),)) for n in (1, 2)}
 MASTER = SubnetManager(f"{3:016x}", "master", 5, 1, "core")
@@ -54,6 +48,9 @@ def drafted(one: Sweep, hosts: dict[str, Host] | None = None, *found: tuple[tupl
     return draft([one], HOSTS if hosts is None else hosts, found, "record")
 
 
+OTHER = replace(sweep(), plane=f"{2:016x}", managers=(replace(MASTER, guid=f"{2:016x}"),))
+
+
 def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() -> None:
     made = drafted(sweep())
     text = cabling_plan.write(made.plan)
@@ -73,6 +70,7 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
 @pytest.mark.parametrize(
     ("one", "said"),
     [
+        ([sweep(), OTHER], "is several, which a cable between them joins"),
         (replace(sweep(), complete=False, problems=(Problem("ibnetdiscover", "bad status 110"),)), "bad status 110"),
         (replace(sweep(), nodes=sweep().nodes[1:]), "leads to 0x0000000000000001, which did not respond"),
         (replace(sweep(), plane="", managers=()), "no master subnet manager"),
@@ -81,26 +79,18 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
         (replace(sweep(), nodes=(), problems=(Problem("sminfo", "hung"),)), "returned no plane: sminfo: hung"),
     ],
 )
-def test_nothing_is_drafted_of_a_sweep_that_may_lack_something(one: Sweep, said: str) -> None:
+def test_nothing_is_drafted_of_a_sweep_that_may_lack_something(one: Sweep | list[Sweep], said: str) -> None:
     with pytest.raises(UnfitError, match=said):
-        drafted(one)
-
-
-def test_two_planes_that_a_cable_joins_are_none() -> None:
-    other = replace(sweep(), plane=f"{2:016x}", managers=(replace(MASTER, guid=f"{2:016x}"),))
-    with pytest.raises(UnfitError, match="is several, which a cable between them joins"):
-        draft([sweep(), other], HOSTS, [], "record")
+        draft(one if isinstance(one, list) else [one], HOSTS, [], "record")
 
 
 def test_what_is_found_of_cables_is_in_the_way_and_what_is_found_beside_them_is_told() -> None:
-    made = drafted(
-        sweep(), None, finding("errors", "unknown"), finding("swapped", "ok"), finding("plan_file", "unknown")
-    )
+    beside = [finding("errors", "unknown"), finding("swapped", "ok"), finding("plan_file", "unknown")]
+    made = drafted(sweep(), None, *beside)
     assert made.doubts == tuple(f"ib_fabric.{check} unknown: rail 3: y (node1)" for check in ("errors", "plan_file"))
     for check, state in (("swapped", "drift"), ("missing_host", "unknown"), ("brand_new", "drift")):
-        with pytest.raises(
-            UnfitError, match=f"ib_fabric.{check} {state}: rail 3: y .node1.: repair it and sweep again"
-        ):
+        said = f"ib_fabric.{check} {state}: rail 3: y .node1.: repair it and sweep again"
+        with pytest.raises(UnfitError, match=said):
             drafted(sweep(), None, finding(check, state))
 
 
@@ -120,55 +110,49 @@ def test_hosts_that_told_no_guid_leave_the_plan_without_rails_which_is_told() ->
     assert drafted(sweep(), hosts).doubts[0].startswith("no cable is a rail's")
 
 
-def test_the_command_drafts_of_a_record_and_never_of_a_partial_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def written(source: Path, made: Draft, code: int) -> None:
+    """The command writes what draft() makes."""
+    file = source.parent / "plan.csv"
+    assert main(["fabric", "plan", str(source), "-o", str(file)]) == code
+    assert file.read_text().startswith("# Draft of 1 plane")
+    assert cabling_plan.load(file).cables == tuple(replace(c, line=n) for n, c in enumerate(made.plan.cables, 4))
+
+
+def refused(source: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return why the command writes nothing."""
+    assert main(["fabric", "plan", str(source), "-o", str(source.parent / "none.csv")]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert not (source.parent / "none.csv").exists()
+    return err
+
+
+def test_the_command_drafts_of_a_whole_record_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = fabric_record.Record(
         begun=1.8e9, finished=1.8e9, asked=("node1",), hosts=HOSTS, sweeps=(sweep(),), taken=(1.8e9,), complete=True
     )
     fabric_record.write(tmp_path / "good", good)
-    assert main(["fabric", "plan", str(tmp_path / "good"), "-o", str(tmp_path / "plan.csv")]) == 0
-    text = (tmp_path / "plan.csv").read_text()
-    assert text.startswith("# Draft of 1 plane")
-    assert cabling_plan.load(tmp_path / "plan.csv").cables == tuple(
-        replace(cable, line=number) for number, cable in enumerate(drafted(sweep()).plan.cables, 4)
-    )
-    hosts, found = finding("rail_leaf")
-    wrong = (hosts, found)
-    for number, bad in enumerate((replace(good, complete=False), replace(good, findings=(wrong,)))):
+    written(tmp_path / "good", drafted(sweep()), 0)
+    for number, bad in enumerate((replace(good, complete=False), replace(good, findings=(finding("rail_leaf"),)))):
         fabric_record.write(tmp_path / f"bad{number}", bad)
-        assert main(["fabric", "plan", str(tmp_path / f"bad{number}")]) == 1
-        out, err = capsys.readouterr()
-        assert not out
-        assert "nothing is drafted of a fabric that may lack a cable" in err
+        assert "nothing is drafted of a fabric that may lack a cable" in refused(tmp_path / f"bad{number}", capsys)
 
 
-def test_the_command_drafts_of_dumps_and_never_of_a_part(
+def test_the_command_drafts_of_whole_dumps_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = [sweep()]
-    monkeypatch.setattr(dumps, "read", lambda _host, _folder: tuple(seen))
-    assert main(["fabric", "plan", str(tmp_path), "-o", str(tmp_path / "plan.csv")]) == 2
-    text = (tmp_path / "plan.csv").read_text()
-    assert text.startswith("# Draft of 1 plane")
-    assert cabling_plan.load(tmp_path / "plan.csv").cables == tuple(
-        replace(cable, line=number) for number, cable in enumerate(drafted(sweep(), {}).plan.cables, 4)
-    )
+    monkeypatch.setattr(dumps, "read", lambda _host, folder: (replace(sweep(), complete="whole" in str(folder)),))
+    for name in ("whole", "part"):
+        (tmp_path / name).mkdir()
+    written(tmp_path / "whole", drafted(sweep(), {}), 2)
     assert "without an inventory" in capsys.readouterr().err
-    seen[0] = replace(sweep(), complete=False)
-    assert main(["fabric", "plan", str(tmp_path)]) == 1
-    out, err = capsys.readouterr()
-    assert not out
-    assert "nothing is drafted of a fabric that may lack a cable" in err
+    assert "nothing is drafted of a fabric that may lack a cable" in refused(tmp_path / "part", capsys)
 
 
 def test_what_is_neither_ends_with_1_and_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name, said in (("absent", "No such file"), ("file", "it is not JSON"), ("empty", "and no dumps: ")):
-        assert main(["fabric", "plan", str(tmp_path / name), "-o", str(tmp_path / "new.csv")]) == 1
-        out, err = capsys.readouterr()
-        assert not out
-        assert said in err
-        assert str(tmp_path / name) in err
-        assert not (tmp_path / "new.csv").exists()
+        error = refused(tmp_path / name, capsys)
+        assert said in error
+        assert str(tmp_path / name) in error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_neighbours i
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan, load, read, write
 
 HEADER = "a_node,a_port,z_node,z_port,rail\n"
+TYPED = HEADER.replace("rail", "rail,a_type")
 GUID = "0x506b4b0300A1B2C0"
+TWICE = "line 3: spine01 port 3 has another cable already (line 2)"
 SPINE = "leaf03,33,spine01,3,\n"
 
 
@@ -36,11 +39,9 @@ def test_a_plan_is_read_with_guids_in_every_spelling_and_names_as_they_stand() -
         lambda text: text.replace("\n", ",,\n"),
     ],
 )
-def test_what_spreadsheets_make_of_it_is_the_same_plan(change: object, tmp_path: Path) -> None:
+def test_what_spreadsheets_make_of_it_is_the_same_plan(change: Callable[[str], str], tmp_path: Path) -> None:
     file = tmp_path / "plan.csv"
-    assert callable(change)
-    text = change(HEADER + f"{GUID},1,leaf03,1,0\n" + SPINE)
-    file.write_bytes(text.encode())
+    file.write_bytes(change(HEADER + f"{GUID},1,leaf03,1,0\n" + SPINE).encode())
     ends = [cable.ends for cable in load(file).cables]
     assert ends == [(("506b4b0300a1b2c0", 1), ("leaf03", 1)), (("leaf03", 33), ("spine01", 3))]
 
@@ -48,26 +49,24 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: object, tmp_path:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "empty"),
-        ("# nothing\n\n", "empty"),
+        *((text, "empty") for text in ("", "# nothing\n\n")),
         (HEADER, "no cable in it"),
         ("a_node,a_port,z_node\n", "line 1: the header lacks z_port"),
         ("host,port,chassis,port_id\nx,y,z,1\n", "lacks a_node, a_port"),
         (HEADER.replace("rail", "rial") + SPINE, "unknown column 'rial'"),
         (HEADER.replace("rail", "a_port") + SPINE, "column a_port twice"),
-        (HEADER + SPINE + "leaf04,1,spine01,3,\n", "line 3: spine01 port 3 has another cable already (line 2)"),
-        (HEADER + SPINE + "spine01,3,leaf03,33,\n", "line 3: spine01 port 3 has another cable already (line 2)"),
+        *((HEADER + SPINE + more, TWICE) for more in ("leaf04,1,spine01,3,\n", "spine01,3,leaf03,33,\n")),
         (HEADER + "leaf03,1,leaf03,1,\n", "line 2: leaf03 port 1 is connected to itself"),
         (HEADER + "leaf03,,spine01,3,\n", "line 2: a_port is empty"),
         (HEADER + "leaf03,0,spine01,3,\n", "a_port is 0"),
-        (HEADER + f"leaf03,{'0' * 5000}1,spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
-        (HEADER + f"leaf03,{'9' * 5000},spine01,3,\n", "ports of a cable have numbers from 1 to 254"),
-        (HEADER + "leaf03,1,spine01,3,x\n", "rail is 'x'"),
-        (HEADER + "leaf03,1,spine01,3,-1\n", "rail is '-1'"),
+        *(
+            (HEADER + f"leaf03,{port},spine01,3,\n", "have numbers from 1 to 254")
+            for port in ("0" * 5000 + "1", "9" * 5000)
+        ),
+        *((HEADER + f"leaf03,1,spine01,3,{rail}\n", f"rail is '{rail}'") for rail in ("x", "-1")),
         (HEADER + "=cmd|'/c calc'!A1,1,spine01,3,\n", "a_node is a formula"),
         (HEADER + "leaf03,1,@SUM(1),3,\n", "z_node is a formula"),
-        (HEADER + "1.07E+15,1,spine01,3,\n", "which a spreadsheet made of another text"),
-        (HEADER + "leaf03,1-Feb,spine01,3,\n", "which a spreadsheet made of another text"),
+        *((f"{HEADER}{end},spine01,3,\n", "a spreadsheet made of another") for end in ("1.07E+15,1", "leaf03,1-Feb")),
         (HEADER + "0x0000000000000000,1,spine01,3,\n", "the GUID 0"),
         (HEADER + "leaf\x1b[31m,1,spine01,3,\n", "a_node is 'leaf\\\\x1b[31m'"),
         (HEADER + f"{'x' * 300},1,spine01,3,\n", "300 characters"),
@@ -76,8 +75,8 @@ def test_what_spreadsheets_make_of_it_is_the_same_plan(change: object, tmp_path:
         (HEADER + "leaf03,1\n", "line 2: 2 cells"),
         (HEADER + "\n" * 1_000_000, "more than 1000000 lines"),
         (HEADER + " " * 100_000 + SPINE, "line 2: 100020 characters"),
-        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,switch\n", "leaf03 is not a host"),
-        (HEADER.replace("rail", "rail,a_type") + "leaf03,1,spine01,3,1,router\n", "a_type is 'router'"),
+        (TYPED + "leaf03,1,spine01,3,1,switch\n", "leaf03 is not a host"),
+        (TYPED + "leaf03,1,spine01,3,1,router\n", "a_type is 'router'"),
     ],
 )
 def test_what_is_no_plan_is_refused_with_its_file_and_line(text: str, said: str) -> None:
@@ -111,22 +110,16 @@ def test_what_is_written_is_read_again() -> None:
     ends = [(name, port) for name in names for port in (1, 2, "mlx5_0", "1/2")]
     chance.shuffle(ends)
     halves = zip(ends[::2], ends[1::2], strict=True)
-    cables = [
-        Cable(*a, *z, chance.choice([None, 0, 7]), 0, "", "switch", chance.choice(["", "node 1", '"q"']))
-        for a, z in halves
-    ]
-    plan = Plan(tuple(cables), "draft")
-    again = read(write(plan), "draft")
-    assert [replace(cable, line=0) for cable in again.cables] == cables
+    said = ["", "node 1", '"q"']
+    cables = tuple(Cable(*a, *z, chance.choice([None, 0, 7]), 0, "", "switch", chance.choice(said)) for a, z in halves)
+    again = read(write(Plan(cables, "draft")), "draft")
+    assert tuple(replace(cable, line=0) for cable in again.cables) == cables
 
 
 @pytest.mark.parametrize("bad", ["=x", "#x", "a\nb", " " * 3 + "\t"])
 def test_no_name_is_written_that_would_not_be_read(bad: str) -> None:
     with pytest.raises(ParseError, match="a_name"):
         write(Plan((Cable("a", 1, "b", 2, a_name=bad),), "draft"))
-
-
-# -- Neighbours that switches' own tools export --------------------------------------------------------------------
 
 
 def test_neighbours_are_a_line_for_each_port_of_a_host() -> None:

@@ -26,24 +26,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import r
 from busbar import draft
 from tests import documents, goldens
 
-FACTS: dict[str, Any] = {
-    "bus": True,
-    "root": True,
-    "gpus": [{"pci": f"0000:1{n}:00.0", "model": "NVIDIA H200", "device": 0x2335} for n in range(8)],
-    "nics": [{"pci": f"0000:2{n}:00.0", "path": "PIX", "link_layer": "Ethernet", "rate_gbps": 400.0} for n in range(8)],
-    "nvswitches": 4,
-    "foreign": [],
-    "architecture": "x86_64",
-    "fabric": False,
-    "guest": False,
-    "machine": "bare metal",
-    "cloud": "",
-    "product": "PowerEdge XE9680",
-    "draft": {"description": "x", "gpus": {"count": 8, "models": ["NVIDIA H200"]}, "rails": []},
-    "rails": [],
-    "runtimes": {},
-    "resources": [],
-}
+# As the module recognise answers.
+FACTS: dict[str, Any] = json.loads((Path(__file__).parent / "cases/check/recognition.json").read_text())
 CHAIN = {"trust": "dscp", "pfc": [3], "ecn": [3], "cnp": [48, 6], "tos": 106, "traffic_class": -1}
 FIRMWARE = {"psid": "MT_1", "firmware": "28.43.2026"}
 ROCE = {**CHAIN, **FIRMWARE, "mtu": 9000, "dscp2prio": {str(dscp): dscp >> 3 for dscp in range(64)}}
@@ -53,9 +37,10 @@ SETTINGS = [
     {"busbar_mtu": 9000, "busbar_roce": {"dscp": 26, "priority": 3}, "multirail_policy": "nvidia"},
     {"mofed_version": "25.10-1.7.1.0", "busbar_nccl_version": "2.28.9", "host_limits_container_runtimes": ["docker"]},
 ]
-
-
+NO_GPU: dict[str, Any] = {"gpus": [], "nvswitches": 0, "draft": None}
+VM: dict[str, Any] = {"guest": True, "nvswitches": 0}
 DECLARED = {one.check.id for one in documents.declared()}
+ARGUMENTS = ["iommu.args[live]@a", "iommu.args[live]@b", "iommu.args[persisted]@b"]
 LIVE = [f"netdev_mtu.live[live]@r{n}" for n in range(8)]
 
 
@@ -93,8 +78,8 @@ def test_the_first_verdict_as_it_is_printed() -> None:
         "undecided": [verdict([finding("ofed.packages", "doca-ofed")], LIVE)],
         "not read by another user": [verdict(SILENT, root=False)],
         "not read": [verdict(SILENT)],
-        "no GPU": [verdict([finding("host_limits.login", "f")], gpus=[], nvswitches=0, draft=None)],
-        "a virtual machine": [verdict([], LIVE, guest=True, nvswitches=0)],
+        "no GPU": [verdict([finding("host_limits.login", "f")], **NO_GPU)],
+        "a virtual machine": [verdict([], LIVE, **VM)],
         "two hosts": [verdict([], LIVE, host="h1"), verdict([rail], LIVE, host="h2")],
     }
     written = [f"== {name}\n{render.report(several, 1.0)['text']}\n" for name, several in shown.items()]
@@ -102,9 +87,7 @@ def test_the_first_verdict_as_it_is_printed() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_the_audit_makes_the_same_calls_of_the_same_values(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_asks_the_same(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(tmp_path))
     site = {"busbar_platform": "hgx-h200", "busbar_fabric": "ethernet", **settings}
     variables = {**site, "inventory_hostname": "node01"}
@@ -144,10 +127,9 @@ def test_what_most_rails_have_is_what_each_is_held_to(odd: list[dict[str, Any]],
 
 def test_what_the_inventory_sets_is_taken_as_it_is() -> None:
     # No rail has what it declares: nothing inferred may stand in for that.
-    lossy = infer.assume(
-        {"recognition": {**FACTS, "rails": rails(*[{"pfc": []}] * 8)}}, {"busbar_roce": {"dscp": 26, "priority": 3}}
-    )
-    assert not [name for name in lossy.values if name.startswith("roce_qos_")]
+    lossy = {"recognition": {**FACTS, "rails": rails(*[{"pfc": []}] * 8)}}
+    values = infer.assume(lossy, {"busbar_roce": {"dscp": 26, "priority": 3}}).values
+    assert not [name for name in values if name.startswith("roce_qos_")]
     assumed = infer.assume({"recognition": {**FACTS, "rails": rails()}}, {"busbar_mtu": 4200})
     assert assumed.values["busbar_mtu"] == 4200
     wrong = [finding("netdev_mtu.live", f"r{n}") for n in range(8)]
@@ -174,33 +156,27 @@ def test_what_the_inventory_sets_is_taken_as_it_is() -> None:
         # Right now, and lost at the next boot: where nothing is persisted, somebody else may see to it.
         ([finding("iommu.args", "iommu=pt", aspect="persisted")], ["iommu.args[live]@iommu=pt"], [], 1, 0),
         ([finding("gpudirect.persisted", "m", aspect="persisted")], ["gpudirect.path[live]@GPU"], [], 1, 0),
-        (
-            [finding("iommu.args", "a", aspect="persisted")],
-            ["iommu.args[live]@a", "iommu.args[live]@b", "iommu.args[persisted]@b"],
-            *(["fact"], 0, 0),
-        ),
+        ([finding("iommu.args", "a", aspect="persisted")], ARGUMENTS, ["fact"], 0, 0),
     ],
 )
-def test_each_class_of_checks_counts_as_what_it_is(
-    findings: list[dict[str, Any]], passed: list[str], basis: list[str], undecided: int, code: int
-) -> None:
+def test_what_counts(findings: list[Any], passed: list[str], basis: list[str], undecided: int, code: int) -> None:
     found = verdict(findings, passed)
     assert ([row.basis for row in found.rows], len(found.undecided), found.code) == (basis, undecided, code)
 
 
 @pytest.mark.parametrize(
-    ("facts", "code"),
+    "facts",
     [
-        ({"gpus": [], "nvswitches": 0, "draft": None}, 3),
-        ({"gpus": [], "nvswitches": 0, "draft": None, "bus": False}, 3),
-        ({"gpus": [], "draft": None}, 3),
-        ({"guest": True, "nvswitches": 0}, 3),
-        ({"nics": FACTS["nics"][:4]}, 3),
-        ({"gpus": [{"pci": "0000:10:00.0", "model": "NVIDIA GH200 480GB", "device": 0x2342}]}, 3),
+        NO_GPU,
+        {**NO_GPU, "bus": False},
+        {"gpus": [], "draft": None},
+        VM,
+        {"nics": FACTS["nics"][:4]},
+        {"gpus": [{"pci": "0000:10:00.0", "model": "NVIDIA GH200 480GB", "device": 0x2342}]},
     ],
 )
-def test_what_is_not_known_is_never_good(facts: dict[str, Any], code: int) -> None:
-    assert verdict([], **facts).code == code
+def test_what_is_not_known_is_never_good(facts: dict[str, Any]) -> None:
+    assert verdict([], **facts).code == 3
 
 
 INFO: dict[str, Any] = {"product": "XE9680", "driver": "mlx5_core 25.10", "missing": {}, "gpus": ()}
@@ -220,20 +196,16 @@ def host(name: str, number: int, **odd: Any) -> judge.Verdict:
 
 
 @pytest.mark.parametrize(
-    ("odd", "subjects"),
-    [
-        (lambda name: host(name, 7), {"number of rails"}),
-        (lambda name: host(name, 8, rate_gbps=200.0), {"rails"}),
-        (lambda name: host(name, 8, firmware="28.39.1002"), {"rails"}),
-    ],
+    ("number", "odd", "subject"),
+    [(7, {}, "number of rails"), (8, {"rate_gbps": 200.0}, "rails"), (8, {"firmware": "28.39.1002"}, "rails")],
 )
-def test_hosts_that_are_checked_together_are_compared(odd: Any, subjects: set[str]) -> None:
-    several = [host(f"h{n}", 8) for n in range(4)] + [odd("h4")]
+def test_hosts_that_are_checked_together_are_compared(number: int, odd: dict[str, Any], subject: str) -> None:
+    several = [host(f"h{n}", 8) for n in range(4)] + [host("h4", number, **odd)]
     hosts.join(several, {})
     assert [one.code for one in several] == [0, 0, 0, 0, 2]
-    assert {row.finding.subject for row in several[4].rows} == subjects
+    assert {row.finding.subject for row in several[4].rows} == {subject}
     # Of two nobody says which is right.
-    two = [host("h0", 8), odd("h1")]
+    two = [host("h0", 8), host("h1", number, **odd)]
     hosts.join(two, {})
     assert [(len(one.rows), bool(one.undecided)) for one in two] == [(0, True), (0, True)]
 
@@ -256,16 +228,8 @@ def test_the_first_screen_holds_any_number_of_hosts_and_findings(number: int, fa
 
 
 UNLIKE = f"GPU 3: {profile_doubts.OWN_PARTS} 18 active, here it is 17 (platform.nvlinks)"
-VM: dict[str, Any] = {"guest": True, "nvswitches": 0}
-OWN: dict[str, Any] = {
-    "draft": {
-        "description": "x",
-        "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]},
-        "gpus": {"count": 2, "models": ["NVIDIA H200"]},
-        "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}],
-    },
-    "doubts": [],
-}
+OWN: dict[str, Any] = {"description": "x", "rail_defaults": {"rate_gbps": 400, "link_layers": ["InfiniBand"]}}
+OWN |= {"gpus": {"count": 2, "models": ["NVIDIA H200"]}, "rails": [{"pci": "0000:20:00.0", "paths": {"0": "PIX"}}]}
 
 
 def drafted(
@@ -275,7 +239,7 @@ def drafted(
     found = [finding(check, "part") for check in faults]
     one = verdict(found, **facts)
     assert one.assumed is not None
-    one.assumed = replace(one.assumed, **{**OWN, "doubts": doubts})
+    one.assumed = replace(one.assumed, draft=OWN, doubts=doubts)
     assert draft.write(folder, render.report([one], 1.0)["hosts"], None, platform)[1] == bool(doubts)
     return {str(path.relative_to(folder)): yaml.safe_load(path.read_text()) for path in folder.rglob("*.yml")}
 
@@ -298,12 +262,10 @@ def test_a_draft_takes_a_shipped_profile_whole_and_decides_nothing(tmp_path: Pat
         ([], ["there are 7 GPUs"], VM),
         ([], [UNLIKE], {**VM, "platform": "custom"}),
         (["platform.rail_device"], [], {"platform": "custom"}),
-        ([], [], {"gpus": [], "nvswitches": 0, "draft": None}),
+        ([], [], NO_GPU),
     ],
 )
-def test_a_draft_never_makes_a_fault_the_intent(
-    faults: list[str], doubts: list[str], facts: dict[str, Any], tmp_path: Path
-) -> None:
+def test_no_fault_becomes_intent(faults: list[str], doubts: list[str], facts: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ParseError):
         drafted(tmp_path / "new", faults, doubts, **facts)
     assert not (tmp_path / "new").exists()
@@ -322,9 +284,8 @@ def test_a_machine_that_no_profile_fits_gets_one_of_its_own_with_its_doubts_on_t
     files = drafted(tmp_path, ["host_limits.login"], doubts, platform, **facts)
     name = files["hosts.yml"]["gpu_nodes"]["hosts"]["h"]["busbar_platform"]
     assert name == (platform or name)
-    assert infer.assume({"recognition": {**FACTS, **facts}}, {}).values["busbar_platform"] == (
-        "unknown" if facts else "hgx-h200"
-    )
+    assumed = infer.assume({"recognition": {**FACTS, **facts}}, {}).values
+    assert assumed["busbar_platform"] == ("unknown" if facts else "hgx-h200")
     assert files[f"profiles/{name}.yml"]["rails"] == [{"pci": "0000:20:00.0", "paths": {0: "PIX"}}]
     lines = (tmp_path / f"profiles/{name}.yml").read_text().splitlines()
     assert [line for line in lines if "CHECK" in line] == checks

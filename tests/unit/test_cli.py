@@ -15,28 +15,21 @@ from busbar import __version__, cli
 from busbar.drift import lock
 from tests import goldens
 
+from .test_exit_code import code_of
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLEAN = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 FAULTY = "NCCL_IB_HCA = mlx5_0\nNCCL_DEBUGG=INFO\n"
 
 
-def busbar(
-    *arguments: str | Path, stdin: bytes = b"", timeout: float = 1800, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def busbar(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs the command; a traceback fails the test whatever it is about."""
     # Without the environment's own bin on PATH: `.venv/bin/busbar` has to find ansible by itself.
     base = {"PATH": os.defpath, "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "busbar", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=timeout,
-        cwd=cwd,
-        env=base | environment,
-        check=False,
-    )
+    argv = [sys.executable, "-m", "busbar", *map(str, arguments)]
+    done = subprocess.run(argv, input=stdin, capture_output=True, env=base | environment, check=False)
     answer = subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        argv, done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
     )
     assert "Traceback" not in answer.stdout + answer.stderr
     assert not any(ord(char) < 32 and char not in "\n\t" for char in answer.stdout + answer.stderr)
@@ -45,10 +38,7 @@ def busbar(
 
 def called(words: str, capsys: pytest.CaptureFixture[str], where: object = "") -> str:
     """Return what a command prints in this process, and its exit code. where: what it was called with besides."""
-    try:
-        code = cli.main(shlex.split(words, comments=True))
-    except SystemExit as ended:
-        code = int(str(ended.code))
+    code = code_of(shlex.split(words, comments=True))
     said = "".join(capsys.readouterr())
     assert said.replace("\n", "").isprintable()
     command, _blank, rest = words.partition(" ")
@@ -65,34 +55,10 @@ def test_a_command_starts_without_what_only_others_need() -> None:
     assert done.stdout.splitlines()[-1] == "False", done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "COMMAND"),
-        (["frobnicate"], "frobnicate"),
-        (["lint"], "FILE"),
-        (["lint", "--nccl-version"], "expected one argument"),
-        (["fabric"], "ACTION"),
-        (["fabric", "plan"], "RECORD"),
-        (["drift"], "--inventory"),
-        (["\x1b[2J"], "COMMAND"),
-    ],
-)
-def test_a_wrong_command_line_names_what_is_missing_or_unknown(arguments: list[str], says: str) -> None:
-    done = busbar(*arguments)
-    assert done.returncode == 1
-    assert says in done.stderr
-
-
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_help_has_a_purpose_an_example_that_parses_and_the_exit_codes(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_a_command(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for words, code in ((["--help"], 0), (["--no-such-option"], 1)):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([command, *words])
-        assert ended.value.code == code
+    assert [code_of([command, word]) for word in ("--help", "--no-such-option")] == [0, 1]
     text = capsys.readouterr().out
     purpose, usage, *_options, example, codes, more_codes = text.splitlines()
     assert (len(purpose) <= 80, purpose[-1]) == (True, ".")
@@ -107,43 +73,34 @@ def test_help_has_a_purpose_an_example_that_parses_and_the_exit_codes(
     assert cli._parser().parse_args(words[2:]).run
 
 
-def test_the_first_help_is_one_screen_and_the_options_that_it_counts_are_in_the_other(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_help_is_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     texts = {}
-    for words in (["--help"], ["drift", "--help"], ["drift", "--help-all"]):
-        with pytest.raises(SystemExit):
-            cli.main(words)
-        texts[" ".join(words)] = capsys.readouterr().out
+    for words in ("--help", "drift --help", "drift --help-all"):
+        assert code_of(words.split()) == 0
+        texts[words] = capsys.readouterr().out
     assert texts["--help"].count("\n") <= 24
-    few, every = (
-        {*re.findall(r"^  (?:-\w, )?(--[\w-]+)", texts[f"drift {kind}"], re.M)} for kind in ("--help", "--help-all")
-    )
+    shown = (texts[f"drift {kind}"] for kind in ("--help", "--help-all"))
+    few, every = ({*re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M)} for text in shown)
     assert few < every
     assert f"{len(every - few)} more options: busbar drift --help-all" in texts["drift --help"]
 
 
 @pytest.mark.parametrize(
-    ("words", "function", "error"),
+    ("words", "function"),
     [
-        (["drift", "-i", "x"], "busbar.drift.command._locked", lock.LockedError),
-        (["report", "--merge", "x"], "busbar.drift.command._merged", lock.LockedError),
-        (["measure", "-i", "x"], "busbar.measure._MeasureRun", lock.LockedError),
-        (["remediate", "-i", "x"], "busbar.remediate.remediate", lock.LockedError),
+        (["drift", "-i", "x"], "busbar.drift.command._locked"),
+        (["report", "--merge", "x"], "busbar.drift.command._merged"),
+        (["measure", "-i", "x"], "busbar.measure._MeasureRun"),
+        (["remediate", "-i", "x"], "busbar.remediate.remediate"),
     ],
 )
-def test_a_lock_of_another_run_is_4(
-    words: list[str], function: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_of_another_run_is_4(words: list[str], function: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(*_arguments: object) -> None:
-        raise error("another run")
+        raise lock.LockedError("another run")
 
     monkeypatch.setattr(function, locked)
     assert cli.main(words) == 4
-
-
-# -- lint ------------------------------------------------------------------------------------------------------------
 
 
 LINT_FILES: dict[str, bytes] = {
@@ -158,11 +115,8 @@ LINT_FILES: dict[str, bytes] = {
 VERSION = "--nccl-version 2.27.7"
 # Arguments: files, options. environment. HOME is a folder with a file of its own.
 LINTED: list[tuple[str, dict[str, str]]] = [
-    (f"clean.conf {VERSION}", {}),
-    (f"faulty.conf {VERSION}", {}),
-    (f"clean.conf faulty.conf absent.conf {VERSION}", {}),
-    (f"clean.conf absent.conf {VERSION}", {}),
-    (f"absent.conf {VERSION}", {}),
+    *((f"{files} {VERSION}", {}) for files in ("clean.conf", "faulty.conf", "clean.conf faulty.conf absent.conf")),
+    *((f"{files} {VERSION}", {}) for files in ("clean.conf absent.conf", "absent.conf")),
     (f"clean.conf {VERSION}", {"HOME": "home", "NCCL_IB_HCA": "mlx5_7"}),
     (f"clean.conf {VERSION}", {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
     # The user's own file does not contradict itself.
@@ -219,9 +173,7 @@ def test_lint_ends_quietly_when_nobody_reads_its_output(tmp_path: Path) -> None:
     ("command", "error"),
     [*((command, RuntimeError) for command in cli.COMMANDS), ("lint", KeyboardInterrupt), ("lint", SystemExit)],
 )
-def test_an_error_of_the_program_is_no_finding_and_what_ends_it_is_not_its_error(
-    command: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_no_finding(command: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_arguments: object, **_more: object) -> None:
         raise error
 

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
 
-from tests.trees import line
+from tests.trees import line, pci_function
 from tests.unit.conftest import nic, pci_device
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,9 +51,8 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
         assert rails.match(near, hgx_h100).nics == {}
     findings = platform.plan(machine, hgx_h100).findings
     bad = [finding for finding in findings if not finding.ok]
-    assert [(f.check, f.state, f.severity) for f in bad if f.because is None] == [
-        ("platform.efa", "unsupported", "critical")
-    ]
+    [cause] = [f for f in bad if f.because is None]
+    assert (cause.check, cause.state, cause.severity) == ("platform.efa", "unsupported", "critical")
     assert {f.check for f in bad if f.because} == {"platform.rail_device"}
     # What follows from another finding keeps its own cause.
     follows = platform_checks.RAIL_RATE.judge("rail 0", "unknown", because="x.y[live]@z")
@@ -63,10 +62,6 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     bare = replace(machine, nics=())
     (found,) = [f for f in platform.plan(bare, replace(hgx_h100, rails=())).findings if not f.ok]
     assert (found.check, found.have) == ("platform.efa", "2 Elastic Fabric Adapters, the first at 0000:04:00.0")
-
-
-def test_who_has_none_is_not_asked(infiniband: Topology, hgx_h100: Profile) -> None:
-    assert all(finding.check != cloud.EFA.id for finding in platform.plan(infiniband, hgx_h100).findings)
 
 
 @pytest.mark.parametrize(
@@ -79,24 +74,15 @@ def test_who_has_none_is_not_asked(infiniband: Topology, hgx_h100: Profile) -> N
         (Virtualization(False, "none", "x"), None),
     ],
 )
-def test_what_is_somebody_elses_to_say_is_noted(
-    infiniband: Topology, machine: Virtualization, says: str | None
-) -> None:
+def test_what_others_have_to_say_is_noted(infiniband: Topology, machine: Virtualization, says: str | None) -> None:
     said = cloud.notes(replace(infiniband, virtualization=machine))
-    assert [says in one for one in said if says] == ([True] if says else [])
-    assert len(said) == (1 if says else 0)
+    assert [str(says) in one for one in said] == ([True] if says else [])
 
 
 def test_a_virtual_function_in_a_guest_shows_no_link_and_that_is_no_problem(tmp_path: Path) -> None:
-    tree = tmp_path / "sys/devices/pci0101:00/0101:00:00.0"
-    values = {"class": "0x020700", "vendor": "0x15b3", "device": "0x101e", "numa_node": "-1"}
-    values |= {"current_link_speed": "Unknown", "current_link_width": "0"}
-    values |= {"max_link_speed": "Unknown", "max_link_width": "0"}
-    for name, text in values.items():
-        line(tree / name, text)
-    devices = tmp_path / "sys/bus/pci/devices"
-    devices.mkdir(parents=True)
-    (devices / "0101:00:00.0").symlink_to(tree)
+    link = {"current_link_speed": "Unknown", "current_link_width": "0"}
+    link |= {"max_link_speed": "Unknown", "max_link_width": "0", "numa_node": "-1"}
+    tree = pci_function(tmp_path, "pci0101:00/0101:00:00.0", "0x020700", "15b3:101e", **link)
     found, problems = pci.read(Host(str(tmp_path)))
     assert problems == ()
     assert pci.is_mlx5_vf(found["0101:00:00.0"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
@@ -41,11 +40,6 @@ GOOD = Have(
 def not_ok(have: Have, want: Want = WANT) -> dict[str, str]:
     plan = container_limits.plan(have, want).limit("none")
     return {f.check.partition(".")[2]: f.state for f in plan.findings if not f.ok}
-
-
-def finding(have: Have, check: str) -> Finding:
-    [found] = [f for f in container_limits.plan(have, WANT).findings if f.check == f"host_limits.{check}"]
-    return found
 
 
 THEIRS = """\
@@ -125,19 +119,15 @@ def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
         ("containerd", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "rke2-agent.service"),
     ],
 )
-def test_a_runtime_that_brings_its_own_configuration_is_not_busbars(
-    tmp_path: Path, runtime: str, path: str, words: str
-) -> None:
+def test_a_configuration_elsewhere_is_not_busbars(tmp_path: Path, runtime: str, path: str, words: str) -> None:
     put(tmp_path, path, "")
     have = container_runtimes.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
     assert (have.missing, have.problems) == ((), {})
-    found = finding(replace(GOOD, elsewhere=have.elsewhere), runtime)
-    assert (found.state, found.subject, found.source) == ("not_owned", runtime, path)
+    [found] = [f for f in container_limits.plan(replace(GOOD, elsewhere=have.elsewhere), WANT).findings if not f.ok]
+    assert (found.check, found.state) == (f"host_limits.{runtime}", "not_owned")
+    assert (found.subject, found.source) == (runtime, path)
     assert words in found.fix
     assert container_limits.plan(have, Want((runtime,), (), LIMITS)).changes == ()
-
-
-# -- Docker ----------------------------------------------------------------------------------------------------------
 
 
 def test_limits_are_added_and_everything_else_keeps_its_place_and_indentation() -> None:
@@ -180,13 +170,9 @@ def test_a_limit_that_is_too_low_or_malformed_is_replaced(name: str, limit: obje
     assert json.loads(after)["default-ulimits"][name]["Hard"] == kept
 
 
-def test_shared_memory_that_is_no_size_is_quoted_in_part() -> None:
-    assert container_limits.edit(json.dumps({"default-shm-size": "9" * 99 + "x"}), WANT)[1][2:] == [
-        "default-shm-size is " + "9" * 40
-    ]
-
-
-def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
+def test_shared_memory_that_is_no_size_is_quoted_in_part_and_none_is_not_written() -> None:
+    _after, lacks = container_limits.edit(json.dumps({"default-shm-size": "9" * 99 + "x"}), WANT)
+    assert lacks[2:] == ["default-shm-size is " + "9" * 40]
     want = replace(WANT, limits=host_limits.LimitsWanted(1048576, 0))
     assert "default-shm-size" not in json.loads(container_limits.edit("", want)[0])
 
@@ -199,8 +185,7 @@ def test_shared_memory_that_is_not_asked_for_is_not_written() -> None:
         ("[]", "not a JSON object"),
         ('{"debug": true, "debug": false}', "'debug' comes twice"),
         ('{"default-ulimits": [1]}', "default-ulimits is not an object"),
-        ('{"a": NaN}', "NaN is not a number"),
-        ('{"a": 1e999}', "1e999 is not a number"),
+        *((f'{{"a": {word}}}', f"{word} is not a number") for word in ("NaN", "1e999")),
         ("[" * 100000, "RecursionError|recursion"),
     ],
 )
@@ -213,23 +198,19 @@ def test_a_file_that_dockerd_would_not_read_is_unknown_and_stays(text: str, says
     assert not container_limits.plan(have, WANT).changed
 
 
-def test_a_diff_shows_nothing_of_other_keys() -> None:
-    theirs = {
+def test_a_diff_shows_nothing_of_other_keys_and_the_mode_is_kept() -> None:
+    theirs: dict[str, Any] = {
         "proxies": {"https-proxy": "http://ops:s3cr3t@proxy:3128"},
         "log-opts": {"splunk-token": "t0k3n"},
-        "default-shm-size": "64M",
     }
-    [change] = container_limits.plan(replace(GOOD, daemon_json=json.dumps(theirs)), WANT).changes
+    theirs |= {"default-shm-size": "64M"}
+    [change] = container_limits.plan(replace(GOOD, daemon_json=json.dumps(theirs), mode=0o600), WANT).changes
+    assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)
     diff = change.diff()
     assert not [word for text in diff.values() for word in ("proxy", "s3cr3t", "splunk", "t0k3n") if word in text]
     assert diff["before"] == '{\n  "default-shm-size": "64M"\n}\n(other keys are not shown)\n'
     assert '"default-shm-size": "8G"' in diff["after"]
     assert json.loads(change.after or "")["proxies"] == theirs["proxies"]
-
-
-def test_the_mode_of_the_file_is_kept() -> None:
-    [change] = container_limits.plan(replace(GOOD, daemon_json=THEIRS, mode=0o600), WANT).changes
-    assert (change.path, change.mode, change.mode_before) == (DAEMON_JSON, 0o600, 0o600)
 
 
 KEYS = st.sampled_from(["data-root", "debug", "default-shm-size", "default-ulimits", "é", "\\", "\ud800", "0"])
@@ -264,12 +245,6 @@ def test_any_text_is_edited_or_refused(text: str) -> None:
     except ParseError:
         return
     assert container_limits.edit(after, WANT) == (after, [])
-
-
-# -- Kubernetes ------------------------------------------------------------------------------------------------------
-
-
-# -- reading and writing ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,8 +303,6 @@ def test_each_runtime_has_its_own_problems(node: Path) -> None:
     (node / DAEMON_JSON.lstrip("/")).write_bytes(b"\xff")
     have = container_runtimes.read(Host(str(node), str(node)), WANT.runtimes)
     assert have.missing == ("containerd",)
-    assert {runtime: problem.source for runtime, problem in have.problems.items()} == {
-        "docker": DAEMON_JSON,
-        "kubelet": KUBELET,
-    }
+    sources = {runtime: problem.source for runtime, problem in have.problems.items()}
+    assert sources == {"docker": DAEMON_JSON, "kubelet": KUBELET}
     assert not_ok(have) == {"docker": "unknown", "containerd": "drift", "kubernetes": "unknown"}

@@ -70,9 +70,7 @@ STAYS = {"standing": "a"}
         ("a/b, /b end=incomplete, a/b, / end=unreachable", "/ab", {"fixed": "a"}, ""),
     ],
 )
-def test_what_changed_since_the_last_night_and_why(
-    before: str, tonight: str, kinds: dict[str, str], origins: str | None
-) -> None:
+def test_what_changed_and_why(before: str, tonight: str, kinds: dict[str, str], origins: str | None) -> None:
     results = [read(night) for night in before.split(", ") if night]
     past = nights(*results)
     number = len(results) + 1

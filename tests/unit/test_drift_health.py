@@ -49,10 +49,8 @@ def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> N
     assert (of_counter["replays"]["devices"], of_counter["replays"]["total"]) == (2, "1,804")
     assert [(one["host"], one["grown"]) for one in of_counter["replays"]["worst"]] == [("n2", "1,800"), ("n1", "4")]
     # What is wrong weighs more than what has grown most.
-    assert [(one["host"], one["nights"], one["wrong"]) for one in data["worst"]] == [
-        ("n1", 2, ["node_health.throttle"]),
-        ("n2", 1, []),
-    ]
+    worst = [(one["host"], one["nights"], one["wrong"]) for one in data["worst"]]
+    assert worst == [("n1", 2, ["node_health.throttle"]), ("n2", 1, [])]
 
 
 def test_where_nothing_grew_there_is_no_section() -> None:
@@ -89,21 +87,11 @@ def test_the_report_has_the_section_with_serial_numbers_and_what_nodes_said_stay
 
 
 def test_a_rails_port_is_told_with_its_nic_and_traffic_is_no_growth() -> None:
-    nic = {
-        **dict.fromkeys(("product", "serial", "part", "firmware", "slot", "board")),
-        "pci": "0000:1b:00.0",
-        "name": "rail 0",
-    }
-    aer = {**nic, "seconds": 86400.0, "grown": {"PCIe correctable": 7}}
+    day = {"pci": "0000:1b:00.0", "seconds": 86400.0}
+    aer = {**dict.fromkeys(GPU5), **day, "name": "rail 0", "grown": {"PCIe correctable": 7}}
     usual = {"port_rcv_packets": 10**9, "np_cnp_sent": 4, "rx_prio3_pause": 9, "symbol_error": 0}
-    port: dict[str, Any] = {
-        "rail": 0,
-        "pci": "0000:1b:00.0",
-        "device": "mlx5_0",
-        "link_layer": "Ethernet",
-        "speed": "NDR",
-    }
-    port.update(seconds=86400.0, grown={**usual, "link_downed": 2})
+    port: dict[str, Any] = {**day, "rail": 0, "device": "mlx5_0", "link_layer": "Ethernet", "speed": "NDR"}
+    port["grown"] = {**usual, "link_downed": 2}
     other = {**port, "rail": 1, "pci": "0000:1c:00.0", "grown": usual}
     third = {**other, "rail": 2, "pci": "0000:1d:00.0", "grown": {**usual, "out_of_sequence": 5}}
     found = verdict._health({"devices": [aer], "ports": [port, other, third]})

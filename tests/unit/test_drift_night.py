@@ -84,26 +84,20 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-FAULTS = [
-    MemoryError(),
-    KeyError("hosts"),
-    RecursionError("too deep, says hunter22"),
-    SystemExit(0),
-    OSError(errno.ENOSPC, "No space left on device"),
-    runner.RunnerError("no response"),
-    sqlite3.OperationalError("database or disk is full"),
-]
+# What is replaced, and where it is.
+OWNERS: dict[str, Any] = {"run": runner, "build": report, "marks": compare, "finish": History}
+OWNERS["require_protected"] = inventory
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FULL_DATABASE = sqlite3.OperationalError("database or disk is full")
+FAULTS: list[BaseException] = [MemoryError(), KeyError("hosts"), RecursionError("too deep, says hunter22")]
+FAULTS += [SystemExit(0), FULL, runner.RunnerError("no response"), FULL_DATABASE]
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize(
-    "where", [(runner, "run"), (report, "build"), (compare, "marks"), (History, "finish")], ids=lambda w: w[1]
-)
-def test_whatever_comes_between_the_night_is_failed_and_told(
-    where: tuple[Any, str], error: BaseException, night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("where", ["run", "build", "marks", "finish"])
+def test_a_night_that_fails(where: str, error: BaseException, night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     fail = raising(error)
-    monkeypatch.setattr(*where, played(fail) if where[1] == "run" else fail)
+    monkeypatch.setattr(OWNERS[where], where, played(fail) if where == "run" else fail)
     assert night.run() == 1
     state, message = night.state()
     assert state == "failed"
@@ -113,12 +107,8 @@ def test_whatever_comes_between_the_night_is_failed_and_told(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize(
-    "where", [(inventory, "require_protected"), (runner, "run"), (report, "build")], ids=lambda w: w[1]
-)
-def test_a_signal_at_any_time_is_told(
-    where: tuple[Any, str], number: int, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+@pytest.mark.parametrize("where", ["require_protected", "run", "build"])
+def test_a_signal_at_any_time(where: str, number: int, night: Night, monkeypatch: Any, capsys: Any) -> None:
     # nohup, or a shell's &, may have had it ignored, which busbar leaves as it is.
     inherited = signal.signal(number, signal.SIG_DFL)
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
@@ -127,10 +117,10 @@ def test_a_signal_at_any_time_is_told(
         os.kill(os.getpid(), number)
         time.sleep(60)
 
-    monkeypatch.setattr(*where, played(told_to_end) if where[1] == "run" else told_to_end)
+    monkeypatch.setattr(OWNERS[where], where, played(told_to_end) if where == "run" else told_to_end)
     assert night.run() == 1
     name = signal.Signals(number).name
-    if where[1] != "require_protected":
+    if where != "require_protected":
         assert night.state() == ("interrupted", f"ended by {name}")
     assert capsys.readouterr().err == f"busbar drift: ended by {name}\n"
     assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
@@ -140,36 +130,24 @@ def test_a_signal_at_any_time_is_told(
 
 @pytest.mark.parametrize("option", ["--html", "--json", "--junit", "--findings"])
 @pytest.mark.parametrize("place", ["no/where", "."])
-def test_a_missing_folder_is_found_before_any_host_is_queried(
-    option: str, place: str, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_missing_folder_is_found_first(option: str, place: str, night: Night, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(runner, "run", raising(AssertionError("a host was queried")))
     assert night.run(option, f"{night.folder}/{place}") == 1
     assert str(night.folder / Path(place).parent) in capsys.readouterr().err
     assert not night.history.exists()
 
 
-FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
 @pytest.mark.parametrize(
     ("where", "full"),
-    [
-        ((lock, "held"), FULL),
-        ((History, "begin"), FULL),
-        ((History, "finish"), sqlite3.OperationalError("database or disk is full")),
-    ],
+    [((lock, "held"), FULL), ((History, "begin"), FULL), ((History, "finish"), FULL_DATABASE)],
 )
-def test_a_full_disk_costs_no_verdict(
-    where: tuple[Any, str], full: Exception, night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_full_disk_costs_no_verdict(where: Any, full: Any, night: Night, monkeypatch: Any, capsys: Any) -> None:
     original = getattr(*where)
-    calls: list[object] = []
+    faults = [full]
 
     def once(*arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 1:
-            raise full
+        if faults:
+            raise faults.pop()
         return original(*arguments)
 
     monkeypatch.setattr(*where, once)
@@ -178,9 +156,7 @@ def test_a_full_disk_costs_no_verdict(
     assert BAD.check in capsys.readouterr().out
 
 
-def test_a_report_that_cannot_be_written_is_told_with_the_night(
-    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_report_that_cannot_be_written(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     where = f"{night.folder}/no/where.html"
     monkeypatch.setattr(output, "write", raising(OSError(errno.ENOSPC, "No space left on device", where)))
     assert night.run("--html", f"{night.folder}/where.html") == 1
@@ -217,29 +193,15 @@ def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night,
     assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
 
 
-# -- what Ansible wrote ----------------------------------------------------------------------------------------------
-
-GOOD: dict[str, Any] = {
-    "ok": False,
-    "passed_ids": ["b.check[live]@x"],
-    "repaired": [],
-    "notes": ["run 20261122T010203Z-7 of anna works on the node"],
-    "findings": [BAD.to_dict()],
-    "intent": "one",
-    "end": None,
-    "busbw": {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}},
-    "health": [GPU5],
-}
+NOTE = "run 20261122T010203Z-7 of anna works on the node"
+FIGURES = {"all_reduce-8G": {"busbw": 3.5, "bar": 3.0, "finished": 1e9, "simulated": False}}
+GOOD: dict[str, Any] = {"ok": False, "passed_ids": ["b.check[live]@x"], "repaired": [], "notes": [NOTE], "end": None}
+GOOD |= {"findings": [BAD.to_dict()], "intent": "one", "busbw": FIGURES, "health": [GPU5]}
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+KEYS = st.text() | st.sampled_from([*GOOD])
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text()
-    | st.sampled_from(["complete", "\ud800", 10**400]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from([*GOOD]), inner, max_size=3)
-    ),
+    VALUES | st.sampled_from(["complete", "\ud800", 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
 )
 
@@ -310,24 +272,17 @@ def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pyte
         runner.read_findings(tmp_path / "f", 1)
 
 
-# -- what is left and who may read it --------------------------------------------------------------------------------
-
-
-def test_notes_are_in_every_report_and_name_their_hosts(
-    night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    note = "run 20261122T010203Z-7 of anna works on the node"
-    hosts = {**HOSTS, "n2": HostResult("n2", "complete", (), frozenset({"a.b[live]@c"}), "one", {}, (note,))}
-    monkeypatch.setattr(runner, "run", lambda *_: hosts)
+def test_notes_are_in_every_report(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(runner, "run", lambda *_: {**HOSTS, "n2": replace(HOSTS["n2"], notes=(NOTE,))})
     files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "markdown", "html")]
     assert night.run(*files) == 0
-    assert f"note (n2): {note}" in capsys.readouterr().out
-    assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [note]
+    assert f"note (n2): {NOTE}" in capsys.readouterr().out
+    assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [NOTE]
     assert "n2" in (night.folder / "html").read_text()
     for kind in ("markdown", "html"):
         assert "of anna works on the node" in (night.folder / kind).read_text()
     assert main(["report", "--history", str(night.history)]) == 0
-    assert f"note (n2): {note}" in capsys.readouterr().out
+    assert f"note (n2): {NOTE}" in capsys.readouterr().out
 
 
 def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:
@@ -347,9 +302,7 @@ def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:
         night.run("--mode", "rw")
 
 
-def test_what_killed_runs_left_is_swept_where_it_is_ours_and_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_killed_runs_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     old = time.time() - 2 * stale_tempdirs.AGE
     names = ["busbar-drift-abcd_123", "busbar-run-abcdefgh", "busbar-other", "xbusbar-run-abcdefgh"]
@@ -379,9 +332,13 @@ def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Pat
     assert {path.name for path in tmp_path.iterdir()} == {"findings.json", ".busbar-x", ".busbar-efgh5678"}
 
 
-def test_looking_at_a_lock_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_lock_is_one_and_looking_at_it_disturbs_nobody(tmp_path: Path) -> None:
     path = tmp_path / "l"
     assert not lock.is_held(path)
-    with lock.held(path, "x"):
+    with lock.held(path, "run of anna"):
         assert lock.is_held(path)
+        with pytest.raises(lock.LockedError, match="run of anna"), lock.held(path, "x"):
+            pass
     assert not lock.is_held(path)
+    with lock.held(path, "run of otto"):
+        pass

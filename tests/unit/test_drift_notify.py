@@ -48,14 +48,8 @@ def server() -> Iterator[http.server.HTTPServer]:
         yield server
 
 
-def address(folder: Path, text: str) -> Path:
-    file = folder / "hook"
-    file.write_text(text)
-    return file
-
-
 def test_a_webhook_gets_the_text_without_markup(server: http.server.HTTPServer, tmp_path: Path) -> None:
-    file = address(tmp_path, f"http://127.0.0.1:{server.server_port}/200/{SECRET}\n")
+    (file := tmp_path / "hook").write_text(f"http://127.0.0.1:{server.server_port}/200/{SECRET}\n")
     notify.post(file, "<!channel> 1 differs & more", 2, 1)
     assert Hook.got == [{"text": "&lt;!channel&gt; 1 differs &amp; more", "exit_code": 2, "new": 1}]
 
@@ -63,22 +57,16 @@ def test_a_webhook_gets_the_text_without_markup(server: http.server.HTTPServer, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("http://127.0.0.1:{port}/403/{secret}", " returned 403"),
-        ("http://127.0.0.1:{port}/302/{secret}", " returned 302"),
+        *((f"http://127.0.0.1:{{port}}/{code}/{{secret}}", f" returned {code}") for code in (403, 302)),
         ("http://127.0.0.1:9/{secret}", "Connection refused"),
         ("http://127.0.0.1:{port}/200/{secret} with a blank", "not a URL"),
         ("http://hooks.example.org/{secret}", "https://"),
-        ("file:///etc/{secret}", "not a URL"),
-        ("https:///{secret}", "not a URL"),
-        ("https://[{secret}", "not a URL"),
         ("https://h\u00e4.example.org/{secret}", "holds no address"),
         ("", "not a URL"),
     ],
 )
-def test_a_webhook_that_does_not_take_it_is_named_without_its_address(
-    server: http.server.HTTPServer, tmp_path: Path, given: str, says: str
-) -> None:
-    file = address(tmp_path, given.format(port=server.server_port, secret=SECRET))
+def test_a_webhook_that_fails(server: http.server.HTTPServer, tmp_path: Path, given: str, says: str) -> None:
+    (file := tmp_path / "hook").write_text(given.format(port=server.server_port, secret=SECRET))
     with pytest.raises(NotifyError) as raised:
         notify.post(file, "x", 2, 0)
     assert says in str(raised.value)
@@ -93,8 +81,9 @@ def test_a_webhook_whose_file_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_host_that_proves_nothing_gets_nothing(server: http.server.HTTPServer, tmp_path: Path) -> None:
     server.socket = certified(tmp_path).wrap_socket(server.socket, server_side=True)
+    (file := tmp_path / "hook").write_text(f"https://localhost:{server.server_port}/200/")
     with pytest.raises(NotifyError, match="certificate"):
-        notify.post(address(tmp_path, f"https://localhost:{server.server_port}/200/"), "x", 2, 0)
+        notify.post(file, "x", 2, 0)
     assert Hook.got == []
 
 

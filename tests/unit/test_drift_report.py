@@ -39,19 +39,17 @@ def ill(name: str, *findings: Finding, end: str = "complete") -> HostResult:
     return HostResult(name, end, findings or (BAD,), frozenset({"a.b[live]@c"}), "one")
 
 
-def report(*hosts: HostResult, run: Run = RUN, **more: Any) -> dict[str, Any]:
+def lost(name: str, end: str = "unreachable", *findings: Finding) -> HostResult:
+    return HostResult(name, end, findings)
+
+
+def report(*hosts: HostResult, run: Run = RUN) -> dict[str, Any]:
     by_name = {host.host: host for host in hosts}
+    known = {name: marks(run.id, host, ()) for name, host in by_name.items()}
+    changes = {name: compare(host, None, ()) for name, host in by_name.items()}
+    started = {run.id: run.started}
     return build(
-        ReportInput(
-            run=run,
-            hosts=by_name,
-            marks={name: marks(run.id, host, ()) for name, host in by_name.items()},
-            changes={name: compare(host, None, ()) for name, host in by_name.items()},
-            trail=(),
-            started={run.id: run.started},
-            again=AGAIN,
-            **more,
-        )
+        ReportInput(run=run, hosts=by_name, marks=known, changes=changes, trail=(), started=started, again=AGAIN)
     )
 
 
@@ -61,7 +59,9 @@ def waiver(**more: str) -> dict[str, str]:
 
 
 SWITCH = replace(BAD, check="platform.rail_state", subject="rail 3", severity="critical", fix="look at the switch")
+NO_RAIL = replace(BAD, check="nccl_conf.rails", because=SWITCH.id)
 UNKNOWN = replace(BAD, state="unknown")
+MINOR = replace(UNKNOWN, check="x.y", severity="minor")
 OTHER = replace(BAD, check="other.check")
 RAILS = [
     replace(BAD, check="roce_qos.mtu", subject=f"0000:{n}b:00.0 mlx5_{n} ens{n}f0np0", fix=f"{tool}{n}{end}")
@@ -79,41 +79,33 @@ FLEET[7] = replace(FLEET[7], busbw={"all_reduce-8G": {**FIGURE, "busbw": 330.0}}
 LOST = replace(BAD, check="run.platform", state="unknown", severity="critical")
 FOLLOWING = [replace(LOST, check=f"run.r{i}", because=LOST.id) for i in range(17)]
 WAIVED, EXPIRED = replace(RUN, waivers=(waiver(),)), replace(RUN, waivers=(waiver(expires="2026-11-20"),))
-SILENT = [HostResult(end, end) for end in ("unreachable", "timed_out", "not_run")]
+WAIVED_RUN = replace(RUN, waivers=(waiver(check="run.*"),))
+EVERY = [well("a"), ill("b"), ill("c", UNKNOWN), ill("d", end="incomplete"), ill("e", UNKNOWN, OTHER)]
+SILENT = [lost(end, end) for end in ("unreachable", "timed_out", "not_run")]
 MARKED = replace(BAD, subject=MARKUP, have=MARKUP, want=MARKUP, why=MARKUP, fix=MARKUP, source=MARKUP)
 HOSTILE = replace(RUN, inventory=MARKUP, waivers=(waiver(reason=MARKUP),))
 # Nights that are also shown to people.
 NIGHTS = {
     "good": report(well("n1"), well("n2")),
     "one finding": report(well("n1"), ill("n2"), ill("n3")),
-    "hosts without an answer": report(
-        well("n1"), HostResult("n2", "unreachable"), ill("n3", end="incomplete"), HostResult("n4", "timed_out")
-    ),
-    "interrupted": report(well("n1"), HostResult("n2", "not_run"), run=replace(RUN, state="interrupted")),
-    "a rail and what follows from it": report(
-        *[ill(f"n{n:02}", SWITCH, replace(BAD, check="nccl_conf.rails", because=SWITCH.id)) for n in range(30)]
-    ),
+    "hosts without an answer": report(well("n1"), lost("n2"), ill("n3", end="incomplete"), lost("n4", "timed_out")),
+    "interrupted": report(well("n1"), lost("n2", "not_run"), run=replace(RUN, state="interrupted")),
+    "a rail and what follows from it": report(*[ill(f"n{n:02}", SWITCH, NO_RAIL) for n in range(30)]),
     "advice for each of many subjects": report(*[ill(f"n{i}", *RAILS[i % 2 :: 2]) for i in range(4)]),
     "advice for one subject": report(ill("n1", RAILS[0])),
     "two things to do": report(ill("n1", *KINDS)),
     "values of each host": report(*[ill(f"n{i}", replace(BAD, have=f"n{i} says {i % 90}")) for i in range(900)]),
     "a value that names its host": report(*[ill(name, replace(BAD, have=f"{name} x")) for name in ("n1", "n2")]),
-    "causes and what they lead to": report(
-        ill("n1", BAD, replace(UNKNOWN, check="x.y", severity="minor")),
-        HostResult("n2", "unreachable", (LOST, *FOLLOWING)),
-    ),
+    "causes and what they lead to": report(ill("n1", BAD, MINOR), lost("n2", "unreachable", LOST, *FOLLOWING)),
 }
 FOR_PROGRAMS = {name: data for name, data in NIGHTS.items() if name[:6] != "values"} | {
-    "every class": report(
-        *(well("a"), ill("b"), ill("c", UNKNOWN), ill("d", end="incomplete"), ill("e", UNKNOWN, OTHER), *SILENT)
-    ),
+    "every class": report(*EVERY, *SILENT),
     "waived": report(ill("n1"), ill("n2"), run=WAIVED),
     "waived, of another host": report(ill("n1"), ill("n3"), run=WAIVED),
     "a waiver that has expired": report(ill("n1"), run=EXPIRED),
     "a waiver that is not used": report(well("n1"), run=WAIVED),
     "a waived node that does not answer": report(
-        *(well("n9"), ill("n1", replace(UNKNOWN, check="run.host"), end="unreachable")),
-        run=replace(RUN, waivers=(waiver(check="run.*"),)),
+        well("n9"), ill("n1", replace(UNKNOWN, check="run.host"), end="unreachable"), run=WAIVED_RUN
     ),
     "outliers": report(*FLEET, ill("n20")),
     "no outliers of few": report(*FLEET[:3], ill("n20")),
@@ -167,18 +159,15 @@ def test_a_night_in_every_form_for_people() -> None:
 @pytest.mark.parametrize(
     ("hosts", "fail_on", "code"),
     [
-        ([well("n1")], "minor", 0),
-        ([well("n1"), ill("n2")], "minor", 2),
+        # With minor: the goldens.
         ([well("n1"), ill("n2")], "critical", 0),
         ([ill("n1", replace(BAD, severity="critical"))], "critical", 2),
-        ([well("n1"), HostResult("n2", "unreachable")], "minor", 3),
-        ([well("n1"), HostResult("n2", "timed_out")], "critical", 3),
-        ([well("n1"), HostResult("n2", "not_run")], "minor", 3),
+        ([well("n1"), lost("n2")], "minor", 3),
+        ([well("n1"), lost("n2", "timed_out")], "critical", 3),
         ([ill("n1", replace(BAD, state="unknown"))], "minor", 3),
         # A host that says nothing at all is not in sync.
         ([HostResult("n1", "complete")], "minor", 3),
-        ([ill("n1"), HostResult("n2", "unreachable")], "minor", 2),
-        ([ill("n1"), HostResult("n2", "unreachable")], "critical", 3),
+        ([ill("n1"), lost("n2")], "critical", 3),
         ([ill("n1", end="incomplete")], "minor", 2),
         *[([ill("n1", replace(BAD, state=state))], "minor", 2) for state in ("withheld", "unsupported", "not_owned")],
     ],
@@ -189,7 +178,7 @@ def test_the_exit_code_tells_drift_from_missing_answers(hosts: list[HostResult],
 
 def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
     worse = replace(BAD, subject="/root/.nccl.conf")
-    silent = HostResult("n2", "unreachable")
+    silent = lost("n2")
     nights = (
         ("well from the start", [well("n1"), well("n2")], False),
         ("drift", [ill("n1"), well("n2")], True),
@@ -207,9 +196,6 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
             run = replace(run, id=history.begin(run))
             data = command.store(run, {host.host: host for host in hosts}, history)
             assert data["news"] == news, said
-
-
-# -- the command to run ----------------------------------------------------------------------------------------------
 
 
 DISRUPTIVE = "run site.yml --tags iommu,reboot -e busbar_max_disruption=reboot for this host, or reboot the node"
@@ -235,9 +221,6 @@ def test_the_command_to_run(fix: str, hosts: list[str], path: str, command: str)
     assert repair.command(fix, hosts, [path], AGAIN, "abc") == whole
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_answer_in_which_no_check_passed_is_not_complete() -> None:
     found = results({"hosts": {"n1": {**said(BAD), "passed_ids": []}}}, Manifest(("n1",), (), False), {})
     assert found["n1"].end == "incomplete"
@@ -249,9 +232,6 @@ def test_what_a_person_has_to_do_is_in_every_text() -> None:
     for page in (text.markdown(data, AGAIN), text.rendered(data), html.render(data)):
         assert "reseat the NIC" in page
         assert f"ansible-playbook {SITE} -i /i --tags platform --limit n1" in page
-
-
-# -- outputs ---------------------------------------------------------------------------------------------------------
 
 
 def test_junit_is_xml_whatever_hosts_say() -> None:
@@ -297,9 +277,6 @@ def test_every_output_of_simulated_nodes_says_so() -> None:
     assert "simulated" not in text.rendered(report(ill("n1")))
 
 
-# -- what a run said -------------------------------------------------------------------------------------------------
-
-
 def said(*findings: Finding) -> dict[str, Any]:
     return {"findings": [f.to_dict() for f in findings], "passed_ids": ["a.b[live]@c"], "intent": "one", "busbw": {}}
 
@@ -309,11 +286,9 @@ def test_every_host_of_the_manifest_ends_in_the_result() -> None:
     data = {"hosts": {"a": said(), "b": said(BAD), "c": said(silent), "d": said(silent), "e": said(silent)}}
     ends = {"d": "unreachable", "e": "timed_out", "g": "unreachable", "a": "unreachable"}
     found = results(data, Manifest(tuple("abcdefg"), (), False), ends)
-    assert {name: host.end for name, host in found.items()} == {
-        # a came back: its roles have all answered.
-        "a": "complete", "b": "complete", "c": "incomplete", "d": "unreachable", "e": "timed_out",
-        "f": "not_run", "g": "unreachable",
-    }  # fmt: skip
+    # a came back: its roles have all answered.
+    expected = ("complete", "complete", "incomplete", "unreachable", "timed_out", "not_run", "unreachable")
+    assert {name: host.end for name, host in found.items()} == dict(zip("abcdefg", expected, strict=True))
     assert found["f"].findings[0].have == "not queried in time"
 
 

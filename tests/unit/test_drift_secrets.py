@@ -9,11 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Command, FileChange, Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.core.redaction import (
-    find_secrets,
-    scrub,
-    secret_texts,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.redaction import find_secrets, scrub, secret_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,12 +25,9 @@ def test_names_tell_secrets_at_any_depth_and_vaulted_values_do_without() -> None
         "site": {"registry": {"api_token": "tok-1", "url": "x"}, "keys": [{"private_key": "line one\nline two"}]},
         "snmp": {"secret": {"auth": "auth-1", "level": 12345}},
         "plain": Vaulted(),
-        "bypass_mode": "no secret",
-        "passed": "no secret",
-        "mpi": "compass",
-        "ansible_ssh_private_key_file": "/home/busbar/.ssh/id",
     }
-    found = set(find_secrets(variables, Vaulted))
+    harmless = {"bypass_mode": "no", "passed": "no", "mpi": "compass", "ansible_ssh_private_key_file": "/home/id"}
+    found = set(find_secrets({**variables, **harmless}, Vaulted))
     assert found == {"hunter22", "tok-1", "line one\nline two", "auth-1", "12345", "from the vault"}
 
 
@@ -58,10 +51,6 @@ def test_a_message_that_was_cut_within_a_secret_does_not_tell_its_beginning() ->
         ("platform-of-the-cluster", "[redacted]"),
     ):
         assert scrub(cut, hidden) == clean
-
-
-def test_the_user_of_an_address_goes_and_the_address_stays() -> None:
-    assert scrub("git clone https://me:tok@git.example.org/x", ()) == "git clone https://[redacted]@git.example.org/x"
 
 
 # What may stand in a user's name, a password or a token, and what people forget to escape there.

@@ -20,9 +20,14 @@ from tests.trees import put, put_all
 OURS = "/etc/systemd/system/busbar-pcie-path.service"
 TEXT = "[Unit]\nDescription=ours\n[Service]\nExecStart=/usr/local/ours\n"
 DROPIN = "/etc/systemd/system/%s.d/50-site.conf"
+UNIT = DROPIN % "busbar-pcie-path.service"
+FALSE = ("ConditionPathExists=/etc/allowed", "ConditionPathExists=!/proc/cmdline", "AssertKernelCommandLine=no-such")
 CHECK = Check("pcie_path.unit", why="a test", fix="look", aspect="persisted")
 PCI = "0000:1b:00.0"
 PORT = Port(f"{PCI} mlx5_0 ens1", PCI, "ens1", "mlx5_0")
+PACKAGED = "/usr/lib/systemd/system/a.service"
+INSTALL = "[Install]\nWantedBy=x.target\n"
+WANTED_SOCKET = "/etc/systemd/system/sockets.target.wants/%s.socket"
 BOOT_UNIT = "/etc/systemd/system/site-qos.service"
 WANTED = "/etc/systemd/system/multi-user.target.wants/site-qos.service"
 
@@ -39,26 +44,24 @@ def host(root: Path, files: dict[str, str]) -> Host:
 @pytest.mark.parametrize(
     ("path", "text", "state"),
     [
-        (DROPIN % "busbar-pcie-path.service", "[Service]\nExecStart=\n", "not_owned"),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=/etc/allowed\n", "not_owned"),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=!/proc/cmdline\n", "not_owned"),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nAssertKernelCommandLine=no-such\n", "not_owned"),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionVirtualization=vm\n", "unknown"),
+        (UNIT, "[Service]\nExecStart=\n", "not_owned"),
+        *((UNIT, f"[Unit]\n{term}\n", "not_owned") for term in FALSE),
+        (UNIT, "[Unit]\nConditionVirtualization=vm\n", "unknown"),
         (DROPIN % "busbar-.service", "[Service]\nUser=nobody\n", "not_owned"),
         (DROPIN % "service", "[Service]\nPrivateDevices=yes\n", "not_owned"),
         # Legal: limits, order, conditions that hold, settings that are off, another unit.
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nAfter=x.service\n[Service]\nNice=5\nLimitNOFILE=9\n", None),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionKernelCommandLine=iommu\n", None),
-        (DROPIN % "busbar-pcie-path.service", "[Unit]\nConditionPathExists=/proc/cmdline\n", None),
+        (UNIT, "[Unit]\nAfter=x.service\n[Service]\nNice=5\nLimitNOFILE=9\n", None),
+        *(
+            (UNIT, f"[Unit]\nCondition{term}\n", None)
+            for term in ("KernelCommandLine=iommu", "PathExists=/proc/cmdline")
+        ),
         (DROPIN % "service", "[Service]\nPrivateDevices=no\n", None),
         (DROPIN % "other.service", "[Service]\nExecStart=\n", None),
         # Masked: that our file is not as written is found by whoever writes it.
         (OURS, "", None),
     ],
 )
-def test_a_file_of_others_that_changes_our_unit_is_found(
-    tmp_path: Path, path: str, text: str, state: str | None
-) -> None:
+def test_a_file_that_changes_our_unit_is_found(tmp_path: Path, path: str, text: str, state: str | None) -> None:
     found = effective_unit.overrides(host(tmp_path, {OURS: TEXT, path: text}), CHECK, (OURS,)).findings
     assert [(f.subject, f.state) for f in found] == ([] if state is None else [(path, state)])
     assert effective_unit.overrides(Host(str(tmp_path), str(tmp_path / "none")), CHECK, (OURS,)).findings == ()
@@ -81,27 +84,13 @@ def test_a_file_of_ours_that_others_may_change_is_found(tmp_path: Path) -> None:
         ({}, False),
         ({"/etc/systemd/system/a.service": ""}, True),
         ({"/run/systemd/system/a.service": "", "/etc/systemd/system/a.service": TEXT}, False),
-        ({"/usr/lib/systemd/system/a.service": TEXT}, False),
-        ({"/usr/lib/systemd/system/a.service": TEXT + "[Install]\nWantedBy=x.target\n"}, True),
-        (
-            {
-                "/usr/lib/systemd/system/a.service": TEXT + "[Install]\nWantedBy=x.target\n",
-                "/etc/systemd/system/x.target.wants/a.service": "",
-            },
-            False,
-        ),
-        (
-            {
-                "/usr/lib/systemd/system/a.service": TEXT + "[Install]\nAlso=a.socket\n",
-                "/etc/systemd/system/sockets.target.wants/a.socket": "",
-            },
-            False,
-        ),
+        ({PACKAGED: TEXT}, False),
+        ({PACKAGED: TEXT + INSTALL}, True),
+        ({PACKAGED: TEXT + INSTALL, "/etc/systemd/system/x.target.wants/a.service": ""}, False),
+        ({PACKAGED: TEXT + "[Install]\nAlso=a.socket\n", WANTED_SOCKET % "a": ""}, False),
     ],
 )
-def test_a_unit_that_the_boot_does_not_start_is_told_from_one_without_a_file(
-    tmp_path: Path, files: dict[str, str], idle: bool
-) -> None:
+def test_a_unit_that_the_boot_does_not_start_is_idle(tmp_path: Path, files: dict[str, str], idle: bool) -> None:
     assert bool(effective_unit.idle(host(tmp_path, files), "a.service")) is idle
 
 
@@ -128,6 +117,8 @@ def test_a_later_rule_that_takes_ours_back_is_found(tmp_path: Path, rule: str, s
 QOS = "mlnx_qos -i ens1 --trust %s --pfc %s\n"
 GOOD, BAD = QOS % ("dscp", "0,0,0,1,0,0,0,0"), QOS % ("dscp", "0,0,0,0,1,0,0,0")
 ECN = "/sys/class/net/%s/ecn/roce_rp/enable/%d\n"
+OPENIBD = "/etc/infiniband/post-start-hook.sh"
+LLDPAD = "/usr/lib/systemd/system/lldpad.service"
 HOOK = "/etc/NetworkManager/dispatcher.d/30-qos.sh"
 SITE_RULE, UDEV_BAD = "/etc/udev/rules.d/95-site.rules", BAD[:-1].replace("ens1", "%k")
 SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi-user.target\n"
@@ -141,7 +132,7 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
         ({HOOK: "#!/bin/sh\n" + BAD.replace("ens1", "eno9")}, ["ok", "ok"]),
         ({HOOK.replace(".sh", ".bak"): BAD}, ["ok", "ok"]),
         ({BOOT_UNIT: SITE}, ["ok", "ok"]),
-        ({"/usr/lib/systemd/system/lldpad.service": "[Install]\nWantedBy=x.target\n"}, ["ok", "ok"]),
+        ({LLDPAD: INSTALL}, ["ok", "ok"]),
         ({SITE_RULE: f'SUBSYSTEM=="net", KERNEL=="eno*", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
         ({SITE_RULE: f'SUBSYSTEM=="net", ACTION=="remove", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
         ({"/etc/cron.d/a": "#@reboot root " + BAD}, ["ok", "ok"]),
@@ -154,22 +145,13 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
         ({HOOK: "#!/bin/sh\n" + BAD}, ["ok", "not_owned"]),
         ({HOOK: "/usr/bin/" + BAD.replace("--pfc ", "--pfc=").replace("ens1", '"$1"')}, ["ok", "not_owned"]),
         ({HOOK: QOS % ("pcp", "$PFC")}, ["ok", "unknown", "not_owned"]),
-        ({"/etc/infiniband/post-start-hook.sh": "cma_roce_tos -d mlx5_0 -t 96\n"}, ["ok", "not_owned"]),
+        ({OPENIBD: "cma_roce_tos -d mlx5_0 -t 96\n"}, ["ok", "not_owned"]),
         ({BOOT_UNIT: SITE, WANTED: ""}, ["ok", "not_owned"]),
-        (
-            {BOOT_UNIT: "[Service]\nExecStart=/opt/qos\n[Install]\nWantedBy=x\n", "/opt/qos": BAD, WANTED: ""},
-            ["ok", "not_owned"],
-        ),
-        (
-            {
-                "/usr/lib/systemd/system/lldpad.service": "[Install]\nWantedBy=x.target\n",
-                "/etc/systemd/system/sockets.target.wants/lldpad.socket": "",
-            },
-            ["not_owned", "ok"],
-        ),
-        ({"/etc/infiniband/post-start-hook.sh": "#" * (1 << 24)}, ["ok", "unknown"]),
-        ({"/etc/infiniband/post-start-hook.sh": 'IF=storage0; mlnx_qos -i "$IF" --trust pcp\n'}, ["ok", "ok"]),
-        ({"/etc/infiniband/post-start-hook.sh": "D=mlx5_0\ncma_roce_tos -d ${D} -t 96\n"}, ["ok", "not_owned"]),
+        ({BOOT_UNIT: "[Service]\nExecStart=/opt/qos\n" + INSTALL, "/opt/qos": BAD, WANTED: ""}, ["ok", "not_owned"]),
+        ({LLDPAD: INSTALL, WANTED_SOCKET % "lldpad": ""}, ["not_owned", "ok"]),
+        ({OPENIBD: "#" * (1 << 24)}, ["ok", "unknown"]),
+        ({OPENIBD: 'IF=storage0; mlnx_qos -i "$IF" --trust pcp\n'}, ["ok", "ok"]),
+        ({OPENIBD: "D=mlx5_0\ncma_roce_tos -d ${D} -t 96\n"}, ["ok", "not_owned"]),
         ({HOOK: "dcb pfc show dev ens1\ndcb pfc set dev ens1 prio-pfc all:off 3:on\n"}, ["ok", "ok"]),
         ({HOOK: "dcb app add dev ens1 dscp-prio 26:3 40:5\nmlnx_qos -i ens1 -F x,x,x,1,x,x,x,x\n"}, ["ok", "ok"]),
         ({HOOK: "echo 1 > /sys/class/net/ens1/ecn/roce_np/enable/3\necho 0 >" + ECN % ("eno9", 3)}, ["ok", "ok"]),

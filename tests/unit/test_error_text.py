@@ -9,28 +9,25 @@ import errno
 import os
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import (
-    did_you_mean,
-    error_text,
-    start_way_out,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core import error_text
 
 from busbar import ansible_process
 from busbar.cli import main
 from busbar.drift.history import HistoryError, is_disk_full
 
-FINDINGS = '{"hosts": {}}'
+from .test_exit_code import code_of
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EISDIR, errno.EROFS, errno.EIO])
 def test_an_error_of_the_system_names_its_path(number: int) -> None:
-    text = error_text(OSError(number, os.strerror(number), "/a/b"))
+    text = error_text.error_text(OSError(number, os.strerror(number), "/a/b"))
     assert text.startswith(f"/a/b: {os.strerror(number)}")
     assert "Errno" not in text
     assert (";" in text) == (number != errno.EIO)
-    assert error_text(ValueError("x")) == "x"
+    assert error_text.error_text(ValueError("x")) == "x"
 
 
 @pytest.mark.parametrize(
@@ -48,10 +45,11 @@ def test_an_error_of_the_system_names_its_path(number: int) -> None:
     ],
 )
 def test_what_keeps_a_task_from_starting_has_a_way_out(text: str, word: str) -> None:
-    assert word in start_way_out(text)
-    assert bool(word) == bool(start_way_out(text))
+    way_out = error_text.start_way_out(text)
+    assert (word in way_out, bool(way_out)) == (True, bool(word))
 
 
+did_you_mean = error_text.did_you_mean
 NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpus", "--json", "--across-versions")
 
 
@@ -64,11 +62,7 @@ NAMES = ("hgx-h100", "gb200", "busbar_mtu", "busbar_fabric", "nccl_benchmark_gpu
         ("bsubar_mtu", "busbar_mtu"),
         ("--jsom", "--json"),
         ("busbar_mtu", "busbar_mtu"),
-        ("busbar_zzz", ""),
-        ("--across-zzzz", ""),
-        ("nccl_benchmark_zzz", ""),
-        ("busbar_", ""),
-        ("", ""),
+        *((far, "") for far in ("busbar_zzz", "--across-zzzz", "nccl_benchmark_zzz", "busbar_", "")),
     ],
 )
 def test_the_nearest_name_is_meant(name: str, near: str) -> None:
@@ -83,6 +77,14 @@ def test_where_none_is_near_all_are_named() -> None:
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
+        ([], "COMMAND"),
+        (["frobnicate"], "frobnicate"),
+        (["\x1b[2J"], "COMMAND"),
+        (["lint"], "FILE"),
+        (["lint", "--nccl-version"], "expected one argument"),
+        (["fabric"], "ACTION"),
+        (["fabric", "plan"], "RECORD"),
+        (["drift"], "--inventory"),
         (["drfit"], "drift"),
         (["drift", "-i", "x", "--limt", "y"], "--limit"),
         (["drift", "-i", "x", "--host-timout=5"], "--host-timeout"),
@@ -95,31 +97,24 @@ def test_where_none_is_near_all_are_named() -> None:
         (["hang", "n1", "--vault-id", "a@prompt"], "LABEL@FILE"),
     ],
 )
-def test_a_wrong_command_line_is_told_what_is_meant(
-    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        code: object = main(words)
-    except SystemExit as error:
-        code = error.code
-    assert code == 1
-    assert meant in capsys.readouterr().err.splitlines()[-1]
+def test_a_wrong_command_line(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(words) == 1
+    *_usage, last = capsys.readouterr().err.splitlines()
+    assert meant in last
+    assert last.isprintable()
 
 
 @pytest.mark.parametrize(
     ("content", "name"),
     [("<html>", "page.html"), ("SQLite format 3\0", "drift.sqlite"), ("gpu_nodes:\n", "hosts.yml"), ("", "empty")],
 )
-@pytest.mark.parametrize("more", [[], ["{folder}"], ["{folder}/none"]])
-def test_remediate_takes_findings_only(
-    content: str, name: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_remediate_takes_findings_only(content: str, name: str, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / name).write_text(content)
-    wrong = [word.format(folder=tmp_path) for word in more] or [str(tmp_path / name)]
-    assert main(["remediate", *wrong, "-i", str(tmp_path)]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert wrong[0] in line
-    assert "--findings" in line
+    for wrong in (tmp_path / name, tmp_path, tmp_path / "none"):
+        assert main(["remediate", str(wrong), "-i", str(tmp_path)]) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert str(wrong) in line
+        assert "--findings" in line
 
 
 def test_options_of_ansible_are_passed_on_with_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
