@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import accusations
 
-from .sample_localise_record import FINDING, PAIR, RECORD
+from .sample_localise_record import PAIR, RECORD
 
 INVENTORY = {"node01", "node02"}
 
@@ -99,7 +99,7 @@ def test_a_huge_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
 
 def test_a_record_of_a_search_accuses_and_names_good_partners(tmp_path: Path) -> None:
     together = replace(PAIR, hosts=("n1", "n2", "n3"), outcome="pass")
-    well = localise_record.HostFinding(hosts=("n1",), finding=replace(FINDING, state="ok"))
+    well = localise_record.HostFinding(hosts=("n1",), finding=replace(RECORD.findings[0].finding, state="ok"))
     record = replace(RECORD, tests=(PAIR, together), findings=(*RECORD.findings, well))
     path = localise_record.write(tmp_path, record) / localise_record.NAME
     [one] = accusations.read([path], {"n1", "n2", "n3"}).accusations
