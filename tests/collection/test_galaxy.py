@@ -70,23 +70,17 @@ def tracked_or_new(folder: Path) -> list[str]:
 def test_the_installed_collection_runs_by_name_from_anywhere(
     execute: Execute, bin_directory: Path, installed: Path, lab: Path
 ) -> None:
-    def play() -> Any:
-        # On the node for which every role has something to do.
-        argv = [bin_directory / "ansible-playbook", "busbar.fabric.site", "-i", lab / "inventory", "--limit", "node02"]
-        return execute(*argv, ANSIBLE_COLLECTIONS_PATH=installed)
-
-    first = play()
-    assert first.rc == 0, first.out
-    assert "VERDICT OK: 1 of 1 hosts ok" in first.out
-    assert first.changed == {"node02": 7}
     store.break_(lab, "node02", "rail-missing")
-    broken = play()
-    assert broken.rc == 2, broken.out
-    assert broken.changed == {"node02": 0}
-    assert "platform.rail_device" in broken.out
-    assert "VERDICT OK" not in broken.out
+    # On the node for which most roles have something to do.
+    argv = [bin_directory / "ansible-playbook", "busbar.fabric.site", "-i", lab / "inventory", "--limit", "node02"]
+    done = execute(*argv, ANSIBLE_COLLECTIONS_PATH=installed)
+    assert done.rc == 2, done.out
+    assert done.changed == {"node02": 5}
+    assert "platform.rail_device" in done.out
+    assert "VERDICT OK" not in done.out
 
 
+@pytest.mark.long
 def test_the_view_cannot_be_built_or_installed_by_itself(
     execute: Execute, bin_directory: Path, repository: Path, tmp_path: Path
 ) -> None:
@@ -117,6 +111,7 @@ def importer() -> Path:
     return directory / "bin"
 
 
+@pytest.mark.long
 def test_galaxy_takes_it_with_the_address_of_its_sources(
     execute: Execute, importer: Path, tarball: Path, tmp_path: Path
 ) -> None:

@@ -104,8 +104,9 @@ def test_every_sanity_test_is_listed_here(staged: Path, home: Path) -> None:
     assert [line for line in out.splitlines() if line and not line.startswith("WARNING")] == TESTS
 
 
-# Importing each file by itself takes longer than all the rest.
-SOME = [pytest.param(name, marks=pytest.mark.long) if name == "import" else name for name in TESTS]
+# Importing each file by itself takes longer than all the rest; of the others ruff and ansible-lint find most.
+LONG = {"import", "pep8", "pylint", "runtime-metadata", "yamllint"}
+SOME = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in TESTS]
 
 
 @pytest.mark.parametrize("name", SOME)

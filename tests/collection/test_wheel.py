@@ -89,6 +89,7 @@ def test_the_command_works_where_only_the_wheel_is_installed(execute: Execute, f
     assert "<stdin>:1" in bad.out
 
 
+@pytest.mark.long
 def test_the_playbook_runs_where_only_the_wheel_is_installed(execute: Execute, fresh: Path, lab: Path) -> None:
     # Ansible's own commands are not in the fresh environment's folder: `python -m ansible` is the same program.
     site = ("playbook", "busbar.fabric.site", "-i", lab / "inventory", "--limit", "node02")

@@ -118,6 +118,7 @@ def test_a_node_without_ofed_has_its_kernels_modules(node: Shell) -> None:
     assert node("systemctl is-system-running").stdout == "running\n"
 
 
+@pytest.mark.long
 def test_installing_builds_the_modules_and_loads_none(node: Shell) -> None:
     use(node, NEW.folder)
     assert apt(node, "install doca-ofed").returncode == 0
@@ -160,7 +161,8 @@ def test_a_pin_keeps_a_version_and_a_hold_what_is_installed(node: Shell) -> None
     assert version(node) == OLD.meta_version
 
 
-@pytest.mark.parametrize("policy", series.first("#!/bin/sh\nexit 101\n", ""))
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["#!/bin/sh\nexit 101\n", ""])
 def test_an_upgrade_restarts_openibd_where_it_runs_and_policy_lets_it(bare: Path, node: Shell, policy: str) -> None:
     use(node, OLD.folder, NEW.folder)
     parts = " ".join(f"{package.name}={package.version}" for package in ofed.standard("3.1.0"))
@@ -205,6 +207,7 @@ def test_both_ofeds_do_not_go_together(node: Shell) -> None:
     assert node("ofed_info -n").stdout == "24.10-2.1.8.0\n"
 
 
+@pytest.mark.long
 def test_removal_leaves_the_node_as_it_was(node: Shell) -> None:
     before = node(f"find /usr/src {MODULES} /var/lib/dkms /etc/infiniband /etc/systemd/system | sort").stdout
     use(node, NEW.folder)

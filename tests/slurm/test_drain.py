@@ -191,6 +191,7 @@ def test_a_node_that_is_busy_without_slurm_is_given_back(play: Play, slurm: Slur
     assert slurm.node() == "IDLE"
 
 
+@pytest.mark.long
 def test_what_a_killed_run_left_drained_is_reported_and_given_back_when_in_order(
     play: Play, slurm: Slurm, node: Path, provisioned: Lab
 ) -> None:
