@@ -157,6 +157,8 @@ ROWS: Tuple[Row, ...] = (
         r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)"),
     Row("NCCL", "variable",
         r"(?P<name>NCCL_[A-Z0-9_]{1,80}|[A-Za-z_]\w{0,79}) set (?:by environment )?to (?P<value>[^\n]{0,1000})"),
+    Row("nccl", "shared_limit",
+        r"ncclMaxSharedMem (?P<needed>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})"),
     Row("cuda", "driver", r"cudaDriverVersion (?P<driver>\d{4,7})"),
     Row("Patt", "graph",
         r"Pattern (?P<pattern>\d{1,2}), crossNic \d, nChannels (?P<channels>\d{1,4}), bw (?P<bandwidth>[\d.]{1,16"

@@ -216,6 +216,7 @@ _FOLDS: Dict[str, Fold] = {
     "collnet_off": _set("collnet_why", lambda found: found["why"]),
     "cpu": _set("cpu", lambda found: found["architecture"]),
     "nvls_group": _set("nvls_group", lambda _found: True),
+    "shared_limit": _set("shared_limit", lambda found: (found["needed"], found["most"])),
     "dmabuf": _set("dmabuf", lambda _found: True),
     "driver": _set("driver", lambda found: found["driver"]),
     "root_waits": _set("root_waits", lambda found: found["what"]),

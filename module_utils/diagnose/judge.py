@@ -10,8 +10,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
-from . import engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
-from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
+from . import bandwidth, engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
+from .checks import BUSBW, CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .jobs import Job, jobs
@@ -93,6 +93,7 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
         slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
+    slow += bandwidth.judge(log.table)
     facts += _calls(found_jobs, diagnosis)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
@@ -238,7 +239,7 @@ def _title(job: Job, group: Group, waited: waits.Waits) -> str:
 # What loggers and launchers put before what a line says.
 _STAMP = re.compile(
     r"(?:\[(?:rank|default) ?\d{1,8}\]:? ?|\[?[EFWI]\d{3,4} [\d:.]{8,18} (?:\d{1,10} )?[\w/.-]{1,200}:\d{1,6}\] ?|"
-    r"\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}Z? ?(?:- |std(?:out|err) F )?){1,4}"
+    r"\d{4}[-/]\d\d[-/]\d\d[ T][\d:.,]{8,18}Z? ?(?:- |std(?:out|err) F )?|\d{1,8}\.\ds\s\d{1,8}\s){1,4}"
 )
 
 
@@ -305,6 +306,10 @@ def _setting(job: Job, group: Group) -> str:
     if group.event.id in ("no_interface", "address"):
         values = job.values("NCCL_SOCKET_IFNAME")
         return "NCCL_SOCKET_IFNAME=%s" % names(values) if values else ""
+    if group.event.id == "cuda" and group.code.startswith("invalid"):
+        limits = {process.shared_limit for process in job.processes if process.shared_limit[0]}
+        text = "kernels of this NCCL need %s bytes of shared memory and the GPU gives %s: NCCL is older than the GPU"
+        return text % min(limits) if limits else ""
     if group.event.id in ("queue_pair", "verbs", "link_layer"):
         extra = settings.extra_hcas(job)
         text = "NCCL_IB_HCA=%s matches beginnings of names: NCCL took %s, too"
@@ -363,7 +368,16 @@ def _driver(job: Job) -> List[Finding]:
 
 
 def _tests(log: Log) -> List[Fact]:
-    """Judge wrong values that nccl-tests counted."""
+    """Judge wrong values that nccl-tests counted, and programs that ran without MPI."""
+    if any(map(bandwidth.is_apart, log.table.programs)):
+        have = (
+            "several processes of nccl-tests each ran as a job of one rank (busbw 0): nothing was measured between GPUs"
+        )
+        why = "nccl-tests built without MPI ignores the launcher: each process is rank 0 of a job of its own"
+        fix = "build nccl-tests with MPI=1 MPI_HOME=DIRECTORY, or use all_reduce_perf_mpi; start it with the"
+        fix += " mpirun of that MPI, or srun --mpi=pmix"
+        finding = BUSBW.judge("nccl-tests", "drift", "one job", have, "", fix, why=why, severity="critical")
+        return [(finding, CAUSE, PROVEN)]
     if not log.table.failed and not log.table.wrong:
         return []
     have = "nccl-tests counted %s wrong values" % (log.table.wrong or "some")

@@ -303,6 +303,15 @@ EVENTS: Tuple[Event, ...] = (
         why="Kubernetes or the container's runtime ended a container or pod",
         fix="kubectl describe pod, and its log with --previous",
     ),
+    Event(
+        "mpi_start",
+        PROGRAM,
+        CAUSE,
+        why="the launcher and the program's MPI do not fit each other: no process reached NCCL",
+        fix="start it with the mpirun of that MPI, or with srun --mpi=TYPE (`srun --mpi=list`) where Open MPI was "
+        "built --with-pmix or --with-pmi",
+        plain=True,
+    ),
     Event("mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job", state="unknown"),
     Event(
         "permission",
@@ -528,6 +537,13 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("shared object file|undefined symbol|not found|ImportError|ModuleNotFoundError", "import",
         "^(?!.{0,400}(?:[Ww]arn|WARN|optional)).{0,400}(?:cannot open shared object file|undefined symbol: |"
         r"version `\S{1,60}' not found|ImportError: |ModuleNotFoundError: )"),
+    ("what():|terminate called", "exception_remote", "terminate called after throwing an instance of '?c10::Dist|"
+        r"\bwhat\(\):.{0,200}(?:watchdog|NCCL|imed out|imeout|closed by)"),
+    ("OMPI was not built|PMI2_Init|PMIX ERROR|Invalid MPI plugin|MPI_INIT has failed|MPI_Init", "mpi_start",
+        "OMPI was not built with SLURM|PMI2_Init failed|PMIX ERROR: (?:UNREACHABLE|NOT-FOUND|ERROR|OUT-OF-RESOURCE)|"
+        r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
+    ("did not become ready", "timeout", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
+    ("Segfault encountered", "exit", "(?P<word>Segfault) encountered"),
     ("what():|terminate called", "exception", r"terminate called after throwing an instance of|\bwhat\(\):\s{0,8}\S"),
     ("Check failed|ssertion|panicked at|CHECK failed", "assertion",
         r"\bCheck failed: |Assertion .{1,200} failed|assertion failed|panicked at|CHECK failed"),
@@ -571,7 +587,8 @@ MARKS = tuple(
 # What stands before the text of a line: labels of launchers, loggers and collectors.
 LABEL = re.compile(
     r"(?:\[(?:rank|default)? ?\d{1,8}\]:? ?|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?|\([^()]{1,80}\) ?|\d{1,7}: |"
-    r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] |\S{20,40} std(?:out|err) F ){0,4}"
+    r"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[^\[\]]{1,80}\] |\S{20,40} std(?:out|err) F |"
+    r"\d{1,8}\.\ds\s\d{1,8}\s|> ){0,4}"
 )
 _EXCEPTION = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died))"

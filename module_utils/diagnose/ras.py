@@ -16,7 +16,7 @@ from .names import names
 LINES, NAMED = 20_000, 64
 BEGIN = (b"Job summary", b"Communicators...", b"Group     Comms")
 _GROUP = re.compile(
-    r"\s{0,12}(?P<group>\d{1,7})\s{1,12}(?P<comms>\d{1,9})\s{1,12}\d{1,7}\s{1,12}[\d-]{1,15}\s{1,12}(?P<size>\d{1,9})\s{1,12}"
+    r"\s{0,12}(?P<group>\d{1,7})\s{1,12}(?P<comms>\d{1,9})\s{1,12}(?P<nodes>\d{1,7})\s{1,12}[\d-]{1,15}\s{1,12}(?P<size>\d{1,9})\s{1,12}"
     r"(?P<there>\d{1,9})\s{1,12}(?P<state>[A-Z,]{2,40})\s{1,12}(?P<errors>[A-Z,]{2,60})\s{0,12}$"
 )
 BLOCK = re.compile(

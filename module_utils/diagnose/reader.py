@@ -230,11 +230,23 @@ class StateReader:
         if not host:
             return (self._pids[pid], pid, None) if pid in self._pids else key
         first = self._pids.setdefault(pid, host) if len(self._pids) < _PIDS or pid in self._pids else host
+        name, longer = sorted((first, host), key=len)
+        if len(name) < len(longer) and longer.endswith(name):
+            return self._torn(first, name, pid)
         nameless = processes.get(("", pid, None))
         if nameless is not None and key not in processes and first == host:
             processes[key] = processes.pop(("", pid, None))
             nameless.key = key
         return key
+
+    def _torn(self, first: str, name: str, pid: Optional[int]) -> Key:
+        """Return the key of a process of which a line begins with the rest of another one, glued to its host."""
+        self._pids[pid] = name
+        processes, glued = self.log.state.processes, (first, pid, None)
+        if first != name and glued in processes and (name, pid, None) not in processes:
+            process = processes[name, pid, None] = processes.pop(glued)
+            process.key = (name, pid, None)
+        return name, pid, None
 
     def _info(self, record: Record, line: bytes) -> None:
         self._open = None

@@ -38,6 +38,8 @@ RELATIONS: Tuple[Relation, ...] = (
     Relation("hca_lost", "port", "before", LIKELY),
     Relation("hca_lost", "completion", "any", LIKELY),
     Relation("completion 5", "completion", "any", LIKELY),
+    # What a call reports, and the line that says what the call was for.
+    Relation("system", "shared_memory", "any", LIKELY),
     # A process that was killed: its peers lose it, and say so before the launcher reports its end.
     *(Relation(effect, cause, "other", LIKELY) for effect in _LOST for cause in _KILLED),
     Relation("exception_nccl", "exit signal 9", "other", LIKELY),

@@ -9,7 +9,21 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import Finding
 from . import engine, network, waits
-from .checks import EFFECT, GDR, HCA_SPEED, HCAS, INTERFACE, LOCAL, MNNVL, NETWORK, NVLINK
+from .checks import (
+    BUSBW,
+    EFFECT,
+    GDR,
+    HCA_SPEED,
+    HCAS,
+    INTERFACE,
+    LEVEL,
+    LOCAL,
+    MNNVL,
+    NETWORK,
+    NVLINK,
+    RANKS,
+    READABLE,
+)
 from .engine import REPORTED
 from .event import Group
 from .formats import RELEASES
@@ -22,7 +36,9 @@ from .state import Process
 from .transport import collnet, transport
 
 # Checks of what makes a job slow, and ends none.
-SLOW = frozenset(check.id for check in (NETWORK, GDR, HCAS, HCA_SPEED, LOCAL, NVLINK, MNNVL, INTERFACE, EFFECT))
+SLOW = frozenset(check.id for check in (BUSBW, NETWORK, GDR, HCAS, HCA_SPEED, LOCAL, NVLINK, MNNVL, INTERFACE, EFFECT))
+# Checks of what the log does not show.
+NOT_SHOWN = frozenset(check.id for check in (LEVEL, READABLE, RANKS))
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS = 64
 
@@ -46,7 +62,7 @@ def verdict(result: Result) -> Tuple[str, str]:
     if slow and slow[0].state == "drift":
         return SLOWED, (slow[0].have or "").split("; ")[0]
     ended = engine.in_order(log)
-    missing = [one for one in bad if one.state == "unknown"]
+    missing = [one for one in bad if one.state == "unknown" and one.check in NOT_SHOWN]
     if other or slow:
         return UNKNOWN, ((other or slow)[0].have or "").split("; ")[0]
     if not log.info and not ended:
@@ -96,14 +112,14 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     return {
         "name": job.name,
         "processes": len(job.processes),
-        "hosts": job.hosts,
-        "nccl": list(job.versions),
+        "hosts": job.hosts or _listed_hosts(log),
+        "nccl": list(job.versions) or [log.table.library][: bool(log.table.library)],
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
-        "ranks": None if world is None else world.ranks,
+        "ranks": world.ranks if world is not None else len(log.table.ranks) or _of_ras(log, "size"),
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
-        "nodes": job.nodes,
+        "nodes": job.nodes or len(_listed_hosts(log)) or _of_ras(log, "nodes"),
         "communicators": len(job.communicators),
         "network": _per_host(job.processes, lambda process: sorted(process.networks)),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
@@ -113,8 +129,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "gdr": _gdr(job),
         "channels": channels,
         "coll_channels": max((process.channels for process in job.processes), default=0),
-        "nvls": {"available": _all_or_none([process.nvls for process in job.processes]),
-                 "channels": max((process.nvls_channels or 0 for process in job.processes), default=0)},
+        "nvls": _nvls(job.processes),
         "collnet": {"connected": len(reduction.connected), "proven": reduction.proven, "why": reduction.why},
         "mnnvl": _all_or_none([process.mnnvl for process in job.processes]),
         "fabric": sorted({fabric for process in job.processes for fabric in process.fabrics}),
@@ -122,6 +137,25 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "algorithms": algorithms,
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }  # fmt: skip
+
+
+def _listed_hosts(log: Log) -> List[str]:
+    """Return the hosts of all ranks in the heading of nccl-tests."""
+    return sorted({host for program in log.table.programs for host in program.hosts})
+
+
+def _of_ras(log: Log, column: str) -> Optional[int]:
+    """Return the largest number in a column of RAS's table of communicators."""
+    return max((int(group[column]) for group in log.ras.groups), default=None)
+
+
+def _nvls(processes: Sequence[Process]) -> Dict[str, Any]:
+    """Return whether NVLS is there and its channels; null where no line says."""
+    counted = [process.nvls_channels for process in processes if process.nvls_channels is not None]
+    available = _all_or_none([process.nvls for process in processes])
+    if available is None and counted:
+        available = max(counted) > 0
+    return {"available": available, "channels": max(counted) if counted else None}
 
 
 def _between(log: Log, job: Job) -> List[str]:

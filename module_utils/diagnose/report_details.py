@@ -86,6 +86,12 @@ OF_REPORTS: Tuple[Detail, ...] = (
         tier=CAUSE,
         causes="an instruction or arithmetic error in native code: usually a build for another CPU",
     ),
+    Detail(
+        "exception",
+        text=r"inline_container\.cc|PytorchStreamWriter",
+        why="PyTorch could not write a checkpoint to its end: usually the file system is full, or a quota is reached",
+        fix="`df -h` and `df -i` of the checkpoint's directory, and the quota of its owner",
+    ),
     Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
     Detail(
         "exit",

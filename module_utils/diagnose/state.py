@@ -111,6 +111,7 @@ class Process:
     gdr_why: str = ""
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
     dmabuf: bool = False
+    shared_limit: Tuple[str, str] = ("", "")
     peers_off: AbstractSet[Tuple[int, int]] = frozenset()
     nvls: Optional[bool] = None
     nvls_channels: Optional[int] = None

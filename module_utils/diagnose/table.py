@@ -46,13 +46,16 @@ _AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>[\d.e+
 
 
 class Row(NamedTuple):
-    """size: bytes.   out, inside: busbw in GB/s out of place and in place; None where there is no such column."""
+    """size: bytes.   out, inside: busbw in GB/s out of place and in place; None where there is no such column.
+
+    time: microseconds, out of place.   wrong: values; None where they were not counted (N/A).
+    """
 
     size: int
     out: float
     inside: Optional[float]
     time: float
-    wrong: int
+    wrong: Optional[int]
 
 
 class Rank(NamedTuple):
@@ -66,7 +69,7 @@ class Rank(NamedTuple):
 class Program:
     """Output of one program of nccl-tests. wrong: values; None where none were checked.
 
-    bounds: what its end reports of them.   below: it is below NCCL_TESTS_MIN_BW.
+    bounds: what its end reports of them.   below: it is below NCCL_TESTS_MIN_BW.   lists: of ranks that it began with.
     """
 
     ranks: Dict[int, Rank] = field(default_factory=dict)
@@ -75,6 +78,11 @@ class Program:
     bounds: str = ""
     average: Optional[float] = None
     below: bool = False
+    lists: int = 0
+
+    @property
+    def hosts(self) -> List[str]:
+        return sorted({rank.host for rank in self.ranks.values()})
 
     @property
     def done(self) -> bool:
@@ -98,7 +106,8 @@ def read_row(line: bytes) -> Optional[Row]:
     if not fitting:
         return None
     first, *more = fitting[0]
-    wrong = sum(whole(half[3].decode("ascii", "replace")) or 0 for half in fitting[0])
+    counts = [whole(half[3].decode("ascii", "replace")) for half in fitting[0]]
+    wrong = None if None in counts else sum(count or 0 for count in counts)
     return Row(size, _number(first[2]), _number(more[0][2]) if more else None, _number(first[0]), wrong)
 
 
@@ -139,7 +148,8 @@ class Table:
             program = self.current
             if len(program.rows) < ROWS:
                 program.rows.append(row)
-            program.wrong = (program.wrong or 0) + row.wrong
+            if row.wrong is not None:
+                program.wrong = (program.wrong or 0) + row.wrong
             return True
         if "#" not in text[:200] and "Avg bus" not in text and "Rank" not in text[:40]:
             return False
@@ -179,12 +189,16 @@ class Table:
 
 
 def _start(table: Table, _found: Dict[str, str]) -> None:
+    # Several lines begin a program, and several processes may begin at once.
+    if table.programs and not table.current.rows and not table.current.done:
+        return
     if len(table.programs) < PROGRAMS:
         table.programs.append(Program())
 
 
 def _rank(table: Table, found: Dict[str, str]) -> None:
     ranks, first, rank = table.current.ranks, int(found["rank"]), Rank(found["host"], found["gpu"].strip())
+    table.current.lists += first == 0
     for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
         if len(ranks) < RANKS:
             ranks.setdefault(number, rank)

@@ -78,6 +78,7 @@ OF_WARNINGS: Tuple[Detail, ...] = (
         why="another process named no segment of /dev/shm: the data on the "
         "connection arrived empty or damaged, and space is not the problem",
         fix="set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, and check that they load one libnccl.so.2",
+        causes="ranks of one node that take different kinds of host memory: another NCCL_CUMEM_HOST_ENABLE or libnccl",
     ),
     Detail(
         "net_plugin",
@@ -104,6 +105,14 @@ OF_WARNINGS: Tuple[Detail, ...] = (
         text=r"\(Flush\)",
         causes="a flush reads this node's own GPU memory by its own HCA: GPU, HCA, "
         "the PCIe path between them (ACS, IOMMU) or nvidia_peermem, rather than the network",
+    ),
+    Detail(
+        "nvml",
+        text="Not Found",
+        why="NVML shows this process no GPU with that PCI address",
+        fix="let each process see all GPUs of the node: compare `nvidia-smi -L` in the job and on the node; with Slurm "
+        "--gpus-per-node and no --gpus-per-task, in containers all of /dev/nvidia*",
+        causes="a task or container that sees one GPU of several, or a part of a GPU (MIG)",
     ),
     Detail(
         "nvml",

@@ -1,0 +1,99 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge the table of nccl-tests by its own rows: what no healthy machine prints, whatever its bar is.
+
+busbw and its formulas: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from ..core.finding import Finding
+from ..core.size import size_text
+from .checks import BUSBW
+from .table import Program, Row, Table
+
+# Latency rules below this size, in bytes.
+_LEAST = 64 << 10
+# Time of a size, as a share of that of a smaller one, from which the smaller one took a slow way.
+_FASTER = 0.6
+# busbw at the largest sizes, as a share of the highest.
+_FALLEN = 0.6
+# GB/s that any way within or between nodes reaches at a size of at least that many bytes.
+_FLOOR, _FLOOR_SIZE = 2.0, 64 << 20
+_ROWS = 3
+
+
+def is_apart(program: Program) -> bool:
+    """Return whether the output is that of several processes that each ran as a job of one rank (no MPI)."""
+    if any(_busbw(row) for row in program.rows) or set(program.ranks) - {0}:
+        return False
+    sizes = [row.size for row in program.rows]
+    return program.lists > 1 or (len(sizes) > _ROWS and sizes != sorted(sizes))
+
+
+def judge(table: Table) -> List[Finding]:
+    """Return a finding for each program of several ranks whose rows show a slow path."""
+    found = []
+    for number, program in enumerate(table.programs):
+        rows = [row for row in program.rows if row.size >= _LEAST and row.time > 0]
+        sizes = [row.size for row in rows]
+        if len(rows) < _ROWS or sizes != sorted(sizes) or not any(map(_busbw, rows)):
+            continue
+        have, why, fix = _fallen(rows) or _faster(rows) or _low(rows) or ("", "", "")
+        if have:
+            subject = "nccl-tests" if len(table.programs) == 1 else "nccl-tests program %d" % (number + 1)
+            found.append(BUSBW.judge(subject, "drift", None, have, "the table's rows", fix, why=why))
+    return found
+
+
+def _busbw(row: Row) -> float:
+    return max(row.out, row.inside or 0.0)
+
+
+def _at(row: Row) -> str:
+    return "%.3g GB/s at %s" % (_busbw(row), size_text(row.size))
+
+
+def _fallen(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
+    """Return what is said of a busbw that falls behind its highest, and does not come back."""
+    best = max(range(len(rows)), key=lambda number: _busbw(rows[number]))
+    after = rows[best + 1 :]
+    if len(after) < 2 or any(_busbw(row) > _FALLEN * _busbw(rows[best]) for row in after):
+        return None
+    have = "busbw falls from %s to %s" % (_at(rows[best]), _at(after[-1]))
+    why = "busbw stays at its highest with larger messages: a fall shows congestion, throttling, or memory that ran out"
+    fix = "run it again beside `nvidia-smi dmon -s pc` (clocks, power), and compare the counters of the NICs before and"
+    fix += " after it (discards, pauses, retransmissions): `playbooks/verify.yml` does that between nodes"
+    return have, why, fix
+
+
+def _faster(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
+    """Return what is said of a size that takes much longer than a larger one, out of place and in place."""
+    for row, larger in zip(rows, rows[1:]):
+        # In place, too; the time there is the size by busbw.
+        rises = row.inside is None or (larger.inside or 0.0) * row.size > row.inside * larger.size / _FASTER
+        if larger.size > row.size and larger.time < _FASTER * row.time and rises:
+            have = "%s takes %.4g us and %s only %.4g us" % (
+                size_text(row.size), row.time, size_text(larger.size), larger.time)  # fmt: skip
+            why = "more data takes less time: NCCL chose a slow algorithm or protocol for the smaller sizes"
+            fix = (
+                "see which one with NCCL_DEBUG_SUBSYS=INIT,TUNING, take NCCL_ALGO, NCCL_PROTO and tuner plugins out of"
+            )
+            fix += " the job, and try NCCL_PROTO=Simple for these sizes; then another release of NCCL"
+            return have, why, fix
+    return None
+
+
+def _low(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
+    best = max(rows, key=_busbw)
+    if rows[-1].size < _FLOOR_SIZE or _busbw(best) >= _FLOOR:
+        return None
+    have = "the highest busbw is %s" % _at(best)
+    why = "that is less than two lanes of PCIe 3.0, or a port of 25 Gbit/s, carry"
+    fix = (
+        "`nvidia-smi topo -m` and `nvidia-smi topo -p2p r` show the path between the GPUs, `nvidia-smi` what else uses"
+    )
+    fix += " them; between nodes NCCL's lines (NCCL_DEBUG=INFO) show the network"
+    return have, why, fix
