@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # One job a core: the machines that run this are small and shared.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Workers of pytest-xdist: for one job none, which saves handing the tests over.
+WORKERS = $(if $(filter 1,$(JOBS)),0,$(JOBS))
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 # The newest ansible-core that these tests have passed on; 2.19, which constraints.txt has, is the last for Python 3.11.
 NEWEST ?= 2.21.5
@@ -46,7 +48,7 @@ unit faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
 endif
 
 unit: setup ## pure core, modules, structure: no root, no network
-	$(BIN)/pytest -q -n $(JOBS) tests/unit tests/samples
+	$(BIN)/pytest -q -n $(WORKERS) tests/unit tests/samples
 
 docs: setup ## what is written from declarations: roles' defaults and argument specs, tables of variables and checks
 	$(BIN)/python -m tests.documents
@@ -79,7 +81,7 @@ molecule: setup ## the scenario of every role, some at a time
 	BUSBAR_MOLECULE_JOBS=$$(($(JOBS) + 1)) $(BIN)/pytest -q tests/molecule
 
 slurm: setup ## drain and resume, and the nightly check, in a real Slurm; as root, installs Debian's packages where they lack
-	$(BIN)/pytest -q -n $(JOBS) tests/slurm
+	$(BIN)/pytest -q -n $(WORKERS) tests/slurm
 
 cluster: setup ## jobs over four nodes by the real mpirun, ssh and srun; as root, installs Debian's packages where they lack
 	$(BIN)/pytest -q tests/cluster
@@ -91,7 +93,7 @@ el: setup ## what EL's nodes need: the real dnf, rpm, createrepo_c and nmcli of 
 	$(BIN)/pytest -q tests/el
 
 drift: setup ## busbar drift end to end and its report in Chromium (installed as root): about five minutes on two cores
-	$(BIN)/pytest -q -n $(JOBS) tests/drift tests/report
+	$(BIN)/pytest -q -n $(WORKERS) tests/drift tests/report
 
 newest: ## the tests of what Ansible runs, on the newest ansible-core that is supported; needs Python 3.12 or later
 	@if [ -z "$(NEWEST_PYTHON)" ]; then \
@@ -115,11 +117,11 @@ mutants: setup ## small faults planted in the product, and the share that unit t
 
 test: export PYTEST_ADDOPTS = -m "not long" --hypothesis-profile=short
 test: setup ## everything that CI runs: all but the tests marked long
-	@# Four targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
+	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
 	@# target whose last test runs leaves its cores to the next.
 	@# A target that fails does not hide the others.
 	@rm -rf .cache/durations
-	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=4 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
+	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
 		$(TARGETS) || code=$$?; \
 	$(BIN)/python -m tests.session .cache/durations; exit $$code
 

@@ -7,11 +7,12 @@ busbw and its formulas: doc/PERFORMANCE.md of NVIDIA/nccl-tests.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import Finding
 from ..core.size import size_text
 from .checks import BUSBW
+from .names import names, numbers
 from .table import Program, Row, Table
 
 # Latency rules below this size, in bytes.
@@ -37,15 +38,31 @@ def judge(table: Table) -> List[Finding]:
     """Return a finding for each program of several ranks whose rows show a slow path."""
     found = []
     for number, program in enumerate(table.programs):
+        subject = "nccl-tests" if len(table.programs) == 1 else "nccl-tests program %d" % (number + 1)
+        shared = shared_gpus(program) if program.lists < 2 else []
+        if shared:
+            have = "several ranks share a GPU: %s" % names(("%s: ranks %s" % (g, numbers(r)) for g, r in shared), 4)
+            why = "ranks on one GPU share its memory and copy engines: their busbw is not that of a link"
+            fix = "start as many ranks a node as it has GPUs, one for each (-g 1), and let each see all of them"
+            found.append(BUSBW.judge("%s ranks" % subject, "drift", "one GPU a rank", have, "", fix, why=why))
         rows = [row for row in program.rows if row.size >= _LEAST and row.time > 0]
         sizes = [row.size for row in rows]
         if len(rows) < _ROWS or sizes != sorted(sizes) or not any(map(_busbw, rows)):
             continue
         have, why, fix = _fallen(rows) or _faster(rows) or _low(rows) or ("", "", "")
         if have:
-            subject = "nccl-tests" if len(table.programs) == 1 else "nccl-tests program %d" % (number + 1)
             found.append(BUSBW.judge(subject, "drift", None, have, "the table's rows", fix, why=why))
     return found
+
+
+def shared_gpus(program: Program) -> List[Tuple[str, List[int]]]:
+    """Return GPUs (``HOST BUS``) that several ranks of the list have, and those ranks. Parts of a GPU (MIG) count."""
+    ranks: Dict[str, List[int]] = {}
+    for number, rank in sorted(program.ranks.items()):
+        # Older releases print the bus alone, which GPUs of several PCI domains have in common.
+        if ":" in rank.bus:
+            ranks.setdefault("%s %s" % (rank.host, rank.bus), []).append(number)
+    return [(gpu, found) for gpu, found in ranks.items() if len(found) > 1]
 
 
 def _busbw(row: Row) -> float:

@@ -31,7 +31,9 @@ _NO_DEVICE = re.compile(
     r"(?: (?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})(?: \([^)]{0,120}\))?)?$"
 )
 _PLACE = re.compile(r"(?:^|\s)(?P<place>[\w/.+-]{1,120}\.(?:cc|h|cpp|c|cu):\d{1,7})$")
-_FUNCTION = re.compile(r"(?:^|\s)(?P<place>[\w:~]{2,120}(?:\([^()]{0,160}\))?:\d{1,7})$")
+_FUNCTION = re.compile(
+    r"(?:^|\s)(?:(?:int|void|bool|size_t|\w{0,20}[rR]esult_t) )?(?P<place>[\w:~]{2,120}(?:\([^()]{0,160}\))?:\d{1,7})$"
+)
 # Builds of sites: ``[RANK/RANKS][TIME] [FILE:LINE] [HOST:pid=PID]``.
 _SITE = re.compile(
     r"(?:\[(?P<place>[\w/.+-]{1,120}:\d{1,7})\] ?)?\[(?P<host>[\w.-]{1,255}):(?:pid=)?(?P<pid>\d{1,10})\]$"
@@ -165,7 +167,7 @@ def head(before: str) -> Head:
     match = _HEAD.search(before) or _NO_DEVICE.search(before)
     if match is None:
         bare = _PLACE.search(before) or _FUNCTION.search(before)
-        prefix = before[: bare.start("place")].rstrip() if bare else before
+        prefix = before[: bare.start()].rstrip() if bare else before
         rest = head(prefix) if bare and prefix.endswith("]") else Head(rank=launcher_rank(before), time=clock(before))
         return rest._replace(place=bare.group("place") if bare else "")
     return _head_of(match, before[: match.start()])

@@ -45,6 +45,9 @@ _MORE_HCAS = re.compile(
     r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
 )
 _TYPED_VARIABLE = re.compile(r"(?:^|[\s$>+])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=([^\s;'\"]{1,200})")
+_FAILED = re.compile(
+    r"\s{1,8}(?P<key>host|rank) {1,8}: (?:(?P<value>[\w.-]{1,120}))(?: \(local_rank: \d{1,5}\))?\s{0,8}$"
+)
 _TRACEBACK = "Traceback (most recent call last)"
 _MARKS = tuple(mark.encode() for mark in program_events.MARKS)
 # Events that only tell how far the job is.
@@ -87,6 +90,8 @@ class Reader(StateReader):
         self._last_error: Optional[int] = None
         self._error_lines = 0
         self._last_rank: Optional[int] = None
+        # Host and rank in torchrun's list of failures, whose lines precede the exit code.
+        self._failed: Dict[str, str] = {}
         self._named = False
 
     def source(self, name: str) -> None:
@@ -110,7 +115,7 @@ class Reader(StateReader):
     def _other(self, line: bytes) -> None:
         log = self.log
         form = line.translate(None, _DIGITS)[:LONGEST]
-        known = self._quiet.get(form)
+        known = self._quiet.get(form) if self._unfinished is None else None
         if known is not None and self._last_error is None and self._open is None and not self._ras_left:
             self._silent(known)
             return
@@ -118,6 +123,10 @@ class Reader(StateReader):
         if any(mark in line for mark in ras.BEGIN):
             self._ras_left = ras.LINES
         text = decode(line)
+        if self._unfinished is not None:
+            record, self._unfinished = self._unfinished._replace(text=text.strip()), None
+            self._warning(record)
+            return
         if self._continued(text):
             return
         if self._ras_left:
@@ -188,6 +197,10 @@ class Reader(StateReader):
         if "^^^" in body and not body.strip(" ^~"):
             return None
         self._mentions(text)
+        listed = _FAILED.match(body)
+        if listed:
+            self._failed[listed.group("key")] = listed.group("value")
+            return None
         if self._bare(text) or self._last_error_begins(text):
             return None
         if self._forms >= _FORMS:
@@ -260,6 +273,9 @@ class Reader(StateReader):
         """Add an occurrence of an event in a line of others."""
         rank = self._last_rank = program_events.rank_of(text)
         process = self._by_pid(str(fields.get("pid") or ""))
+        if event.id == "exit" and "exitcode" in text and self._failed:
+            fields = {**self._failed, **fields}
+            self._failed = {}
         if fields.get("rank"):
             rank = int(fields["rank"])
         elif fields.get("local") and rank is None and process is None:

@@ -276,8 +276,8 @@ EVENTS: Tuple[Event, ...] = (
         PROGRAM,
         EFFECT,
         state="unknown",
-        why="JAX's or TensorFlow's coordination service (gRPC, not "
-        "NCCL): a process did not come, or its heartbeat stopped",
+        why="a coordination service (torchrun's rendezvous, JAX, TensorFlow; not NCCL): a process did not come, or its "
+        "heartbeat stopped",
         fix="read the log of the process that it names, or that ended first",
     ),
     Event(
@@ -371,7 +371,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         "step) memory limit"),
     ("DUE TO TIME LIMIT", "time_limit", "CANCELLED AT .{0,80}DUE TO TIME LIMIT"),
     ("ode failure on|NODE FAILURE|lost communication", "node_failure",
-        "[Nn]ode failure on|DUE TO NODE FAILURE|lost communication with a remote daemon"),
+        r"[Nn]ode failure on(?: (?P<host>[\w.-]{1,120}))?|DUE TO NODE FAILURE|"
+        "lost communication with a remote daemon"),
     ("NVRM: Xid", "xid",
         r"NVRM: Xid \((?:PCI:)?(?P<device>[^)]{1,40})\): (?P<code>\d{1,4})(?:, pid=(?:(?P<pid>\d{1,10})|"
         "[^,]{0,30}))?(?:, name=(?P<name>[^,]{1,60}))?"),
@@ -448,7 +449,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("SHArP|SAT tree|Begin job id|sharp_", "sharp", "SHArP .{0,200}(?:rror|fail)|SAT tree.{0,100}fail|"
         r"Begin job id: ?\d{1,9} failed|\bsharp_\w{1,60} (?:failed|error)"),
     ("OutOfMemoryError|CUDA out of memory|RESOURCE_EXHAUSTED", "cuda",
-        "OutOfMemoryError|CUDA (?P<code>out of memory)|RESOURCE_EXHAUSTED"),
+        r"(?<!RayTaskError\()OutOfMemoryError|CUDA (?P<code>out of memory)|RESOURCE_EXHAUSTED"),
     ("Unexpected bus error encountered", "shared_memory", ""),
     ("CUDA error|uda failure|CUDA_ERROR_", "cuda", "(?:CUDA error|[Cc]uda failure)(?:: |"
         r" (?:\S{1,200} )?')(?P<code>CUDA driver version is insufficient for CUDA runtime version|"
@@ -542,7 +543,11 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("OMPI was not built|PMI2_Init|PMIX ERROR|Invalid MPI plugin|MPI_INIT has failed|MPI_Init", "mpi_start",
         "OMPI was not built with SLURM|PMI2_Init failed|PMIX ERROR: (?:UNREACHABLE|NOT-FOUND|ERROR|OUT-OF-RESOURCE)|"
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
-    ("did not become ready", "timeout", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
+    ("ast health check", "noise", ""),
+    ("did not become ready", "worker_lost", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
+    ("RayTaskError(", "exception_remote", r"RayTaskError\(\w"),
+    ("Keep-alive key", "coordination", "Keep-alive key .{1,200} is not renewed"),
+    ("died from signal", "exit", r"rank (?P<rank>\d{1,8}) died from (?P<code>signal \d{1,2})"),
     ("Segfault encountered", "exit", "(?P<word>Segfault) encountered"),
     ("what():|terminate called", "exception", r"terminate called after throwing an instance of|\bwhat\(\):\s{0,8}\S"),
     ("Check failed|ssertion|panicked at|CHECK failed", "assertion",

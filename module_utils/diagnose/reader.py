@@ -116,6 +116,8 @@ class StateReader:
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
         self._pids: Dict[Optional[int], str] = {}
         self._open: Optional[Tuple[Record, Occurrence]] = None
+        # A warning whose text stands in the next line.
+        self._unfinished: Optional[Record] = None
         self._last_process: Optional[Process] = None
 
     def source(self, name: str) -> None:
@@ -196,6 +198,8 @@ class StateReader:
     def _records(self, line: bytes) -> None:
         text = decode(line)
         found = records(text)
+        if found:
+            self._unfinished = None
         for record in found:
             if record.level in ("WARN", "ATTN"):
                 self.log.warnings += 1
@@ -284,6 +288,7 @@ class StateReader:
         process = self._process(head)
         self._last_process, self._open = process, None
         if not text:
+            self._unfinished = record
             return
         event, fields = nccl_events.classify(text, head.place)
         one = self._occurrence(event, fields, text, process, head)

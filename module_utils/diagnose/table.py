@@ -33,7 +33,7 @@ _WRONG_VALUE = re.compile(rb"[\w.+/-]{1,12}$")
 _HALF, _REST = 4, 240
 _RANK = re.compile(
     r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}\d{1,10}\s{1,16}on"
-    r"\s{1,16}(?P<host>\S{1,255})\s{1,16}device\s{1,16}\d{1,4}(?:\s{1,16}\[[\w:.]{1,20}\])?\s{0,8}(?P<gpu>.{0,80})"
+    r"\s{1,16}(?P<host>\S{1,255})\s{1,16}device\s{1,16}\d{1,4}(?:\s{1,16}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
 )
 _RANKS = re.compile(
     r"#\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7}) \.\. Rank\s{1,16}(?P<last>\d{1,7})\s{1,16}on\s{1,16}"
@@ -59,10 +59,11 @@ class Row(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """A rank of the list. gpu: name of its GPU."""
+    """A rank of the list. gpu: name of its GPU.   bus: its PCI address, "" where the list has none."""
 
     host: str
     gpu: str
+    bus: str = ""
 
 
 @dataclass
@@ -197,7 +198,11 @@ def _start(table: Table, _found: Dict[str, str]) -> None:
 
 
 def _rank(table: Table, found: Dict[str, str]) -> None:
-    ranks, first, rank = table.current.ranks, int(found["rank"]), Rank(found["host"], found["gpu"].strip())
+    ranks, first, rank = (
+        table.current.ranks,
+        int(found["rank"]),
+        Rank(found["host"], found["gpu"].strip(), found.get("bus") or ""),
+    )
     table.current.lists += first == 0
     for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
         if len(ranks) < RANKS:

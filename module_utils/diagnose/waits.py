@@ -84,6 +84,12 @@ def _signed(text: Optional[str]) -> Optional[int]:
 
 def _call(found: Waits, one: Occurrence) -> None:
     key = (one.fields.get("op") or "", whole(one.fields.get("seq")), whole(one.fields.get("numel")))
+    # A line without the operation is about the one with that number.
+    named = [other for other in found.calls if other[1] == key[1] and other[0]]
+    if not key[0] and named:
+        key = named[0]
+    elif key[0] and ("", key[1], None) in found.calls:
+        found.calls[key] = found.calls.pop(("", key[1], None)) | found.calls.get(key, set())
     ranks = found.calls.setdefault(key, set())
     if one.rank is None:
         found.unnamed += 1

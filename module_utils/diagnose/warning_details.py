@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from . import checks
-from .event import REPORT, WEAK, Detail
+from .event import NOTICE, REPORT, WEAK, Detail
 from .nccl_events import CUDA_NOT_READY, NEWER_DRIVER, OLD_DRIVER
 
 OF_WARNINGS: Tuple[Detail, ...] = (
@@ -105,6 +105,14 @@ OF_WARNINGS: Tuple[Detail, ...] = (
         text=r"\(Flush\)",
         causes="a flush reads this node's own GPU memory by its own HCA: GPU, HCA, "
         "the PCIe path between them (ACS, IOMMU) or nvidia_peermem, rather than the network",
+    ),
+    Detail(
+        "internal",
+        text="lib wrapper not initialized",
+        place="ibvwrap",
+        tier=NOTICE,
+        why="libibverbs is not loaded: NCCL goes on without InfiniBand and RoCE",
+        fix="within one node nothing; between nodes install libibverbs1 and its providers in the image",
     ),
     Detail(
         "nvml",
