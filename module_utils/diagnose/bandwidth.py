@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from ..core.check import Check
 from ..core.finding import Finding
 from ..core.size import size_text
-from .checks import BUSBW
+from .checks import WARNING
 from .names import names, numbers
 from .table import Program, Row, Table
 
@@ -24,6 +25,12 @@ _FALLEN = 0.6
 # GB/s that any way within or between nodes reaches at a size of at least that many bytes.
 _FLOOR, _FLOOR_SIZE = 2.0, 64 << 20
 _ROWS = 3
+BUSBW = Check(
+    "nccl_log.busbw",
+    why="the table of nccl-tests shows it, whatever the bar is",
+    fix="run nccl-tests on each node alone, then on pairs (playbooks/localise.yml)",
+)
+"Does the bandwidth in the table of nccl-tests rise with the size, and stay there"
 
 
 def is_apart(program: Program) -> bool:
@@ -32,6 +39,25 @@ def is_apart(program: Program) -> bool:
         return False
     sizes = [row.size for row in program.rows]
     return program.lists > 1 or (len(sizes) > _ROWS and sizes != sorted(sizes))
+
+
+def failures(table: Table) -> List[Finding]:
+    """Return a finding on wrong values, or on programs that ran without MPI."""
+    if any(map(is_apart, table.programs)):
+        have = (
+            "several processes of nccl-tests each ran as a job of one rank (busbw 0): nothing was measured between GPUs"
+        )
+        why = "nccl-tests built without MPI ignores the launcher: each process is rank 0 of a separate job"
+        fix = "build nccl-tests with MPI=1 MPI_HOME=DIRECTORY, or use all_reduce_perf_mpi; start it with the"
+        fix += " mpirun of that MPI, or srun --mpi=pmix"
+        return [BUSBW.judge("nccl-tests", "drift", "one job", have, "", fix, why=why, severity="critical")]
+    if not table.failed and not table.wrong:
+        return []
+    have = "nccl-tests counted %s wrong values" % (table.wrong or "some")
+    why = "ranks received other data than was sent: no result of this job can be trusted"
+    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see"
+    fix += " `nvidia-smi -q -d ECC`; with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
+    return [WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")]
 
 
 def judge(table: Table) -> List[Finding]:
@@ -69,17 +95,17 @@ def _busbw(row: Row) -> float:
     return max(row.out, row.inside or 0.0)
 
 
-def _at(row: Row) -> str:
+def _figure(row: Row) -> str:
     return "%.3g GB/s at %s" % (_busbw(row), size_text(row.size))
 
 
 def _fallen(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
-    """Return what is said of a busbw that falls behind its highest, and does not come back."""
+    """Return have, why and fix of a busbw that falls behind its highest, and does not come back."""
     best = max(range(len(rows)), key=lambda number: _busbw(rows[number]))
     after = rows[best + 1 :]
     if len(after) < 2 or any(_busbw(row) > _FALLEN * _busbw(rows[best]) for row in after):
         return None
-    have = "busbw falls from %s to %s" % (_at(rows[best]), _at(after[-1]))
+    have = "busbw falls from %s to %s" % (_figure(rows[best]), _figure(after[-1]))
     why = "busbw stays at its highest with larger messages: a fall shows congestion, throttling, or memory that ran out"
     fix = "run it again beside `nvidia-smi dmon -s pc` (clocks, power), and compare the counters of the NICs before and"
     fix += " after it (discards, pauses, retransmissions): `playbooks/verify.yml` does that between nodes"
@@ -87,7 +113,7 @@ def _fallen(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
 
 
 def _faster(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
-    """Return what is said of a size that takes much longer than a larger one, out of place and in place."""
+    """Return have, why and fix of a size that takes much longer than a larger one, out of place and in place."""
     for row, larger in zip(rows, rows[1:]):
         # In place, too; the time there is the size by busbw.
         rises = row.inside is None or (larger.inside or 0.0) * row.size > row.inside * larger.size / _FASTER
@@ -107,7 +133,7 @@ def _low(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
     best = max(rows, key=_busbw)
     if rows[-1].size < _FLOOR_SIZE or _busbw(best) >= _FLOOR:
         return None
-    have = "the highest busbw is %s" % _at(best)
+    have = "the highest busbw is %s" % _figure(best)
     why = "that is less than two lanes of PCIe 3.0, or a port of 25 Gbit/s, carry"
     fix = (
         "`nvidia-smi topo -m` and `nvidia-smi topo -p2p r` show the path between the GPUs, `nvidia-smi` what else uses"

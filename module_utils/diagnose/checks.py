@@ -268,12 +268,6 @@ HCA_SPEED = Check(
     "check cable, transceiver and the speed set on the switch port, then run site.yml --tags platform for it",
 )
 "Have all HCAs with connections the same speed"
-BUSBW = Check(
-    "nccl_log.busbw",
-    why="the table of nccl-tests shows it, whatever the bar is",
-    fix="run nccl-tests on each node alone, then on pairs (playbooks/localise.yml)",
-)
-"Does the bandwidth in the table of nccl-tests rise with the size, and stay there"
 HCAS = Check(
     "nccl_log.hcas",
     why="each idle HCA is bandwidth that was paid for and is not used",

@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
 from . import bandwidth, engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
-from .checks import BUSBW, CUDA, LEVEL, READABLE, VERSIONS, WARNING
+from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .jobs import Job, jobs
@@ -78,8 +78,8 @@ def judge(log: Log) -> Result:
     failures, by_group = _failures(log, found_jobs, diagnosis)
     events = frozenset(group.event.id for group in diagnosis.groups if group.tier != NOTICE)
     gpus = frozenset(one.gpu for one in log.table.ranks.values())
-    facts: List[Fact] = _tests(log)
-    slow: List[Finding] = []
+    facts: List[Fact] = [(finding, CAUSE, PROVEN) for finding in bandwidth.failures(log.table)]
+    slow = bandwidth.judge(log.table)
     for job in found_jobs:
         facts += [(finding, CAUSE, PROVEN) for finding in _versions(job) if not finding.ok]
         facts += [(finding, CAUSE, PROVEN) for finding in ranks.operations(log, job)]
@@ -93,7 +93,6 @@ def judge(log: Log) -> Result:
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
         slow += release.judge(job, diagnosis.groups)
         slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
-    slow += bandwidth.judge(log.table)
     facts += _calls(found_jobs, diagnosis)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
@@ -365,27 +364,6 @@ def _driver(job: Job) -> List[Finding]:
     fix = "`nvidia-smi` on the node shows the newest CUDA of its driver: take a newer driver, or an image for that CUDA"
     subject = "%s driver" % job.name
     return [CUDA.judge(subject, "unknown", "as new as NCCL", have, "cudaDriverVersion", fix, why=why, severity="major")]
-
-
-def _tests(log: Log) -> List[Fact]:
-    """Judge wrong values that nccl-tests counted, and programs that ran without MPI."""
-    if any(map(bandwidth.is_apart, log.table.programs)):
-        have = (
-            "several processes of nccl-tests each ran as a job of one rank (busbw 0): nothing was measured between GPUs"
-        )
-        why = "nccl-tests built without MPI ignores the launcher: each process is rank 0 of a job of its own"
-        fix = "build nccl-tests with MPI=1 MPI_HOME=DIRECTORY, or use all_reduce_perf_mpi; start it with the"
-        fix += " mpirun of that MPI, or srun --mpi=pmix"
-        finding = BUSBW.judge("nccl-tests", "drift", "one job", have, "", fix, why=why, severity="critical")
-        return [(finding, CAUSE, PROVEN)]
-    if not log.table.failed and not log.table.wrong:
-        return []
-    have = "nccl-tests counted %s wrong values" % (log.table.wrong or "some")
-    why = "ranks received other data than was sent: no result of this job can be trusted"
-    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs; see"
-    fix += " `nvidia-smi -q -d ECC`; with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
-    finding = WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")
-    return [(finding, CAUSE, PROVEN)]
 
 
 def _calls(found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:

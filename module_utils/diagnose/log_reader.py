@@ -20,7 +20,7 @@ from .formats import ReleaseEvidence
 from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader
-from .state import Process
+from .state import Key, Process
 from .table import Table, read_row
 
 # Forms of lines that are matched, those without a report that are remembered, and variables of command lines.
@@ -90,6 +90,8 @@ class Reader(StateReader):
         self._last_error: Optional[int] = None
         self._error_lines = 0
         self._last_rank: Optional[int] = None
+        # A warning whose text stands in the next line.
+        self._unfinished: Optional[Record] = None
         # Host and rank in torchrun's list of failures, whose lines precede the exit code.
         self._failed: Dict[str, str] = {}
         self._named = False
@@ -99,12 +101,30 @@ class Reader(StateReader):
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
 
     def _info(self, record: Record, line: bytes) -> None:
+        self._unfinished = None
         super()._info(record, line)
         self._compare(record)
 
     def _warning(self, record: Record) -> None:
         super()._warning(record)
+        self._unfinished = None if record.text else record
         self._compare(record)
+
+    def _with_host(self, key: Key) -> Key:
+        """Return the key of a process, without the rest of another line that is glued to its host."""
+        host, pid, _rank = key
+        first = self._pids.get(pid, host)
+        if first == host or not host or not first:
+            return super()._with_host(key)
+        name, longer = sorted((first, host), key=len)
+        if not longer.endswith(name):
+            return super()._with_host(key)
+        self._pids[pid] = name
+        processes, glued = self.log.state.processes, (first, pid, None)
+        if first != name and glued in processes and (name, pid, None) not in processes:
+            process = processes[name, pid, None] = processes.pop(glued)
+            process.key = (name, pid, None)
+        return name, pid, None
 
     def _compare(self, record: Record) -> None:
         """Compare a record with NCCL's formats until a line names the release."""
@@ -197,11 +217,7 @@ class Reader(StateReader):
         if "^^^" in body and not body.strip(" ^~"):
             return None
         self._mentions(text)
-        listed = _FAILED.match(body)
-        if listed:
-            self._failed[listed.group("key")] = listed.group("value")
-            return None
-        if self._bare(text) or self._last_error_begins(text):
+        if self._lists_failure(body) or self._bare(text) or self._last_error_begins(text):
             return None
         if self._forms >= _FORMS:
             log.beyond += 1
@@ -239,6 +255,13 @@ class Reader(StateReader):
             for name, value in _TYPED_VARIABLE.findall(text[:2000])[:16]:
                 if len(log.typed) < _TYPED:
                     log.typed[name] = value
+
+    def _lists_failure(self, body: str) -> bool:
+        """Read host or rank in torchrun's list of failures."""
+        listed = _FAILED.match(body)
+        if listed:
+            self._failed[listed.group("key")] = listed.group("value")
+        return listed is not None
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""

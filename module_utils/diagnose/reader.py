@@ -116,8 +116,6 @@ class StateReader:
         self._channels: Dict[Tuple[bytes, bytes], List[Any]] = {}
         self._pids: Dict[Optional[int], str] = {}
         self._open: Optional[Tuple[Record, Occurrence]] = None
-        # A warning whose text stands in the next line.
-        self._unfinished: Optional[Record] = None
         self._last_process: Optional[Process] = None
 
     def source(self, name: str) -> None:
@@ -198,8 +196,6 @@ class StateReader:
     def _records(self, line: bytes) -> None:
         text = decode(line)
         found = records(text)
-        if found:
-            self._unfinished = None
         for record in found:
             if record.level in ("WARN", "ATTN"):
                 self.log.warnings += 1
@@ -234,23 +230,11 @@ class StateReader:
         if not host:
             return (self._pids[pid], pid, None) if pid in self._pids else key
         first = self._pids.setdefault(pid, host) if len(self._pids) < _PIDS or pid in self._pids else host
-        name, longer = sorted((first, host), key=len)
-        if len(name) < len(longer) and longer.endswith(name):
-            return self._torn(first, name, pid)
         nameless = processes.get(("", pid, None))
         if nameless is not None and key not in processes and first == host:
             processes[key] = processes.pop(("", pid, None))
             nameless.key = key
         return key
-
-    def _torn(self, first: str, name: str, pid: Optional[int]) -> Key:
-        """Return the key of a process of which a line begins with the rest of another one, glued to its host."""
-        self._pids[pid] = name
-        processes, glued = self.log.state.processes, (first, pid, None)
-        if first != name and glued in processes and (name, pid, None) not in processes:
-            process = processes[name, pid, None] = processes.pop(glued)
-            process.key = (name, pid, None)
-        return name, pid, None
 
     def _info(self, record: Record, line: bytes) -> None:
         self._open = None
@@ -288,7 +272,6 @@ class StateReader:
         process = self._process(head)
         self._last_process, self._open = process, None
         if not text:
-            self._unfinished = record
             return
         event, fields = nccl_events.classify(text, head.place)
         one = self._occurrence(event, fields, text, process, head)

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import Finding
 from . import engine, network, waits
+from .bandwidth import BUSBW
 from .checks import (
-    BUSBW,
     EFFECT,
     GDR,
     HCA_SPEED,
@@ -149,7 +149,7 @@ def _of_ras(log: Log, column: str) -> Optional[int]:
     return max((int(group[column]) for group in log.ras.groups), default=None)
 
 
-def _nvls(processes: Sequence[Process]) -> Dict[str, Any]:
+def _nvls(processes: Sequence[Process]) -> Dict[str, Optional[int]]:
     """Return whether NVLS is there and its channels; null where no line says."""
     counted = [process.nvls_channels for process in processes if process.nvls_channels is not None]
     available = _all_or_none([process.nvls for process in processes])
