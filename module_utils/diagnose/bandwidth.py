@@ -75,8 +75,9 @@ def judge(table: Table) -> List[Finding]:
         sizes = [row.size for row in rows]
         if len(rows) < _ROWS or sizes != sorted(sizes) or not any(map(_busbw, rows)):
             continue
-        have, why, fix = _fallen(rows) or _faster(rows) or _low(rows) or ("", "", "")
-        if have:
+        shown = _fallen(rows) or _faster(rows) or _low(rows)
+        if shown is not None:
+            have, why, fix = shown
             found.append(BUSBW.judge(subject, "drift", None, have, "the table's rows", fix, why=why))
     return found
 

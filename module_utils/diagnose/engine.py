@@ -74,9 +74,7 @@ def _promote(groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:
-        if (group.event.id == "connect" and _retried(group)) or (
-            group.event.id in ("net_plugin", "sharp") and _went_without(group)
-        ):
+        if _recovered(group):
             group.tier = WEAK
         elif group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
             if any(ended_a_call(one) for one in group.kept):
@@ -86,15 +84,13 @@ def _promote(groups: Iterable[Group]) -> None:
                 group.tier = CAUSE
 
 
-def _retried(group: Group) -> bool:
-    """Return whether each connection that failed is tried again later."""
-    retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
-    return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
-
-
-def _went_without(group: Group) -> bool:
-    """Return whether each process completed its initialisation after what failed: it took another network."""
-    return all(one.process is not None and one.process.completed > one.order for one in group.kept)
+def _recovered(group: Group) -> bool:
+    """Return whether each process tried the connection again later, or completed its start with another network."""
+    if group.event.id == "connect":
+        retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
+        return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
+    started = (one.process is not None and one.process.completed > one.order for one in group.kept)
+    return group.event.id in ("net_plugin", "sharp") and all(started)
 
 
 def ended_a_call(one: Occurrence) -> bool:

@@ -99,6 +99,7 @@ class Reader(StateReader):
     def source(self, name: str) -> None:
         super().source(name)
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
+        self._unfinished, self._failed = None, {}
 
     def _info(self, record: Record, line: bytes) -> None:
         self._unfinished = None

@@ -543,7 +543,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("OMPI was not built|PMI2_Init|PMIX ERROR|Invalid MPI plugin|MPI_INIT has failed|MPI_Init", "mpi_start",
         "OMPI was not built with SLURM|PMI2_Init failed|PMIX ERROR: (?:UNREACHABLE|NOT-FOUND|ERROR|OUT-OF-RESOURCE)|"
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
-    ("ast health check", "noise", ""),
+    ("ast health check: ", "noise", r"\b[Ll]ast health check: "),
     ("did not become ready", "worker_lost", r"did not become ready (?:within|in|after) [\d.]{1,9}"),
     ("RayTaskError(", "exception_remote", r"RayTaskError\(\w"),
     ("Keep-alive key", "coordination", "Keep-alive key .{1,200} is not renewed"),

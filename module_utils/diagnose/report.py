@@ -26,7 +26,6 @@ from .checks import (
 )
 from .engine import REPORTED
 from .event import Group
-from .formats import RELEASES
 from .jobs import Job, nodes_of
 from .judge import Result
 from .log_reader import Log
@@ -79,6 +78,7 @@ def report(result: Result) -> Dict[str, Any]:
     """Return everything that is known, with numbers as numbers; keys of findings: docs/finding.schema.json."""
     log, root = result.log, result.root
     state, text = verdict(result)
+    listed = log.table.hosts
     return {
         "sources": log.sources,
         "lines": {"all": log.lines, "info": log.info, "warnings": log.warnings, "unmatched": log.unmatched},
@@ -88,7 +88,7 @@ def report(result: Result) -> Dict[str, Any]:
             "confidence": root.confidence, "ranks": list(root.ranks[:1024]), "hosts": list(root.hosts[:1024]),
             "source": root.source, "line": root.line, "text": root.text,
         },
-        "jobs": [_job(log, job, result.diagnosis.groups) for job in result.jobs],
+        "jobs": [_job(log, job, result.diagnosis.groups, listed) for job in result.jobs],
         "events": [_event(group) for group in result.diagnosis.groups[:_EVENTS]],
         "exits": [_exit(group) for group in result.diagnosis.groups if group.event.id in ("exit", "oom")],
         "watchdog": _watchdog(result.diagnosis.groups),
@@ -97,7 +97,8 @@ def report(result: Result) -> Dict[str, Any]:
     }  # fmt: skip
 
 
-def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
+def _job(log: Log, job: Job, groups: Sequence[Group], listed: List[str]) -> Dict[str, Any]:
+    """Return the facts of a job. listed: hosts in the heading of nccl-tests, for what no line of NCCL shows."""
     proof = transport(job)
     world, by_node = job.world, nodes_of(job.processes)
     channels: Dict[str, int] = {}
@@ -112,14 +113,14 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     return {
         "name": job.name,
         "processes": len(job.processes),
-        "hosts": job.hosts or _listed_hosts(log),
-        "nccl": list(job.versions) or [log.table.library][: bool(log.table.library)],
+        "hosts": job.hosts or listed,
+        "nccl": _releases(log, job),
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
         "ranks": world.ranks if world is not None else len(log.table.ranks) or _of_ras(log, "size"),
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
-        "nodes": job.nodes or len(_listed_hosts(log)) or _of_ras(log, "nodes"),
+        "nodes": job.nodes or len(listed) or _of_ras(log, "nodes"),
         "communicators": len(job.communicators),
         "network": _per_host(job.processes, lambda process: sorted(process.networks)),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
@@ -139,9 +140,9 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     }  # fmt: skip
 
 
-def _listed_hosts(log: Log) -> List[str]:
-    """Return the hosts of all ranks in the heading of nccl-tests."""
-    return sorted({host for program in log.table.programs for host in program.hosts})
+def _releases(log: Log, job: Job) -> List[str]:
+    """Return the releases that lines of NCCL name, else that of the heading of nccl-tests."""
+    return list(job.versions) or list(filter(None, [log.table.library]))
 
 
 def _of_ras(log: Log, column: str) -> Optional[int]:
@@ -161,8 +162,9 @@ def _nvls(processes: Sequence[Process]) -> Dict[str, Optional[int]]:
 def _between(log: Log, job: Job) -> List[str]:
     """Return the oldest and the newest release that print all messages, where no line names one."""
     found = log.releases.range
-    known = bool(job.versions or log.table.library or not found.recognised or not found.releases)
-    return [] if known else [found.releases[0], found.releases[-1]]
+    if _releases(log, job) or not found.recognised or not found.releases:
+        return []
+    return [found.releases[0], found.releases[-1]]
 
 
 def _all_or_none(values: Sequence[Optional[bool]]) -> Optional[bool]:
@@ -239,15 +241,15 @@ def _program(program: Any) -> Dict[str, Any]:
 
 def facts_line(log: Log, job: Job) -> str:
     """Return the facts of a job in one line: release, ranks, nodes, network, GPUDirect RDMA, HCAs."""
-    between = " to ".join(sorted({*_between(log, job)}, key=RELEASES.index))
-    between = between and "%s (inferred)" % between
-    parts = ["NCCL %s" % (", ".join(job.versions) or log.table.library or between or "release unknown")]
+    between = " to ".join(dict.fromkeys(_between(log, job)))
+    inferred = "%s (inferred)" % between if between else "release unknown"
+    parts = ["NCCL %s" % (", ".join(_releases(log, job)) or inferred)]
     ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
     if ranks:
         here = len(present(job)) if job.world is not None else ranks
         parts.append("%d ranks" % ranks if here >= ranks else "%d of %d ranks" % (here, ranks))
     nodes = job.nodes
-    hosts = job.hosts or sorted({one.host for one in log.table.ranks.values()})
+    hosts = job.hosts or log.table.hosts
     if nodes is not None or hosts:
         count = nodes if nodes is not None else len(hosts)
         text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))

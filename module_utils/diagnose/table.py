@@ -82,10 +82,6 @@ class Program:
     lists: int = 0
 
     @property
-    def hosts(self) -> List[str]:
-        return sorted({rank.host for rank in self.ranks.values()})
-
-    @property
     def done(self) -> bool:
         return bool(self.bounds) or self.average is not None
 
@@ -172,6 +168,10 @@ class Table:
         return {rank: one for program in self.programs for rank, one in program.ranks.items()}
 
     @property
+    def hosts(self) -> List[str]:
+        return sorted({one.host for program in self.programs for one in program.ranks.values()})
+
+    @property
     def rows(self) -> List[Row]:
         return [row for program in self.programs for row in program.rows]
 
@@ -198,15 +198,12 @@ def _start(table: Table, _found: Dict[str, str]) -> None:
 
 
 def _rank(table: Table, found: Dict[str, str]) -> None:
-    ranks, first, rank = (
-        table.current.ranks,
-        int(found["rank"]),
-        Rank(found["host"], found["gpu"].strip(), found.get("bus") or ""),
-    )
-    table.current.lists += first == 0
+    program, first = table.current, int(found["rank"])
+    rank = Rank(found["host"], found["gpu"].strip(), found.get("bus") or "")
+    program.lists += first == 0
     for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
-        if len(ranks) < RANKS:
-            ranks.setdefault(number, rank)
+        if len(program.ranks) < RANKS:
+            program.ranks.setdefault(number, rank)
 
 
 def _end(table: Table, found: Dict[str, str]) -> None:
