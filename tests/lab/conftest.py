@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema
 
 from lab import store
 from lab.machine import Machine
-from tests.lab import forked
+from tests.lab import tools
 
 Builder = Callable[[str], Machine]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,9 +33,9 @@ MODULES = {
 
 @pytest.fixture(scope="session", autouse=True)
 def _forks() -> Iterator[None]:
-    """The tools of nodes are run in forks; what Host.run does with a process it does with them."""
+    """The Python tools of nodes run without an interpreter of their own; Host.run treats them as processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": forked.popen}))
+        patch.setattr(host, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": tools.popen}))
         yield
 
 

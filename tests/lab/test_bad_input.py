@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import r
 
 from lab import store
 from tests import series
+from tests.lab import tools
 from tests.lab.conftest import few_slots
 
 Answer = Callable[..., dict[str, Any]]
@@ -33,6 +34,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("lab")
     store.create(directory, few_slots(store.STANDARD))
     return directory
+
+
+@pytest.fixture(autouse=True)
+def _ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tool reads here may keep it waiting: Host.run has to be able to end it."""
+    monkeypatch.setattr(tools, "PARENT", 0)
 
 
 # -- damaged files ---------------------------------------------------------------------------------------------------
