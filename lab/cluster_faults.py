@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Faults of a cluster that show only in a job over several nodes; each is one thing that is wrong, and what finds it.
 
-Sources: field.md 4, cluster.md 1 to 5, nccl.md 5 and 7, host.md 7.4. What is between the nodes is in FABRIC, the same
-on all of them, which toolkit/nccl_model reads (fabric.py there says what may be in it): the lab's nccl-tests and its
-ib_write_bw go by it, and the counters of a port that has to send again move.
+Sources: NCCL's user guide (troubleshooting) and issues, nccl-tests' README, the kernel's mlx5/counters.rst. What is
+between the nodes is in FABRIC, the same on all of them, which toolkit/nccl_model reads (fabric.py there says what may
+be in it): the lab's nccl-tests and its ib_write_bw go by it, and counters of a port that has to send again move.
 """
 
 from __future__ import annotations

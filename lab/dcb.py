@@ -5,7 +5,7 @@
 No process can serve AF_NETLINK, and no emulated NIC has DCB. So the tool runs traced, with a netlink socket of the
 real kernel; only its DCB messages (RTM_GETDCB, RTM_SETDCB) do not get there: ``answer`` does what the kernel would,
 and the tool receives that. Needs ptrace on x86_64, and neither preloading, a compiler nor a network device.
-Message layout: the kernel's uapi dcbnl.h; errors and their places: host.md 1.4, 1.6.
+Message layout: the kernel's uapi dcbnl.h; errors and their places: iproute2's dcb/dcb.c, the kernel's net/dcb/dcbnl.c.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def answer(root: str, message: bytes) -> bytes:
     if command == _SDCBX:
         result = _attribute(_DCBX, bytes([_set_dcbx(root, path, netdev, attributes.get(_DCBX, b"\0")[0])]))
     elif command in (_IEEE_SET, _IEEE_DEL):
-        # How it went is a byte of the reply, not an error (host.md 1.4).
+        # How it went is a byte of the reply, not an error (net/dcb/dcbnl.c).
         number = _change(root, path, netdev, command, dict(_parse(attributes.get(_IEEE, b""))))
         result = _attribute(_IEEE, bytes([-number & 0xFF]))
     else:

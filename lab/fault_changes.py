@@ -13,7 +13,7 @@ from . import gpu_health, network, ofed
 from .machine import GpuProcess, LabError, Link, Machine, Netdev, Rdma, first
 
 _NIGHT = 86400.0
-# Counters of an NVLink and of a port, as the suite's record of a run names them (docs/health.md).
+# Counters of an NVLink and of a port, as the suite's record of a run names them.
 _OF_A_LINK = ("replays", "recoveries", "CRC errors", "failed recoveries")
 _OF_A_PORT = (
     *("link_downed", "symbol_error", "port_rcv_errors", "local_link_integrity_errors", "port_xmit_discards"),

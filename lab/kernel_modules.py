@@ -3,7 +3,7 @@
 """The kernel of a simulated node, its modules and their tools (toolkit/kernel_tools.py), and what nvidia_peermem does.
 
 The tools go by the files of the node. Where nvidia_peermem is to fail, the file that ``write`` makes says how; the
-words are the kernel's and kmod's (host.md 4.1).
+words are the kernel's, kmod's and nvidia-peermem.c's (NVIDIA/open-gpu-kernel-modules).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 """Who sets a RoCE node's interfaces up: the site's own files, as they are on a fresh node.
 
 NetworkManager has the management interface, systemd-networkd the rest. Files of rails name no MTU, so that these come
-up with 1500 (host.md 3.3). Shapes of systemd.network(5), systemd.netdev(5), nm-settings-keyfile(5), netplan(5).
+up with 1500. Shapes of systemd.network(5), systemd.netdev(5), nm-settings-keyfile(5), netplan(5).
 """
 
 from __future__ import annotations

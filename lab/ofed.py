@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Stand-ins for the packages of DOCA-OFED and MLNX_OFED: names, versions and scripts as the vendor's, no driver inside.
 
-What they build is text (toolkit/kernel_node.py). Names and versions: host.md 6, and the vendor's manifests.
+What they build is text (toolkit/kernel_node.py). Names and versions: the vendor's repositories and manifests.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """RoCE on one Ethernet port of mlx5: its state, the rules that change it, and the files that show it.
 
-Port is the state; its methods are what driver and firmware do when a tool asks (host.md 1.4, 1.5, 2.3). What the
-kernel shows only to tools is kept in JSON files below STATE in the hardware root, the rest are sysfs files.
+Port is the state; its methods are what driver and firmware do when a tool asks (Linux, mlx5/core/en_dcbnl.c). What
+the kernel shows only to tools is kept in JSON files below STATE in the hardware root, the rest are sysfs files.
 
 These files live: the model says what a configured port is like, a new tree shows what comes out of the box, tools
 change that, and rendering again (``settle``) changes only what the model says otherwise than before. So a fault of
@@ -94,7 +94,7 @@ class Port:
 
     @property
     def trust(self) -> str:
-        """There is no such setting: trust follows from the entries (host.md 1.4)."""
+        """There is no such setting: trust follows from the entries (mlx5/core/en_dcbnl.c)."""
         return "dscp" if self.apps else "pcp"
 
     def set_pfc(self, mask: int, cable: int) -> None:
@@ -157,7 +157,7 @@ class Port:
         return [self.pfc >> prio & 1 for prio in range(8)], sizes
 
     def driver_load(self) -> None:
-        """ETS and cable length are reset; trust, mapping and PFC are read back from the firmware (host.md 1.4, 1.5)."""
+        """ETS and cable length are reset; trust, mapping and PFC are read back (mlx5/core/en_dcbnl.c)."""
         new, trusted = Port(), self.trust == "dscp"
         self.prio_tc, self.tsa, self.bw = new.prio_tc, new.tsa, new.bw
         self.cable, self.manual = new.cable, False
@@ -181,7 +181,7 @@ def configured(dscp: int = 26, priority: int = 3, tos: int = 106) -> Port:
 
 
 def active_mtu(mtu: int) -> int:
-    """What RoCE uses on a netdev of this MTU: the largest of the five that leaves 96 bytes (host.md 2.4)."""
+    """What RoCE uses on a netdev of this MTU: the largest of the five that leaves 96 bytes (iboe_get_mtu)."""
     return max((size for size in (256, 512, 1024, 2048, 4096) if size <= mtu - 96), default=256)
 
 
@@ -206,7 +206,7 @@ def statistics_path(address: str) -> str:
 
 
 def ecn_files(port: Port) -> dict[str, str]:
-    """Below the netdev's directory, with the driver of OFED (host.md 2.3)."""
+    """Below the netdev's directory, with the driver of OFED (its en_sysfs.c)."""
     files = {
         "roce_np/cnp_dscp": f"{port.cnp_dscp}\n",
         "roce_np/cnp_802p_prio": f"{port.cnp_prio}\n",
@@ -289,7 +289,7 @@ def _follow(path: str, there: str, before: Mapping[str, Any], note: dict[str, An
 
 
 def reboot(root: str) -> None:
-    """All of it is lost (host.md 1.5); only the owner of DCBX is in the card's configuration."""
+    """It is lost (README of nic-configuration-operator); only the owner of DCBX is in the card's configuration."""
     for path, fresh in _present(root).items():
         if path.startswith(f"{STATE}/qos/"):
             fresh = json.dumps({**json.loads(fresh), "dcbx": load(root, path).dcbx}) + "\n"
@@ -321,7 +321,7 @@ def _present(root: str) -> dict[str, str]:
 
 
 def find(root: str, netdev: str) -> str:
-    """The JSON file of a port. Raises Refused: no such device, or one without DCB (host.md 1.2: VF, InfiniBand)."""
+    """The JSON file of a port. Raises Refused: no such device, or one without DCB (VF, InfiniBand)."""
     device = f"{root}/sys/class/net/{netdev}"
     if not os.path.exists(device):
         raise Refused(errno.ENODEV)

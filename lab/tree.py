@@ -333,7 +333,7 @@ def _rdma(tree: Tree, machine: Machine, rdma: Rdma) -> None:
         tree.files[f"{qos.STATE}/active_mtu/{rdma.name}"] = f"{rdma.active_mtu}\n"
     tree.add(f"{port}/pkeys", rdma.pkeys)
     tree.add(f"{port}/counters", {**dict.fromkeys(_COUNTERS, 0), "link_downed": rdma.flaps, **rdma.counters})
-    # Those of congestion are the physical function's (host.md 7.4).
+    # Those of congestion are the physical function's (mlx5/counters.c).
     of_port = () if machine.function(rdma.address).physfn else _CONGESTION_COUNTERS
     counted = {**dict.fromkeys((*_HW_COUNTERS, *of_port), 0), **rdma.hw_counters}
     tree.add(f"{port}/hw_counters", {"lifespan": 10, **counted})

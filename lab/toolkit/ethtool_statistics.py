@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""`ethtool -S` of a simulated mlx5 port: names of host.md 7.4 and health.md 2, a day's traffic.
+"""`ethtool -S` of a simulated mlx5 port: names of mlx5/counters.rst, a day's traffic.
 
 Simulated, and only what is about faults or tells one priority from another. The answer is kept beside the tools, as the
 shell that runs this one (ethtool) gives it again as long as nothing has happened to the port.

@@ -3,7 +3,7 @@
 """The tools for RoCE on a simulated node, each by the name that it is called by (PLACES).
 
 mlnx_qos, cma_roce_tos, ibv_devinfo, and of ethtool and ip what a RoCE port is set up with: options, words and exit
-codes are those of the real ones (host.md 1.2, 1.3, 2.3). dcb is the real one, see dcb.py.
+codes are those of the real ones (OFED's mlnx-tools and ethtool, iproute2). dcb is the real one, see dcb.py.
 busbar-lab-roce is the lab's own: what happens to a node. Everything that is to change something is noted in qos.WRITES.
 """
 
