@@ -24,7 +24,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
-.PHONY: help setup lint unit docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench localise repair gate golden mutants clean
+.PHONY: help setup lint unit related docs check faults nccl site collection collection-archive containers molecule slurm cluster fabric el drift newest test test-all test-vm trixie demo lab bench localise repair gate golden mutants clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | expand -t 12
@@ -44,7 +44,7 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	$(BIN)/ansible-lint --offline -q
 
 ifneq ($(IN_MEMORY),)
-unit faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
+unit related faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
 endif
 
 unit: setup ## pure core, modules, structure: no root, no network
@@ -53,7 +53,11 @@ unit: setup ## pure core, modules, structure: no root, no network
 docs: setup ## what is written from declarations: roles' defaults and argument specs, tables of variables and checks
 	$(BIN)/python -m tests.documents
 
-check: lint unit ## what to run before every commit, under 3 minutes
+check: setup ## what to run before every commit: lint, and the unit tests of what has changed; two minutes
+	@$(MAKE) --keep-going --jobs=2 --output-sync=target lint related
+
+related: setup
+	$(BIN)/python -m tests.selection -q -n $(WORKERS)
 
 faults: setup ## modules on simulated nodes: every fault of the lab, alone and in fives, is exactly its finding
 	@# One more than there are cores: tools that hang are waited for.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import concurrent.futures
-import functools
 import os
 import random
 import re
@@ -24,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("module_utils", "plugin_utils", "library", "action_plugins", "busbar")
+from tests.selection import PRODUCT, ROOT, selected
+
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.Lt: ast.GtE,
@@ -34,8 +33,8 @@ OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot,
 }
 OPPOSITE |= {value: key for key, value in OPPOSITE.items()}
-# Files of tests for one mutant, as many of goldens, and seconds for them.
-FILES, LIMIT = 12, 600
+# Seconds for the tests of one mutant.
+LIMIT = 600
 PYTEST = [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
@@ -93,38 +92,6 @@ def mutants(path: Path) -> list[Mutant]:
             ends = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
             found.append(Mutant(path, node.lineno, *ends, f"({ast.unparse(ast.fix_missing_locations(new))})"))
     return found
-
-
-@functools.cache
-def _texts(pattern: str) -> dict[Path, str]:
-    return {file.relative_to(ROOT): file.read_text() for file in ROOT.glob(pattern)}
-
-
-def selected(path: Path, steps: int = 3) -> tuple[list[str], list[str]]:
-    """Return the files of tests of the module's noun and those that name it most often, else those of its users.
-
-    Second, files of goldens.
-    """
-    words = [path.stem] if path.parent.name in PRODUCT else [path.parent.name, path.stem]
-    counts, goldens = {}, {}
-    for file, text in _texts("tests/unit/**/test_*.py").items():
-        if file.stem.startswith(f"test_{words[0]}"):
-            counts[str(file)] = len(text)
-        elif all(re.search(rf"\b{word}\b", text) for word in words):
-            counts[str(file)] = len(re.findall(rf"\b{words[-1]}\b", text))
-        if "mark.golden" in text and re.search(rf"\b{words[0]}\b", text):
-            goldens[str(file)] = len(re.findall(rf"\b{words[0]}\b", text))
-    if not counts and steps:
-        user = re.compile(rf"^ *(from|import) .*\b{path.stem}\b", re.MULTILINE)
-        users = [file for top in PRODUCT for file, text in _texts(f"{top}/**/*.py").items() if user.search(text)]
-        found = [selected(file, steps - 1) for file in users]
-        counts = {name: 1 for files, _goldens in found for name in files}
-        goldens.update({name: 1 for _files, more in found for name in more})
-    return _most(counts), _most(goldens)
-
-
-def _most(counts: dict[str, int]) -> list[str]:
-    return sorted(counts, key=lambda name: (-counts[name], name))[:FILES]
 
 
 def failing(files: list[str], copy: Path) -> set[str]:
