@@ -36,6 +36,10 @@ _FUNCTION_SINCE = "2.30.7"
 
 # Longer messages and words further behind are not looked at; more kinds of messages add nothing to a range.
 _LONGEST, _WORDS, _KINDS = 4096, 200, 20_000
+# Releases before the first of these end an init with it.
+_OLDER = re.compile(
+    r"comm \S{1,18} rank \d{1,8} nranks \d{1,8} cudaDev \d{1,4} busId \w{1,16} - Init COMPLETE\Z", re.ASCII
+)
 # Letters that a format must have in words of its own: messages of plugins fit shorter ones, too.
 _LETTERS = 6
 
@@ -165,7 +169,9 @@ class ReleaseEvidence:
         bits = 0
         for _row, of_row in _matching_formats(text):
             bits |= of_row
-        if bits not in (0, ALL):
+        if _OLDER.match(text.strip()):
+            self._narrow(0)
+        elif bits not in (0, ALL):
             self._narrow(bits)
 
     def _narrow(self, releases: int) -> None:

@@ -430,6 +430,9 @@ def _readable(log: Log) -> List[Finding]:
         known = log.table.programs or log.ras.groups or log.ras.blocks or log.groups or log.last_step
         severity = "minor" if known else None
         found.append(READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity))
+    if log.cut:
+        have = "%d lines of NCCL WARN without their text" % log.cut
+        found.append(READABLE.judge("%s warnings" % source, "unknown", "the text of each", have))
     beyond = {**log.state.left_out, **({"lines": log.beyond} if log.beyond else {})}
     if beyond:
         have = "not stored: %s" % ", ".join("%d %s" % (count, what) for what, count in sorted(beyond.items()))

@@ -58,7 +58,8 @@ class Log(StateLog):
     """Everything that is known of a log. table: of nccl-tests.   ras: reports of RAS.   binary: lines with zero bytes.
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
-    rccl: it has lines of AMD's RCCL.   releases: by the forms of its messages, up to a line that names the release.
+    rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
+    releases: by the forms of its messages, up to a line that names the release.
     """
 
     DETAILS = (*StateLog.DETAILS, *report_details.OF_REPORTS)
@@ -70,6 +71,7 @@ class Log(StateLog):
         self.binary = self.last_step = self.last_success = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
+        self.cut = 0
         self.releases = ReleaseEvidence()
 
 
@@ -109,6 +111,7 @@ class Reader(StateReader):
     def _warning(self, record: Record) -> None:
         super()._warning(record)
         self._unfinished = None if record.text else record
+        self.log.cut += not record.text
         self._compare(record)
 
     def _with_host(self, key: Key) -> Key:
@@ -146,6 +149,7 @@ class Reader(StateReader):
         text = decode(line)
         if self._unfinished is not None:
             record, self._unfinished = self._unfinished._replace(text=text.strip()), None
+            self.log.cut -= 1
             self._warning(record)
             return
         if self._continued(text):

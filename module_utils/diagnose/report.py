@@ -162,7 +162,7 @@ def _nvls(processes: Sequence[Process]) -> Dict[str, Optional[int]]:
 def _between(log: Log, job: Job) -> List[str]:
     """Return the oldest and the newest release that print all messages, where no line names one."""
     found = log.releases.range
-    if _releases(log, job) or not found.recognised or not found.releases:
+    if log.rccl or _releases(log, job) or not found.recognised or not found.releases:
         return []
     return [found.releases[0], found.releases[-1]]
 
