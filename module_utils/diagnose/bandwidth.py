@@ -76,7 +76,7 @@ def judge(table: Table) -> List[Finding]:
         sizes = [row.size for row in rows]
         if len(rows) < _ROWS or sizes != sorted(sizes) or not any(map(_busbw, rows)):
             continue
-        shown = _fallen(rows) or _faster(rows) or _low(rows, _sharing(program, rows[-1]))
+        shown = _fallen(rows) or _faster(rows) or _low(rows, program)
         if shown is not None:
             have, why, fix = shown
             found.append(BUSBW.judge(subject, "drift", None, have, "the table's rows", fix, why=why))
@@ -140,14 +140,15 @@ def _sharing(program: Program, row: Row) -> int:
     return max(hosts.values()) if len(hosts) > 1 and row.out * row.time <= 1.01 * row.size / 1000 else 1
 
 
-def _low(rows: Sequence[Row], sharing: int) -> Optional[Tuple[str, str, str]]:
+def _low(rows: Sequence[Row], program: Program) -> Optional[Tuple[str, str, str]]:
     best = max(rows, key=_busbw)
-    if rows[-1].size < _FLOOR_SIZE or _busbw(best) * sharing >= _FLOOR:
+    if rows[-1].size < _FLOOR_SIZE or _busbw(best) * _sharing(program, rows[-1]) >= _FLOOR:
         return None
     have = "the highest busbw is %s" % _figure(best)
     why = "that is less than two lanes of PCIe 3.0, or a port of 25 Gbit/s, carry"
-    fix = (
-        "`nvidia-smi topo -m` and `nvidia-smi topo -p2p r` show the path between the GPUs, `nvidia-smi` what else uses"
-    )
-    fix += " them; between nodes NCCL's lines (NCCL_DEBUG=INFO) show the network"
+    fix = "between the nodes NCCL's lines (NCCL_DEBUG=INFO) show the network: RDMA, or TCP and over which interface"
+    hosts = [rank.host for rank in program.ranks.values()]
+    if len(set(hosts)) < len(hosts) or not hosts:
+        fix = "`nvidia-smi topo -m` and `nvidia-smi topo -p2p r` show the path between the GPUs of a node, `nvidia-smi`"
+        fix += " what else uses them; between nodes NCCL's lines (NCCL_DEBUG=INFO) show the network"
     return have, why, fix

@@ -47,7 +47,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
     _name_ranks(failing, jobs)
-    _promote(failing)
+    _promote(log, failing)
     _link(failing, addresses)
     root = _root(log, failing)
     if root is not None:
@@ -70,11 +70,11 @@ def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
                 group.ranks.add(rank)
 
 
-def _promote(groups: Iterable[Group]) -> None:
+def _promote(log: Log, groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:
-        if _recovered(group):
+        if _recovered(log, group):
             group.tier = WEAK
         elif group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
             if any(ended_a_call(one) for one in group.kept):
@@ -84,12 +84,13 @@ def _promote(groups: Iterable[Group]) -> None:
                 group.tier = CAUSE
 
 
-def _recovered(group: Group) -> bool:
-    """Return whether each process tried the connection again later, or completed its start with another network."""
+def _recovered(log: Log, group: Group) -> bool:
+    """Return whether each process tried the connection again later, or took another network."""
     if group.event.id == "connect":
         retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
         return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
-    started = (one.process is not None and one.process.completed > one.order for one in group.kept)
+    started = [max(one.process.completed, log.networked.get(one.process.key, 0)) > one.order if one.process else False
+               for one in group.kept]  # fmt: skip
     return group.event.id in ("net_plugin", "sharp") and all(started)
 
 
@@ -164,6 +165,8 @@ def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str
         return before(cause.first, effect.first) and (own or bool(peers))
     if condition == "lost":
         return cause.code != "signal 6" and bool(peers - {_short(host) for host in effect.hosts})
+    if condition == "own":
+        return bool(effect.ranks) and effect.ranks <= cause.ranks and before(cause.first, effect.first)
     if condition == "other":
         apart = not (cause.ranks and cause.ranks == effect.ranks)
         return apart and (before(cause.first, effect.first) or _reported_late(cause))
@@ -209,7 +212,7 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
         if best.tier == REPORT:
             weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
             best = min(failures, key=_report_rank)
-            if best.event.id == "exit" and not best.code.startswith("signal"):
+            if best.event.id == "exit" and not _crashed(best):
                 lines = [one for one in failures if one.event.id == "error_line" and before(one.first, best.first)]
                 best = max(lines, key=lambda group: group.first.order, default=best)
             elif weak and best.event.id != "exit":
@@ -218,13 +221,18 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
     return None
 
 
+def _crashed(group: Group) -> bool:
+    """Return whether a signal ended a process; SIGABRT is the end of an exception that nothing caught."""
+    return group.event.id == "exit" and group.code.startswith("signal") and group.code != "signal 6"
+
+
 def _late_exit(group: Group) -> bool:
     return group.event.id in ("exit", "worker_lost", "error_line")
 
 
 def _report_rank(group: Group) -> Tuple[int, int]:
     """Return how much a report says of what failed: a signal, NCCL's result, a launcher's words."""
-    name = "signal" if group.event.id == "exit" and group.code.startswith("signal") else group.event.id
+    name = "signal" if _crashed(group) else group.event.id
     return (_REPORTS.index(name) if name in _REPORTS else len(_REPORTS), group.first.order)
 
 
@@ -288,5 +296,9 @@ def in_order(log: Log) -> str:
     if _all_destroyed(log):
         return "Destroy COMPLETE of all ranks"
     if log.table.finished:
-        return "nccl-tests: %s" % ("out of bounds values 0 OK" if log.table.programs[-1].bounds else "average printed")
+        last = log.table.programs[-1]
+        checked = "out of bounds values 0 OK" if last.bounds else "average printed"
+        return "nccl-tests: %s" % ("values were not checked" if last.wrong is None and last.rows else checked)
+    if log.last_step < log.last_success and log.last_step:
+        return "the program reports its end in line %d" % log.last_success
     return ""

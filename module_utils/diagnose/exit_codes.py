@@ -11,6 +11,7 @@ _SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
     "TERM": 15, "Segmentation fault": 11, "Segfault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
     "Illegal instruction": 4, "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
+    "terminate called": 6,
 }  # fmt: skip
 _SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
 _NUMBER = re.compile(r"-?\d{1,5}")

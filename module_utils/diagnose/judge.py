@@ -66,12 +66,7 @@ def judge(log: Log) -> Result:
     found_jobs = jobs(log.state)
     unsupported = _unsupported(log, found_jobs)
     if unsupported:
-        why = "the lines of RCCL and of older releases have other forms and other meanings"
-        fix = "read it with the documentation of that release, or run the job with a newer NCCL"
-        have = "this is a log of %s: it is not judged" % unsupported
-        subject = "%s release" % (names(log.sources, 3) or "the log")
-        finding = READABLE.judge(subject, "unknown", "NCCL %d.%d or later" % OLDEST, have, "", fix, why=why)
-        return Result(log, found_jobs, Diagnosis(), [finding], None, unsupported)
+        return _not_judged(log, found_jobs, unsupported)
     found_jobs = [job for job in found_jobs if not _old(job)]
     diagnosis = engine.diagnose(log, found_jobs)
     ports.tolerate(log, diagnosis)
@@ -102,6 +97,21 @@ def judge(log: Log) -> Result:
         failures, found = _caused(failures, facts, root)
     every = _once([*failures, *found, *ras.judge(log.ras), *slow])
     return Result(log, found_jobs, diagnosis, _sorted(every, root), root)
+
+
+def _not_judged(log: Log, found_jobs: List[Job], unsupported: str) -> Result:
+    """Return what warnings state, which they state in every release; facts are not judged."""
+    diagnosis = engine.diagnose(log, [])
+    failures, by_group = _failures(log, [], diagnosis)
+    root = _root(diagnosis, by_group, [], log)
+    failures = _caused(failures, [], root)[0] if root is not None else failures
+    why = "the lines of RCCL and of older releases have other forms and other meanings"
+    fix = "read it with the documentation of that release, or run the job with a newer NCCL"
+    have = "this is a log of %s: it is not judged" % unsupported
+    subject, wanted = "%s release" % (names(log.sources, 3) or "the log"), "NCCL %d.%d or later" % OLDEST
+    severity = "minor" if root is not None else None
+    finding = READABLE.judge(subject, "unknown", wanted, have, "", fix, why=why, severity=severity)
+    return Result(log, found_jobs, diagnosis, _sorted([*failures, finding], root), root, unsupported)
 
 
 def _sorted(found: Sequence[Finding], root: Optional[Root]) -> List[Finding]:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
 from . import nccl_events, program_events, ras, report_details
-from .event import Event
+from .event import Event, Group
 from .facts import Fact
 from .facts import read as read_fact
 from .folds import fold
@@ -30,6 +30,7 @@ _LOOKED_UP = 4_096
 # Lines behind ``Last error:`` of which one quotes NCCL: others may come between.
 _ERROR_LINES = 4
 _DIGITS = b"0123456789"
+_HEADLESS = (b"NCCL INFO ", b"NCCL WARN ")
 _LAST_ERROR = re.compile(r"(?:^|[\s:\])])Last error: *$")
 _VERSION = re.compile(r"(?:^|[^R])NCCL version (\d{1,2}\.\d{1,3}\.\d{1,3})(?!\.\d)")
 _LIBRARY = re.compile(r"\blibnccl\.so\.(2\.\d{1,3}\.\d{1,3})\b(?!\.\d)")
@@ -44,7 +45,9 @@ _BARE = re.compile(
 _MORE_HCAS = re.compile(
     r"\s{0,200}\[\d{1,4}\]\s?[\w.-]{1,128}:(?:uverbs\d{1,4}:)?\d{1,4}(?::-?\d{1,9}){0,4}/(?:IB|RoCE)\b"
 )
-_TYPED_VARIABLE = re.compile(r"(?:^|[\s$>+])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=([^\s;'\"]{1,200})")
+_TYPED_VARIABLE = re.compile(
+    r"(?:^|[\s$>+,=])(?:export |-x |--env[= ]|-e )?(NCCL_[A-Z0-9_]{2,60})=((?:(?!,[A-Z_]{3,60}=)[^\s;'\"]){1,200})"
+)
 _FAILED = re.compile(
     r"\s{1,8}(?P<key>host|rank) {1,8}: (?:(?P<value>[\w.-]{1,120}))(?: \(local_rank: \d{1,5}\))?\s{0,8}$"
 )
@@ -59,6 +62,7 @@ class Log(StateLog):
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
     rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
+    networked: process -> line by which it has a network.
     releases: by the forms of its messages, up to a line that names the release.
     """
 
@@ -72,6 +76,7 @@ class Log(StateLog):
         self.typed: Dict[str, str] = {}
         self.rccl = False
         self.cut = 0
+        self.networked: Dict[Key, int] = {}
         self.releases = ReleaseEvidence()
 
 
@@ -103,9 +108,20 @@ class Reader(StateReader):
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
         self._unfinished, self._failed = None, {}
 
+    def _line(self, line: bytes) -> None:
+        # Somebody has cut off all of NCCL's head.
+        super()._line(b" " + line if line.startswith(_HEADLESS) else line)
+
+    def _process(self, head: Head) -> Optional[Process]:
+        if head[:4] == Head()[:4] and head.rank is None and self._last_process is not None:
+            return self._last_process
+        return super()._process(head)
+
     def _info(self, record: Record, line: bytes) -> None:
         self._unfinished = None
         super()._info(record, line)
+        if record.text.startswith("Using network ") and self._last_process is not None:
+            self.log.networked[self._last_process.key] = self.log.lines
         self._compare(record)
 
     def _warning(self, record: Record) -> None:
@@ -310,8 +326,10 @@ class Reader(StateReader):
             rank = int(fields["local"])
         if rank is None and process is not None:
             rank = process.rank_at(None)
-        head = Head(host=str(fields.get("host") or ""), rank=rank, time=clock(text))
-        self._occurrence(event, fields, text.strip(), process, head)
+        ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
+        for number in [one for one in ranks if one is not None] or [rank]:
+            head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(text))
+            self._occurrence(event, fields, text.strip(), process, head)
 
     def _by_pid(self, pid: str) -> Optional[Process]:
         processes = self.log.state.processes

@@ -157,6 +157,14 @@ EVENTS: Tuple[Event, ...] = (
         causes="another process on that host has the port, or MASTER_ADDR is not an address of that host",
     ),
     Event(
+        "store_connect",
+        STORE,
+        NETWORK,
+        why="a process got no TCP connection to PyTorch's store, which rank 0 opens: NCCL has not started there",
+        fix="from the host that reports it: `nc -vz MASTER_ADDR MASTER_PORT`; refused: nothing listens (rank 0 has not "
+        "started, or has ended); no answer: a firewall, a route, or the address of another network",
+    ),
+    Event(
         "store_wait",
         STORE,
         WEAK,
@@ -281,6 +289,14 @@ EVENTS: Tuple[Event, ...] = (
         fix="read the log of the process that it names, or that ended first",
     ),
     Event(
+        "behind",
+        WATCHDOG,
+        NETWORK,
+        why="the ranks that wait name those that have not joined their collective: what these did instead is the cause",
+        fix="read the logs of the ranks named here at that time; while it hangs: `py-spy dump` of them, `busbar hang "
+        "HOST`",
+    ),
+    Event(
         "stall",
         PROGRAM,
         EFFECT,
@@ -302,6 +318,23 @@ EVENTS: Tuple[Event, ...] = (
         OUTSIDE,
         why="Kubernetes or the container's runtime ended a container or pod",
         fix="kubectl describe pod, and its log with --previous",
+    ),
+    Event(
+        "mpi_transport",
+        PROGRAM,
+        CAUSE,
+        why="MPI's own transport, by which the processes find each other, failed between the hosts: NCCL has not begun",
+        fix="give all hosts the same network for MPI, or let it use TCP: mpirun --mca pml ob1 --mca btl tcp,self "
+        "--mca btl_tcp_if_include INTERFACE (NCCL's own network is not changed by that)",
+    ),
+    Event(
+        "remote_shell",
+        PROGRAM,
+        CAUSE,
+        plain=True,
+        why="the launcher could not log in to a host to start its daemon there: no process of the job has started",
+        fix="from the launcher's host: `ssh HOST true`; refused: no sshd on that port yet (a pod that is not ready); "
+        "permission or host key: `ssh-copy-id`, known_hosts",
     ),
     Event(
         "mpi_start",
@@ -426,9 +459,11 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"\d{1,3}(?:\.\d{1,3}){3}|localhost|\*|\bport|"
         '\\btcp)[:=, \'\\"]{1,3}(?P<code>\\d{2,5})\\b.{0,120})?(?:ddress (?:is )?already in use|EADDRINUSE|'
         "ddress in use)"),
+    ("client socket has|TCP client failed", "store_connect",
+        "client socket has (?:timed out|failed to connect)|TCP client failed to connect"),
     ("store->get|socket has|DistStoreError|waiting for clients|on SocketImpl|RendezvousConnection|RendezvousTimeout|"
         "DistNetworkError|connection to the C10d|wait timeout after|TCPStore", "store",
-        r"store->get\('(?P<key>[^']{1,80})'\) got error|client socket has (?:timed out|failed to connect)|"
+        r"store->get\('(?P<key>[^']{1,80})'\) got error|"
         r"DistStoreError|Timed out after \d{1,9} seconds waiting for clients|(?:recvValue|sendBytes|"
         "recvVector) failed on SocketImpl|RendezvousConnectionError|RendezvousTimeoutError|DistNetworkError|"
         r"connection to the C10d store has failed|wait timeout after \d{1,9}"),
@@ -483,6 +518,11 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("arrier|oordination|heartbeat|unexpectedly disconnected", "coordination", "[Bb]arrier timed out|"
         "Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
         r"coordination_service\w{0,20}\.cc|task heartbeat|unexpectedly disconnected"),
+    ("but didn't join|but didn't finish|lagging ranks", "behind",
+        r"\[(?P<behind>\d[\d, ]{0,400})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)|"
+        r"ranks \[(?P<behind2>\d[\d, ]{0,400})\] are the lagging ranks"),
+    ("issing ranks: |orovod", "behind",
+        r"\[missing ranks: (?P<behind>\d[\d, ]{0,400})\]|^(?P<behind2>\d{1,8}): \[[^\]]{0,400}Horovod"),
     ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
         "waiting for all participants)|This thread has been waiting for|threads to join the rendezvous|"
         "Termination timeout for"),
@@ -520,8 +560,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("signal|Signal", "exit", r"Caught signal (?P<signal>\d{1,2})\b|"
         r"Signal: [A-Za-z ]{3,40} \((?P<signal2>\d{1,2})\)|"
         r"[Rr]eceived signal (?:SIG\w{3,6} ?)?\(?(?P<signal3>\d{1,2})\b|(?:exited on|killed by|"
-        r"terminated by) signal:? ?\(?(?P<signal4>\d{1,2})\b|(?:exited on|killed by|terminated (?:by|"
-        r"with)) signal (?P<name>SIG[A-Z]{3,5})\b|[Ss]ignal (?P<signal5>\d{1,2}) \(SIG[A-Z]{3,5}\)"),
+        r"terminated by) signal:? ?\(?(?P<signal4>\d{1,2})\b|(?:exited on|killed by|received|terminated (?:by|"
+        r"with)) signal (?P<name>SIG(?!TRAP|INT|TERM)[A-Z]{3,5})\b|[Ss]ignal (?P<signal5>\d{1,2}) \(SIG[A-Z]{3,5}\)"),
     ("Fatal Python error", "exit",
         "Fatal Python error: (?P<word>Segmentation fault|Bus error|Aborted|Illegal instruction)"),
     ("egmentation fault|us error|borted|illed|nstruction", "exit", r"\b(?P<word>Segmentation fault|Bus error|"
@@ -540,6 +580,11 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"version `\S{1,60}' not found|ImportError: |ModuleNotFoundError: )"),
     ("what():|terminate called", "exception_remote", "terminate called after throwing an instance of '?c10::Dist|"
         r"\bwhat\(\):.{0,200}(?:watchdog|NCCL|imed out|imeout|closed by)"),
+    ("is aborting the MPI job|ismatched address format", "mpi_transport",
+        "(?:MTL|BTL|PML) is aborting the MPI job|[Mm]ismatched address format"),
+    ("ssh: connect to host|ermission denied (publickey|Host key verification failed", "remote_shell",
+        r"ssh: connect to host (?P<host>[\w.:-]{1,120})|[Pp]ermission denied \(publickey|Host key verification failed|"
+        "ssh: connect to host"),
     ("OMPI was not built|PMI2_Init|PMIX ERROR|Invalid MPI plugin|MPI_INIT has failed|MPI_Init", "mpi_start",
         "OMPI was not built with SLURM|PMI2_Init failed|PMIX ERROR: (?:UNREACHABLE|NOT-FOUND|ERROR|OUT-OF-RESOURCE)|"
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
@@ -549,7 +594,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("Keep-alive key", "coordination", "Keep-alive key .{1,200} is not renewed"),
     ("died from signal", "exit", r"rank (?P<rank>\d{1,8}) died from (?P<code>signal \d{1,2})"),
     ("Segfault encountered", "exit", "(?P<word>Segfault) encountered"),
-    ("what():|terminate called", "exception", r"terminate called after throwing an instance of|\bwhat\(\):\s{0,8}\S"),
+    ("terminate called", "exit", "(?P<word>terminate called) after throwing"),
+    ("what():", "exception", r"\bwhat\(\):\s{0,8}\S"),
     ("Check failed|ssertion|panicked at|CHECK failed", "assertion",
         r"\bCheck failed: |Assertion .{1,200} failed|assertion failed|panicked at|CHECK failed"),
     ("ibv_|rdma_|mlx5_", "library", r"\b(?:ibv|rdma|mlx5)_\w{1,60}.{0,60}(?:failed|error|denied)"),
@@ -579,6 +625,7 @@ _SPECIFIC, _GENERAL = (
     tuple((tuple(marks.split("|")), name, re.compile(pattern)) for marks, name, pattern in table)
     for table in (SPECIFIC, GENERAL)
 )
+_PROGRESS = tuple(row for row in _GENERAL if row[1] in ("success", "step"))
 # Marks of lines that report something: an excerpt of a log keeps them.
 MARKS = tuple(
     {
@@ -608,13 +655,16 @@ _REMOTE = re.compile(
     r"communicator was aborted|NCCL [Ee]rror|\bnccl[A-Z]|DistBackendError|DistNetworkError|DistStoreError|"
     r"[Tt]imed ?out|Timeout|Cancelled|SystemExit|[Tt]erminated|\bdied\b|Rendezvous|[Ss]tore\b|"
     r"[Cc]onnection (?:refused|reset|closed|aborted|error)|Connection\w{0,20}Error|ProcessRaisedException|"
-    r"ProcessExited|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat"
+    r"ProcessExited|[Gg]loo|[Pp]rocess group watchdog|MPI_ERRORS_ARE_FATAL|TerminatedWorkerError|raylet|[Hh]eartbeat|"
+    r"has been shut down"
 )
 _INFO = re.compile(
     r"(?:^|[\s\[(:|])(?:INFO|DEBUG|NOTICE|WARN(?:ING)?|[Ww]arning)\b|\[W\d{0,4}[ .]|[Rr]etry|[Tt]rying again"
 )
 _RANK = re.compile(r"\[(?:[^\]]{0,80} )?Rank (\d{1,8})\]|^\s{0,8}\[(\d{1,8})\] is setting up")
-_JOB_RANK = re.compile(r"\[rank(\d{1,8})\]|\[default(\d{1,4})\]:|\[\d{1,7},(\d{1,7})\]<std|^(\d{1,7}): ")
+_JOB_RANK = re.compile(r"\[rank(\d{1,8})\]|\[\d{1,7},(\d{1,7})\]<std|^(\d{1,7}): ")
+# torchrun labels by the rank within the node, which is the job's where there is one node.
+_LOCAL_RANK = re.compile(r"\[default(\d{1,4})\]:")
 # A process group that is not of all ranks: its rank 0 is any rank of the job.
 _PART = re.compile(r"\[PG [^\]]{0,60}\((?!default_pg)[^)\]]{1,80}\) ?Rank \d")
 
@@ -631,7 +681,7 @@ def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dic
     raised = exception(line, in_traceback)
     if raised is not None:
         return raised
-    return None if _INFO.search(line[:200]) else _match(_GENERAL, line)
+    return _match(_PROGRESS if _INFO.search(line[:200]) else _GENERAL, line)
 
 
 def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
@@ -651,6 +701,8 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
                 return None
         else:
             fields["code"] = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
+        if name == "behind":
+            fields["behind"] = fields.get("behind") or fields.get("behind2", "")
         if name == "xid" and not fields["code"]:
             fields["code"] = "79"
         if name == "mismatch":
@@ -677,4 +729,5 @@ def exception(line: str, in_traceback: bool) -> Optional[Tuple[Event, Dict[str, 
 def rank_of(line: str) -> Optional[int]:
     """Return the rank of the job that a line names as its writer's."""
     match = _JOB_RANK.search(line[:400]) or (None if _PART.search(line[:600]) else _RANK.search(line[:600]))
+    match = match or _LOCAL_RANK.search(line[:400])
     return whole(next(group for group in match.groups() if group is not None)) if match else None

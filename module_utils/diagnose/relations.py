@@ -18,7 +18,7 @@ class Relation(NamedTuple):
 
     condition: before: the cause is earlier.   any: in any order, as launchers report ends late.   peer: the cause is on
     the host that the effect names as its peer, or on its own device.   other: another process or rank.   lost: the
-    effect names the cause's host as lost.
+    effect names the cause's host as lost.   own: each rank of the effect has had the cause before.
     link: how sure the relation is where the condition holds.
     """
 
@@ -66,4 +66,14 @@ RELATIONS: Tuple[Relation, ...] = (
     Relation("stuck", "watchdog", "any", LIKELY),
     Relation("gloo", "watchdog", "before", LIKELY),
     Relation("store", "store_port", "any", LIKELY),
+    Relation("store_connect", "store_port", "any", LIKELY),
+    Relation("store", "store_connect", "any", LIKELY),
+    # A plugin that failed leaves NCCL without a network; a login that was refused, the launcher without its daemon.
+    Relation("no_network", "net_plugin", "before", LIKELY),
+    Relation("no_network", "libfabric", "before", LIKELY),
+    Relation("node_failure", "remote_shell", "before", PROVEN),
+    # Ranks that wait, and PyTorch's or Horovod's list of those that have not come.
+    *(Relation(effect, "behind", "any", PROVEN) for effect in ("watchdog", "signalled", "stall")),
+    # An exception of the call that the watchdog has ended.
+    Relation("exception", "watchdog", "own", LIKELY),
 )

@@ -25,7 +25,8 @@ from .checks import (
     READABLE,
 )
 from .engine import REPORTED
-from .event import Group
+from .event import NOTICE, Group
+from .formats import RELEASES
 from .jobs import Job, nodes_of
 from .judge import Result
 from .log_reader import Log
@@ -45,11 +46,11 @@ _EVENTS = 64
 def verdict(result: Result) -> Tuple[str, str]:
     """Return the state of a job, one of HEALTHY, SLOWED, FAILED and UNKNOWN, and why in a few words."""
     bad = result.bad
-    if result.unsupported:
+    if result.unsupported and result.root is None:
         return UNKNOWN, "this is a log of %s, which is not judged" % result.unsupported
     if result.root is not None:
         first = (result.root.finding.have or "").split("; ")[0]
-        return FAILED, first
+        return SLOWED if result.root.event == "sharp" and _goes_on(result) else FAILED, first
     log = result.log
     if log.binary * 2 > log.lines and not log.info and not log.warnings:
         return UNKNOWN, "this is not a text: %d of %d lines hold zero bytes" % (log.binary, log.lines)
@@ -68,6 +69,12 @@ def verdict(result: Result) -> Tuple[str, str]:
         return UNKNOWN, missing[0].have or "" if missing else "the log has no line of NCCL"
     text = "it completed (%s)" % ended if ended else "no failure and no slow path is in these lines"
     return HEALTHY, text + ("; not shown: %s" % names(map(_short, missing), 2) if missing else "")
+
+
+def _goes_on(result: Result) -> bool:
+    """Return whether no process has ended: without SHARP NCCL reduces on the GPUs."""
+    failed = [group for group in result.diagnosis.groups if group.tier != NOTICE]
+    return all(group.event.id in ("sharp", "warning", "error_line") for group in failed)
 
 
 def _short(finding: Finding) -> str:
@@ -134,10 +141,16 @@ def _job(log: Log, job: Job, groups: Sequence[Group], listed: List[str]) -> Dict
         "collnet": {"connected": len(reduction.connected), "proven": reduction.proven, "why": reduction.why},
         "mnnvl": _all_or_none([process.mnnvl for process in job.processes]),
         "fabric": sorted({fabric for process in job.processes for fabric in process.fabrics}),
-        "variables": {n: sorted(job.values(n)) for n in sorted({n for one in job.processes for n in one.variables})},
+        "variables": _variables(log, job),
         "algorithms": algorithms,
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }  # fmt: skip
+
+
+def _variables(log: Log, job: Job) -> Dict[str, List[str]]:
+    """Return the values of variables as processes report them, else as a command line sets them."""
+    found = {name: sorted(job.values(name)) for one in job.processes for name in one.variables}
+    return dict(sorted({**{name: [value] for name, value in log.typed.items()}, **found}.items()))
 
 
 def _releases(log: Log, job: Job) -> List[str]:
@@ -159,12 +172,16 @@ def _nvls(processes: Sequence[Process]) -> Dict[str, Optional[int]]:
     return {"available": available, "channels": max(counted) if counted else None}
 
 
-def _between(log: Log, job: Job) -> List[str]:
-    """Return the oldest and the newest release that print all messages, where no line names one."""
+def _between(log: Log, job: Job) -> List[Optional[str]]:
+    """Return the oldest and the newest release that print all messages, where no line names one.
+
+    None as the oldest: it may be older than the releases whose messages are known.
+    """
     found = log.releases.range
     if log.rccl or _releases(log, job) or not found.recognised or not found.releases:
         return []
-    return [found.releases[0], found.releases[-1]]
+    oldest = found.releases[0] if found.releases[0] != RELEASES[0] else None
+    return [oldest, found.releases[-1]] if oldest or found.releases[-1] != RELEASES[-1] else []
 
 
 def _all_or_none(values: Sequence[Optional[bool]]) -> Optional[bool]:
@@ -241,8 +258,9 @@ def _program(program: Any) -> Dict[str, Any]:
 
 def facts_line(log: Log, job: Job) -> str:
     """Return the facts of a job in one line: release, ranks, nodes, network, GPUDirect RDMA, HCAs."""
-    between = " to ".join(dict.fromkeys(_between(log, job)))
-    inferred = "%s (inferred)" % between if between else "release unknown"
+    oldest, newest = (*_between(log, job), None, None)[:2]
+    between = "%s or older" % newest if oldest is None else " to ".join(dict.fromkeys([oldest, newest or ""]))
+    inferred = "%s (inferred)" % between if newest else "release unknown"
     parts = ["NCCL %s" % (", ".join(_releases(log, job)) or inferred)]
     ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
     if ranks:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What code, text or place of a report of another program add to the meaning of its event."""
+"""What code, text or place of a line add to the meaning of its event, where a whole log is read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from typing import Tuple
 from .event import CAUSE, EFFECT, REPORT, Detail
 
 OF_REPORTS: Tuple[Detail, ...] = (
+    Detail(
+        "handshake",
+        text="wrong type",
+        why="the two ends use different kinds of connection: ranks chose different networks, or run different releases",
+        fix="compare the lines `Using network`, NET/Plugin and NCCL version of all ranks; give all nodes one NCCL, one "
+        "plugin, and the same NCCL_NET and NCCL_IB_HCA",
+    ),
+    Detail(
+        "cuda",
+        code="out of memory",
+        fix="`nvidia-smi` on that node shows who has the memory; leave NCCL some of it (vLLM: "
+        "--gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION), or use smaller batches",
+    ),
     Detail(
         "xid",
         code="45$",

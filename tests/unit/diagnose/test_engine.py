@@ -116,7 +116,7 @@ def test_relations_name_known_events_and_conditions() -> None:
     events |= {relation.cause.split(" ")[0] for relation in relations.RELATIONS}
     assert events - set(program_events.BY_ID) == set()
     conditions = {relation.condition for relation in relations.RELATIONS}
-    assert conditions == {"any", "before", "lost", "other", "peer"}
+    assert conditions == {"any", "before", "lost", "other", "own", "peer"}
     assert {relation.link for relation in relations.RELATIONS} == {PROVEN, LIKELY}
 
 
