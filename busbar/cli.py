@@ -228,7 +228,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         _fill_from("drift.options", "add_drift"),
     ),
     "report": (
-        "Render a past drift run, or merge several runs",
+        "Render a past drift run",
         "report --html drift.html",
         _fill_from("drift.options", "add_report"),
     ),

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write and read the findings file: every host's result, and the run. ``busbar report --merge`` joins such files."""
+"""Write and read the findings file: every host's result, and the run."""
 
 from __future__ import annotations
 

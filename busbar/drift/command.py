@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """``busbar drift`` and ``busbar report``: run the nightly check, and show any earlier run.
 
-``report`` of a past run ends with GOOD or ERROR only; with ``--merge`` it ends as drift does.
+``report`` ends with GOOD or ERROR only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import getpass
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
@@ -29,11 +30,10 @@ from ..job_files import JobFilesError
 from . import (
     ageing,
     compare,
-    findings_part,
+    findings,
     inventory,
     job_bandwidth,
     lock,
-    merge,
     notify,
     output,
     report,
@@ -42,7 +42,6 @@ from . import (
     text,
     waivers,
 )
-from .findings_part import PartError
 from .formats import FORMATS, RELATED, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
@@ -53,11 +52,7 @@ from .waivers import WaiverError
 HISTORY = RESULTS / "drift.sqlite"
 # Flapping is judged over the last runs; one more is the base of comparison.
 LEAST_DAYS = compare.NIGHTS + 1
-_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, PartError, signals.Interrupted)
-# Seconds from the first query of a merged run to its last result.
-WITHIN = 12 * 3600
-# Options of report that need --merge.
-_OF_MERGE = ("limit", "within", "fail_on", "keep_days", "notify", "webhook", "notify_always")
+_EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, signals.Interrupted)
 
 
 def stamp(moment: datetime.datetime) -> str:
@@ -69,37 +64,30 @@ def _now() -> str:
 
 
 def drift(arguments: argparse.Namespace) -> int:
-    """Run the nightly check. Return the exit code."""
-    return _whole("drift", _locked, arguments, PACKAGES)
-
-
-def _whole(
-    command: str, night: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, wanted: Iterable[str]
-) -> int:
-    """Run a command so that every end has an exit code and a notification. wanted: of PACKAGES."""
-    missing = not_installed(wanted)
+    """Run the nightly check so that every end has an exit code and a notification. Return the exit code."""
+    missing = not_installed(PACKAGES)
     if missing:
-        return complain(command, missing)
+        return complain("drift", missing)
     try:
         with signals.raised():
-            return night(arguments)
+            return _locked(arguments)
     except lock.LockedError as error:
-        return complain(command, f"{error}; not started", LOCKED)
+        return complain("drift", f"{error}; not started", LOCKED)
     except (*_EXPECTED, OSError) as error:
         if isinstance(error, signals.Interrupted) and error.table:
             # After a hangup there is no reader.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
-        complain(command, error)
-        _notify_failure(command, arguments)
+        complain("drift", error)
+        _notify_failure(arguments)
         return ERROR
     except SystemExit as error:
-        complain(command, f"a library ended the run with {error.code}")
-        _notify_failure(command, arguments)
+        complain("drift", f"a library ended the run with {error.code}")
+        _notify_failure(arguments)
         return ERROR
     except BaseException:
         # Notify in any case; Python prints the cause.
-        _notify_failure(command, arguments)
+        _notify_failure(arguments)
         raise
 
 
@@ -109,44 +97,35 @@ def _locked(arguments: argparse.Namespace) -> int:
     for name in (*FORMATS, "findings"):
         if getattr(arguments, name):
             output.require_folder(getattr(arguments, name))
-    commit = _commit(arguments.inventory[0].resolve())
-    begun = _begun(arguments, sources, commit, _now())
+    begun = _begun(arguments, sources)
     expected = Expected()
     collect = functools.partial(_collect, arguments, expected)
     try:
         with _written(arguments.history or HISTORY) as nights:
-            return _night("drift", arguments, begun, expected, collect, nights)
+            return _night(arguments, begun, expected, collect, nights)
     except (HistoryError, OSError) as error:
         if expected.manifest is not None or not is_disk_full(error):
             raise
         again = ["busbar", "drift", *(word for source in sources for word in ("-i", source))]
         # The verdict needs no history.
         with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
-            _night("drift", arguments, begun, expected, collect, nights, again)
+            _night(arguments, begun, expected, collect, nights, again)
         raise
 
 
-def _begun(
-    arguments: argparse.Namespace,
-    sources: Sequence[str],
-    commit: str | None,
-    started: str,
-    ended: str | None = None,
-    version: str = __version__,
-    simulated: bool = False,
-) -> Run:
-    """Return a run that has no number yet, and no result."""
+def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
+    """Return a run that begins now, and has no number yet and no result."""
     return Run(
         id=0,
-        started=started,
-        ended=ended,
+        started=_now(),
+        ended=None,
         state="running",
         inventory="\n".join(sources),
         limit=arguments.limit,
-        version=version,
+        version=__version__,
         user=getpass.getuser(),
-        commit=commit,
-        simulated=simulated,
+        commit=_commit(arguments.inventory[0].resolve()),
+        simulated=False,
         fail_on=arguments.fail_on or SEVERITIES[-1],
     )
 
@@ -186,7 +165,6 @@ def _written(path: Path) -> Iterator[History]:
 
 
 def _night(
-    command: str,
     arguments: argparse.Namespace,
     begun: Run,
     expected: Expected,
@@ -200,9 +178,8 @@ def _night(
     try:
         hosts = collect()
         manifest = expected.manifest or Manifest((), (), False)
-        simulated = begun.simulated or manifest.simulated
-        nights.simulated(number, simulated)
-        run = Run(**{**begun.__dict__, "id": number, "simulated": simulated})
+        nights.simulated(number, manifest.simulated)
+        run = replace(begun, id=number, simulated=manifest.simulated)
         data = store(run, hosts, nights, again)
     except InventoryError:
         nights.forget(number)
@@ -215,15 +192,15 @@ def _night(
     code = int(data["exit_code"])
     said = text.brief(data, again)
     try:
-        more = {"findings": lambda: findings_part.render(nights.run(number), manifest, hosts)}
+        more = {"findings": lambda: findings.render(nights.run(number), manifest, hosts)}
         emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
-        code = complain(command, error)
+        code = complain("drift", error)
         said += "a report could not be written; its log has the reason\n"
     if data["news"] or code == ERROR or (code and arguments.notify_always):
-        _notify(command, arguments, said, code, data["counts"]["new"])
+        _notify(arguments, said, code, data["counts"]["new"])
     if arguments.keep_days:
-        _prune(command, arguments, nights)
+        _prune(arguments, nights)
     return code
 
 
@@ -242,32 +219,32 @@ def _engine(arguments: argparse.Namespace) -> Plain:
     return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
 
 
-def _notify_failure(command: str, arguments: argparse.Namespace) -> None:
+def _notify_failure(arguments: argparse.Namespace) -> None:
     # The reason may quote a line of the inventory.
     with signals.collected():
-        _notify(command, arguments, f"busbar {command} failed; its log has the reason\n", ERROR, 0)
+        _notify(arguments, "busbar drift failed; its log has the reason\n", ERROR, 0)
 
 
-def _notify(command: str, arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
+def _notify(arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
     """Send the notifications; a failure changes nothing in the result."""
     if arguments.notify:
-        _attempt(command, lambda: notify.run(arguments.notify, said, code, new))
+        _attempt(lambda: notify.run(arguments.notify, said, code, new))
     if arguments.webhook:
-        _attempt(command, lambda: notify.post(arguments.webhook, said, code, new))
+        _attempt(lambda: notify.post(arguments.webhook, said, code, new))
 
 
-def _attempt(command: str, step: Callable[[], None]) -> None:
+def _attempt(step: Callable[[], None]) -> None:
     try:
         step()
     except notify.NotifyError as error:
-        complain(command, f"the notification failed: {error}", 0)
+        complain("drift", f"the notification failed: {error}", 0)
 
 
-def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None:
+def _prune(arguments: argparse.Namespace, nights: History) -> None:
     moments = nights.moments()
     odd = ageing.odd(moments)
     if odd:
-        complain(command, f"{odd}: no old run is deleted; check this machine's clock", 0)
+        complain("drift", f"{odd}: no old run is deleted; check this machine's clock", 0)
         return
     newest = ageing.forgotten(moments, arguments.keep_days)
     if newest is None:
@@ -275,7 +252,7 @@ def _prune(command: str, arguments: argparse.Namespace, nights: History) -> None
     nights.prune(newest)
     kept = min(moment for number, moment in moments if number > newest)
     for name in (*FORMATS, "findings"):
-        if getattr(arguments, name, None):
+        if getattr(arguments, name):
             output.prune(getattr(arguments, name), kept.date())
 
 
@@ -289,7 +266,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     past = {host: earlier.get(host, []) for host in hosts}
     marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
     ended = run.ended or _now()
-    run = Run(**{**run.__dict__, "ended": ended, "state": "done", "waivers": (*run.waivers, *waivers.of_hosts(hosts))})
+    run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers.of_hosts(hosts)))
     again = again or _report_of(nights, run.id)
     data = report.build(_assemble(run, hosts, marks, past, past, None, nights, again))
     classes = {host: said["class"] for host, said in data["hosts"].items()}
@@ -346,13 +323,7 @@ def _assemble(
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Show a past run, or several findings files as one run."""
-    if arguments.merge:
-        # Only an inventory is read by Ansible.
-        return _whole("report", _merged, arguments, ("ansible",) if arguments.inventory else ())
-    idle = [f"--{name.replace('_', '-')}" for name in _OF_MERGE if getattr(arguments, name)]
-    if idle:
-        return complain("report", f"{', '.join(idle)}: only with --merge; a past run cannot be changed")
+    """Show a past run."""
     missing = not_installed(("ansible",) if arguments.inventory else ())
     if missing:
         return complain("report", missing)
@@ -382,46 +353,6 @@ def _print_nodes(data: Plain, group: str) -> None:
     if not names:
         raise HistoryError(f"run {data['run']['id']} has no group {group!r}")
     print("\n".join(names))
-
-
-def _merged(arguments: argparse.Namespace) -> int:
-    wrong = {"--run": arguments.number, "--list": arguments.list, "--nodes": arguments.nodes and arguments.history}
-    if any(wrong.values()):
-        named = " and ".join(name for name, value in wrong.items() if value)
-        raise PartError(f"--merge shows the run of its files, and {named} a past run: leave one out")
-    if arguments.limit is not None and not arguments.inventory:
-        raise PartError("--limit selects hosts of an inventory: add -i INVENTORY")
-    manifest = inventory.read(arguments.inventory, arguments.limit) if arguments.inventory else None
-    paths = [str(path.resolve()) for path in arguments.inventory or ()]
-    merged = merge.join(findings_part.read(arguments.merge), manifest, paths, arguments.within or WITHIN)
-    begun = _begun(
-        arguments, merged.inventory, merged.commit, merged.started, merged.ended, merged.version, merged.simulated
-    )
-    manifest = manifest or Manifest(tuple(merged.hosts), (), merged.simulated)
-    if arguments.history:
-        with _written(arguments.history) as nights:
-            _newer(begun, nights)
-            return _night("report", arguments, begun, Expected(manifest), lambda: merged.hosts, nights)
-    again = ["busbar", "report", "--merge", *(str(path.resolve()) for path in arguments.merge)]
-    again += [word for path in paths for word in ("-i", path)]
-    again += ["--limit", arguments.limit] if arguments.limit else []
-    again += ["--within", str(arguments.within)] if arguments.within else []
-    with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
-        if arguments.nodes is None:
-            return _night("report", arguments, begun, Expected(manifest), lambda: merged.hosts, nights, again)
-        run = Run(**{**begun.__dict__, "id": nights.begin(begun)})
-        _print_nodes(store(run, merged.hosts, nights, again), arguments.nodes)
-        return 0
-
-
-def _newer(begun: Run, nights: History) -> None:
-    """Raise HistoryError if later runs of the inventory exist: they were compared without this one."""
-    for run, _summary in nights.runs():
-        if run.inventory == begun.inventory and run.state == "done" and run.started >= begun.started:
-            raise HistoryError(
-                f"history {nights.path} has run {run.id} of this inventory, begun {run.started}; these parts were begun"
-                f" {begun.started}, so they are in it already, or are older than its last run: leave --history out"
-            )
 
 
 def _line(run: Run, summary: Plain) -> str:

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 
 from ..command_line import MORE, add_ansible
-from .command import HISTORY, LEAST_DAYS, WITHIN, drift, show, stamp
+from .command import HISTORY, LEAST_DAYS, drift, show, stamp
 from .formats import FORMATS, RESULTS
 
 
@@ -23,7 +23,16 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)
     command.add_argument("--limit", metavar="HOSTS", help="only these hosts; an empty limit is refused")
     more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is replaced by the day of the run.")
-    _add_verdict(command, more)
+    text = f"lowest severity that counts ({SEVERITIES[-1]})"
+    command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
+    text = "delete older runs, and older files named by {date}"
+    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
+    text = "command to run, without a shell, when the result changes"
+    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
+    text = "file with the https address to notify"
+    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
+    text = "notify of every run that is not in sync"
+    more.add_argument("--notify-always", action="store_true", help=text)
     text = "hosts queried in parallel (default: ansible.cfg)"
     more.add_argument("--forks", type=_positive, metavar="N", help=text)
     text = "ssh, or one Slurm step (default: busbar_engine)"
@@ -36,24 +45,10 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
     text = "plot the busbw of jobs, too: records of NCCL's Inspector, of the last day"
     more.add_argument("--inspector", type=Path, metavar="DIRECTORY", help=text)
-    command.add_argument("--findings", metavar="FILE", help="write findings for remediate and report --merge")
+    command.add_argument("--findings", metavar="FILE", help="write findings for remediate")
     _outputs(command, more)
     add_ansible(command)
     command.set_defaults(run=drift)
-
-
-def _add_verdict(command: argparse._ActionsContainer, more: argparse._ActionsContainer) -> None:
-    """Add the options of the exit code and the notification. more: takes the rare ones."""
-    text = f"lowest severity that counts ({SEVERITIES[-1]})"
-    command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
-    text = "delete older runs, and older files named by {date}"
-    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
-    text = "command to run, without a shell, when the result changes"
-    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
-    text = "file with the https address to notify"
-    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
-    text = "notify of every run that is not in sync"
-    more.add_argument("--notify-always", action="store_true", help=text)
 
 
 def add_report(command: argparse.ArgumentParser) -> None:
@@ -61,17 +56,11 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the runs of the history")
     text = "print the nodes of groups A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
-    text = "FILE: - is standard output; {date} is the day of the run. --limit to --notify-always need --merge."
+    text = "FILE: - is standard output; {date} is the day of the run."
     more = command.add_argument_group(MORE, text)
     _outputs(command, more)
     text = "inventory: its secrets are removed from the report"
     command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)
-    text = "merge findings files of runs over disjoint hosts"
-    command.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help=text)
-    more.add_argument("--limit", metavar="HOSTS", help="expect only these hosts of the inventory")
-    text = f"time limit over all runs in seconds ({WITHIN})"
-    more.add_argument("--within", type=_positive, metavar="S", help=text)
-    _add_verdict(more, more)
     add_ansible(command)
     command.set_defaults(run=show)
 

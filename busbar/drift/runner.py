@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -45,7 +44,6 @@ HOST_BYTES = 256 * 2**10
 START = 600
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNPARSED = re.compile(r"Unable to parse (\S+) as an inventory source")
-_Kind = TypeVar("_Kind")
 
 
 class RunnerError(RuntimeError):
@@ -283,13 +281,6 @@ def _result(host: str, said: Plain, end: str, hidden: tuple[str, ...]) -> HostRe
         evidence=evidence,
         acceptances=accepted.parse(said.get("acceptances", [])),
     )
-
-
-def typed(value: object, kind: type[_Kind], what: str) -> _Kind:
-    """Return the value, if it is of that kind. Raises ValueError with the name of what is not."""
-    if not isinstance(value, kind):
-        raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
-    return value
 
 
 def not_asked(host: str, end: str | None) -> Finding:

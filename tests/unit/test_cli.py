@@ -90,7 +90,6 @@ def test_the_first_help_is_one_screen(monkeypatch: pytest.MonkeyPatch, capsys: p
     ("words", "function"),
     [
         (["drift", "-i", "x"], "busbar.drift.command._locked"),
-        (["report", "--merge", "x"], "busbar.drift.command._merged"),
         (["measure", "-i", "x"], "busbar.measure._MeasureRun"),
         (["remediate", "-i", "x"], "busbar.remediate.remediate"),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import datetime
 import errno
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder, stale_tempdirs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -191,6 +193,19 @@ def test_a_broken_history_costs_the_night_and_is_told(broken: str, night: Night,
     assert said.count("\n") == 1
     assert f"begin a new one: mv {night.history} {night.history}.broken" in said
     assert night.told == [("busbar drift failed; its log has the reason\n", 1)]
+
+
+def test_a_findings_file_has_what_the_run_found(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    until = Acceptance("nccl_conf.*", "", "reason", "owner", datetime.date(2999, 1, 1))
+    accepted = replace(HOSTS["n2"], findings=(replace(BAD, check="nccl_conf.file"),), acceptances=(until,))
+    hosts = {**ONE_BAD, "n2": accepted}
+    monkeypatch.setattr(runner, "run", played(hosts))
+    path = night.folder / "findings.json"
+    assert night.run("--findings", str(path)) == 2
+    assert runner.results(runner.read_findings(path, 2), Manifest(tuple(hosts), (), False), {}) == hosts
+    assert [len(host["findings"]) for host in json.loads(path.read_text())["hosts"].values()] == [1, 0]
+    assert main(["report", "--history", str(night.history), "-i", "/no/such"]) == 1
+    assert "/no/such does not exist" in capsys.readouterr().err
 
 
 NOTE = "run 20261122T010203Z-7 of anna works on the node"

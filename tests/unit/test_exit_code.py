@@ -28,7 +28,7 @@ LINES = [
     *("lint {}", "lint --as sbatch {}", "lint good.conf {}", "lint -v {}"),
     *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}", "diagnose short.log --training {}"),
     *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
-    *("report --history {}", "report --merge {}", "report --merge {} --json -", "report --run 7 --history {}"),
+    *("report --history {}", "report --run 7 --history {}"),
     *("fabric plan {}", "preflight --relative --gate {}", "remediate object.json -i missing --check"),
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
