@@ -237,7 +237,7 @@ def _sentences(
         line = f"{better} of {len(gained)} figures that were measured before and after are higher now"
         yield f"{line}: {spans[0]} GB/s, then {spans[1]} GB/s"
     if torn:
-        yield f"lines of the log that a crash has cut off and that cannot be read: {torn}"
+        yield f"lines of the action log that a crash has cut off: {torn}"
 
 
 def span(figures: Sequence[float] | None) -> str:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The InfiniBand fabric as it was swept last, for the report: planes, their leaves, bad links, and what to draw of it.
+"""Report the last sweep of the InfiniBand fabric: planes, their leaves and bad links.
 
-Read from the control node, typed, and never more than a page: of many leaves those are drawn that have a bad link.
+Read from the control node, typed, at most a page: leaves with bad links come first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 
 from .related_results import ABSENT, RelatedResults, limited, moment
 
-# Of the page: planes, drawn ones, lines of leaves and of bad links.
-PLANES, PICTURES, LEAVES, BAD = 64, 8, 40, 60
-# Of a picture: switches in a row, HCAs below a leaf.
-IN_ROW, BELOW = 40, 160
-# Characters of a text, of names in a line, of a name.
-SAID, NAMES, NAME = 400, 160, 80
+# Planes, lines of leaves and of bad links; characters of a text, and of names in a line.
+PLANES, LEAVES, BAD = 64, 40, 60
+SAID, NAMES = 400, 160
 
 
 def latest(beside: RelatedResults) -> Plain | None:
@@ -41,8 +38,6 @@ def latest(beside: RelatedResults) -> Plain | None:
     planes = [_plane(known, plane, beside) for plane in known.fabric.planes]
     # Those with something to see first.
     planes.sort(key=lambda plane: (not plane["bad"] and plane["complete"], -plane["bad"]))
-    for plane in planes[PICTURES:]:
-        plane["picture"] = None
     bad = [_bad_link(known, mark, beside) for mark in record.marks]
     return {
         **found,
@@ -85,7 +80,7 @@ def _sentences(record: Record, known: Known) -> Iterable[str]:
         _of_links(bad, bool(known.fabric.cables), record.complete),
     )
     if not record.complete:
-        yield "the sweep is incomplete: what is not drawn may be missing, or was not seen"
+        yield "the sweep is incomplete: what is not listed may be missing, or was not seen"
     if not record.before:
         yield "there is no earlier sweep: error rates and missing devices are not known"
 
@@ -144,7 +139,6 @@ def _plane(known: Known, plane: Plane, beside: RelatedResults) -> Plain:
         "problems": [beside.text(f"{one.source}: {one.message}", SAID) for one in best.problems[:5]],
         "leaves": rows[:LEAVES],
         "leaves_left_out": sum(row["count"] for row in rows[LEAVES:]),
-        "picture": _picture(known, plane, leaves, short, beside),
     }
 
 
@@ -187,102 +181,6 @@ def _rails(known: Known, leaf: Leaf) -> str:
 def _hosts(known: Known, leaves: Iterable[Leaf]) -> set[str]:
     ends = (end for leaf in leaves for end in leaf.down.values())
     return {known.fabric.rails[end][0] for end in ends if end in known.fabric.rails}
-
-
-# -- what is drawn -----------------------------------------------------------------------------------------------------
-
-
-def _picture(
-    known: Known, plane: Plane, leaves: Mapping[str, Leaf], short: Mapping[str, str], beside: RelatedResults
-) -> Plain | None:
-    """Switches in rows, those next to hosts last; bundles of cables between them; the HCAs below each leaf."""
-    tiers = _tiers(plane, leaves, known)
-    if not tiers:
-        return None
-    wrong = Counter(end[0] for end in known.of_end)
-    rows: list[list[Plain]] = []
-    left_out, place = 0, dict[str, tuple[int, int]]()
-    for tier in reversed(tiers):
-        drawn = sorted(tier, key=lambda guid: (-wrong[guid] if len(tier) > IN_ROW else 0, _natural(known, guid)))
-        left_out += len(drawn[IN_ROW:])
-        drawn = sorted(drawn[:IN_ROW], key=lambda guid: _natural(known, guid))
-        row: list[Plain] = []
-        for guid in drawn:
-            name = known.fabric.node(guid)
-            place[guid] = (len(rows), len(row))
-            row.append({"name": beside.text(short[name], NAME), "title": beside.text(name, NAME), "bad": wrong[guid]})
-        rows.append(row)
-    cables: dict[tuple[tuple[int, int], tuple[int, int]], Plain] = {}
-    for end, other in known.fabric.links(plane):
-        _bundle(cables, place, end, other, known.mark(end, other), False, known, beside)
-    for end, other, mark in known.lost:
-        _bundle(cables, place, end, other, mark, True, known, beside)
-    below = {guid: _below(known, leaf, beside) for guid, leaf in leaves.items() if guid in place}
-    for end, other, mark in known.lost:
-        for one, far in ((end, other), (other, end)):
-            if one[0] in below and far[0] not in plane.switches:
-                text = beside.text(f"{known.fabric.cable(far, one)}: {mark.said}", SAID)
-                below[one[0]].append({"state": "lost", "said": text})
-    return {
-        "rows": rows,
-        "bundles": [*cables.values()],
-        "below": [
-            {"at": place[guid][1], "hcas": hcas[:BELOW], "left_out": len(hcas[BELOW:])} for guid, hcas in below.items()
-        ],
-        "left_out": left_out,
-    }
-
-
-def _natural(known: Known, guid: str) -> tuple[list[tuple[str, int]], str]:
-    return nodeset.natural(known.fabric.node(guid)), guid
-
-
-def _tiers(plane: Plane, leaves: Mapping[str, Leaf], known: Known) -> list[list[str]]:
-    """Switches by how far they are from the nearest leaf; those that nothing leads to with the last."""
-    tiers, left = [], set(plane.switches)
-    now = set(leaves)
-    while now:
-        tiers.append(sorted(now))
-        left -= now
-        ends = ((guid, port.number) for guid in now for port in plane.switches[guid].ports)
-        now = {known.fabric.cables[end][0] for end in ends if end in known.fabric.cables} & left
-    if left and tiers:
-        tiers[-1 if len(tiers) > 1 else 0] += sorted(left)
-    return tiers or ([sorted(left)] if left else [])
-
-
-def _bundle(
-    cables: dict[tuple[tuple[int, int], tuple[int, int]], Plain],
-    place: Mapping[str, tuple[int, int]],
-    end: End,
-    other: End,
-    mark: Mark | None,
-    lost: bool,
-    known: Known,
-    beside: RelatedResults,
-) -> None:
-    if end[0] not in place or other[0] not in place or end[0] == other[0]:
-        return
-    upper, lower = sorted((place[end[0]], place[other[0]]))
-    one = cables.setdefault(
-        (upper, lower), {"upper": upper, "lower": lower, "count": 0, "bad": 0, "lost": 0, "said": []}
-    )
-    one["count"] += not lost
-    one["lost"] += lost
-    if mark is not None and not lost:
-        one["bad"] += 1
-    if mark is not None and len(one["said"]) < 4:
-        one["said"].append(beside.text(f"{known.fabric.cable(end, other)}: {mark.said}", SAID))
-
-
-def _below(known: Known, leaf: Leaf, beside: RelatedResults) -> list[Plain]:
-    """The HCAs of a leaf in the order of its ports. Of what is well there is nothing to say."""
-    found = []
-    for port, end in sorted(leaf.down.items()):
-        mark = known.mark(end, port)
-        said = beside.text(f"{known.fabric.cable(end, port)}: {mark.said}", SAID) if mark else ""
-        found.append({"state": "ok" if mark is None else "unknown" if mark.state == "unknown" else "bad", "said": said})
-    return found
 
 
 def _short(names: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import actions, fabric_picture, heat_map
+from . import actions
 from .report import OPEN
 from .run import CLASSES
 
@@ -66,11 +66,6 @@ def render(report: Plain) -> str:
         health_trends=[(row, _line(row["trend"])) for row in (report["health"] or {}).get("counters", ())],
         classes=CLASSES,
         unanswered=OPEN,
-        maps=[heat_map.drawn(each) for each in (report["localised"] or {}).get("maps", ())],
-        pictures=[
-            (plane, plane["picture"] and fabric_picture.drawn(plane["picture"], plane["label"]))
-            for plane in (report["fabric"] or {}).get("planes", ())
-        ],
         span=actions.span,
         bad_results=[state for state in STATES if state != "ok"],
     )

@@ -37,7 +37,7 @@ class Entry:
 
     plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
     ("links at 4x EDR"); "" for a separate line.   name: in that line, a host and its rail, or a port or node.
-    ends: of its cables, for a picture.
+    ends: of its cables, for the report.
     """
 
     hosts: tuple[str, ...]

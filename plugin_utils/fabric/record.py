@@ -63,7 +63,7 @@ _PLAIN = ("begun", "finished", "before", "complete")
 
 @dataclass(frozen=True)
 class Mark:
-    """A bad link, for a picture.   ends: node GUID and port; both, where both are known."""
+    """A bad link, for the report.   ends: node GUID and port; both, where both are known."""
 
     ends: tuple[tuple[str, int], ...]
     check: str

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import random
 from collections.abc import Callable
@@ -30,9 +29,7 @@ from busbar.drift import (
     actions,
     cluster,
     fabric,
-    fabric_picture,
     gate_section,
-    heat_map,
     html,
     localise_section,
     related_text,
@@ -173,9 +170,7 @@ def rows_of(section: dict[str, Any]) -> list[Any]:
     for name, entries in section.items():
         for one in entries if isinstance(entries, list) and name != "said" else []:
             row = {key: value for key, value in one.items() if key not in PROSE and value not in ("", None, [])}
-            failed = [cell for cell in one.get("cells", ()) if cell["outcome"] == "fail"]
-            slow = {one["rows"][cell["row"]] + ", " + one["columns"][cell["column"]] for cell in failed}
-            rows.append({name: {**row, **({"cells": len(one["cells"]), "slow": sorted(slow)} if slow else {})}})
+            rows.append({name: row})
     return [{key: value for key, value in rows[0].items() if key not in PROSE}, *rows[1:]]
 
 
@@ -359,21 +354,6 @@ def test_the_inventory_says_where_it_lies_and_from_when_on_a_result_is_too_old()
     assert [manifest._days(value) for value in (7, None, "{{ x }}", True, 0, -3)] == [7, *[manifest.MAX_AGE_DAYS] * 5]
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_cell_says_without_colour_whether_it_is_slow() -> None:
-    def cell(figure: float | None, outcome: str) -> dict[str, Any]:
-        return {"row": 0, "column": 0, "outcome": outcome, "figure": figure, "bar": 100.0, "tests": 1, "said": "x"}
-
-    plain = {"kind": "hosts", "title": "t", "rows": ["a"], "columns": ["b"], "breaks": [], "left_out": 0}
-    cells = [cell(123.4, "pass"), *(cell(figure, "fail") for figure in (95.26, 89.0, 1.234)), cell(None, "silent")]
-    drawn = [(one["kind"], one["text"]) for one in heat_map.drawn({**plain, "cells": cells})["cells"]]
-    assert drawn == [("pass", "123"), ("near", "95.3"), ("fail", "89.0"), ("fail", "1.23"), ("silent", "?")]
-    long = heat_map.drawn({**plain, "rows": ["gpu-r12-17.cluster.example.org"], "cells": []})["rows"][0]
-    assert (long["text"], long["title"]) == ("gpu-r12-...mple.org", "gpu-r12-17.cluster.example.org")
-
-
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
 
@@ -397,26 +377,6 @@ SWEPT: dict[str, fabric_record.Record] = {
 }
 
 
-def pictured(plane: dict[str, Any]) -> list[Any]:
-    """Return what a plane's picture has, and how much of it is drawn; that no switch stands on another is looked at."""
-    if (picture := plane["picture"]) is None:
-        return [{"switches": None}]
-    of = fabric_picture.drawn(picture, plane["label"])
-    boxes = sorted((switch["y"], switch["x"], switch["width"]) for switch in of["switches"])
-    for (y, x, width), (next_y, next_x, _width) in itertools.pairwise(boxes):
-        assert next_y > y or next_x >= x + width + 2
-    assert max((x + width for _y, x, width in boxes), default=0) <= of["width"] < 1400
-    bundles = [(one["upper"][1], one["lower"][1], one["bad"], one["lost"], one["count"]) for one in picture["bundles"]]
-    below = [(leaf["at"], [hca["state"] for hca in leaf["hcas"]]) for leaf in picture["below"]]
-    return [
-        {"switches": [[switch["name"] for switch in row] for row in picture["rows"]], "left out": picture["left_out"]},
-        {"bundles": len(bundles), "bad": [one for one in bundles if one[2] or one[3]]},
-        {"HCAs": sum(len(states) for _at, states in below), "bad": [one for one in below if {*one[1]} - {"ok"}]},
-        {name: len(of[name]) for name in ("switches", "bad", "hcas")},
-        {**{name: of[name].count("M") for name in ("good", "well")}, "said": of["said"]},
-    ]
-
-
 @pytest.mark.golden
 def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> None:
     written = []
@@ -424,8 +384,7 @@ def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> 
         found = swept(tmp_path, record)
         rows: list[Any] = []
         for plane in found["planes"]:
-            plain = {key: value for key, value in plane.items() if key not in ("picture", "leaves")}
-            rows += [plain, *plane["leaves"], *pictured(plane)]
+            rows += [{key: value for key, value in plane.items() if key != "leaves"}, *plane["leaves"]]
         goldens.check("fabric_report", case, [*rows, *([bad["where"], bad["check"]] for bad in found["bad"])])
         [lines] = related_text.sections({**report, "fabric": found})
         written += [f"== {case}", *lines, ""]
@@ -436,10 +395,8 @@ def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> 
 def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, Any]) -> None:
     found = swept(tmp_path, fabrics.swept(512, 32, 16, 9))
     assert found["planes"][0]["label"] == "plane of rail 0"
-    pictures = [plane["picture"] is not None for plane in found["planes"]]
-    assert pictures == [True] * fabric.PICTURES + [False]
     page = html.render({**report, "fabric": found})
-    assert len(page) - len(html.render(report)) < 400_000
+    assert len(page) - len(html.render(report)) < 100_000
 
 
 def test_where_no_fabric_was_swept_nothing_is_said(tmp_path: Path, report: dict[str, Any]) -> None:
