@@ -241,7 +241,7 @@ def _attempt(step: Callable[[], None]) -> None:
 
 
 def _prune(arguments: argparse.Namespace, nights: History) -> None:
-    moments = nights.moments()
+    moments = [(number, datetime.datetime.fromisoformat(started)) for number, started in nights.started().items()]
     odd = ageing.odd(moments)
     if odd:
         complain("drift", f"{odd}: no old run is deleted; check this machine's clock", 0)
@@ -261,15 +261,14 @@ def _report_of(nights: History, number: int) -> tuple[str, ...]:
 
 
 def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Sequence[str] = ()) -> Plain:
-    """Store the run in the history and return its report. It ends now, unless it has an end."""
-    earlier = nights.nights(run)
-    past = {host: earlier.get(host, []) for host in hosts}
-    marks = {host: compare.marks(run.id, hosts[host], past[host]) for host in hosts}
-    ended = run.ended or _now()
+    """Store the run, which ends now, in the history and return its report."""
+    past = nights.nights(run)
+    marks = {name: compare.marks(run.id, host, past.get(name, ())) for name, host in hosts.items()}
+    ended = _now()
     run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers.of_hosts(hosts)))
     again = again or _report_of(nights, run.id)
-    data = report.build(_assemble(run, hosts, marks, past, past, None, nights, again))
-    classes = {host: said["class"] for host, said in data["hosts"].items()}
+    data = _report(run, hosts, marks, past, nights, again)
+    classes = {name: host["class"] for name, host in data["hosts"].items()}
     try:
         nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     except sqlite3.Error:
@@ -282,44 +281,28 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
 def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> Plain:
     """Return the report of a run of the history."""
     hosts, marks = nights.hosts(run.id)
-    past = nights.nights(run)
-    before = past
-    base = None
-    if since:
-        base = nights.before(since, run)
-        if base is None:
-            raise HistoryError(
-                f"there is no earlier run of this inventory up to {since}; busbar report --list names them"
-            )
-        before = nights.nights(run, count=1, until=base)
-    again = again or _report_of(nights, run.id)
-    return report.build(_assemble(run, hosts, marks, past, before, base, nights, again))
+    return _report(run, hosts, marks, nights.nights(run), nights, again or _report_of(nights, run.id), since)
 
 
-def _assemble(
+def _report(
     run: Run,
     hosts: Mapping[str, HostResult],
     marks: Mapping[str, Mapping[str, compare.Mark]],
     past: Mapping[str, Sequence[compare.EarlierRun]],
-    before: Mapping[str, Sequence[compare.EarlierRun]],
-    since: int | None,
     nights: History,
     again: Sequence[str],
-) -> report.ReportInput:
+    since: str | None = None,
+) -> Plain:
+    base = nights.before(since, run) if since else None
+    if since and base is None:
+        raise HistoryError(f"there is no earlier run of this inventory up to {since}; busbar report --list names them")
+    before = nights.nights(run, count=1, until=base) if base else past
     changes = {}
     for name, host in hosts.items():
-        last = [*before.get(name, ())]
-        changes[name] = compare.compare(host, last[-1] if last else None, past.get(name, ()))
-    return report.ReportInput(
-        run=run,
-        hosts=hosts,
-        marks=marks,
-        changes=changes,
-        trail=nights.trail(run, report.STRIP - 1),
-        started=nights.started(),
-        again=tuple(again),
-        since=since,
-    )
+        last = next(reversed(before.get(name, ())), None)
+        changes[name] = compare.compare(host, last, past.get(name, ()))
+    trail = nights.trail(run, report.STRIP - 1)
+    return report.build(report.ReportInput(run, hosts, marks, changes, trail, nights.started(), tuple(again), base))
 
 
 def show(arguments: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ running, and nothing that a later run is compared with.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hashlib
 import json
 import os
@@ -216,12 +215,6 @@ class History:
             of_check.setdefault(name.partition("@")[0], {})[name] = pair
         return self._json_row([self._json_row(found) for found in of_check.values()])
 
-    def moments(self) -> list[tuple[int, datetime.datetime]]:
-        """Return number and start of every run, the newest first."""
-        rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC").fetchall()
-        with sound_rows(self.path):
-            return [(require(number, int), read_moment(started)) for number, started in rows]
-
     def prune(self, newest: int) -> None:
         """Delete hosts' results in runs up to a number; the last run of an inventory stays.
 
@@ -259,7 +252,7 @@ class History:
         """Return every run with its summary, the newest first."""
         rows = self._db.execute(f"SELECT {_RUN}, summary FROM run ORDER BY id DESC")
         with sound_rows(self.path):
-            return [(self._run(row[:-1]), read_summary(row[-1], row[3] == "done")) for row in rows]
+            return [(self._run(row), read_summary(summary) if row[3] == "done" else {}) for *row, summary in rows]
 
     def run(self, number: int | None, inventory: str | None = None) -> Run:
         """Return the run of that number, else the last one of the inventory, or of any."""
@@ -288,8 +281,8 @@ class History:
         )
         with sound_rows(self.path):
             for host, name, first, origin, carried, body in rows:
-                marks.setdefault(require(host, str), {})[require(name, str)] = read_mark(first, origin, carried)
-                if not carried:
+                mark = marks.setdefault(require(host, str), {})[require(name, str)] = read_mark(first, origin, carried)
+                if not mark.carried:
                     findings.setdefault(host, []).append(from_dict(json.loads(body)))
             passed = _Passed(self._db)
             rows = self._db.execute(
@@ -335,22 +328,16 @@ class History:
             (run.inventory, last, count),
         ).fetchall()
         marks: dict[tuple[int, str], dict[str, Mark]] = {}
-        for number in sorted({row[0] for row in rows}):
-            found = self._db.execute(
-                "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?", (number,)
-            )
-            with sound_rows(self.path):
-                for host, name, first, origin, carried in found:
-                    marks.setdefault((number, require(host, str)), {})[require(name, str)] = read_mark(
-                        first, origin, carried
-                    )
         passed = _Passed(self._db)
         nights: dict[str, list[EarlierRun]] = {}
         with sound_rows(self.path):
+            for number in sorted({row[0] for row in rows}):
+                query = "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?"
+                for host, name, *mark in self._db.execute(query, (number,)):
+                    marks.setdefault((number, require(host, str)), {})[require(name, str)] = read_mark(*mark)
             for number, host, intent, ids in rows:
-                nights.setdefault(host, []).append(
-                    EarlierRun(number, intent, passed[ids], marks.get((number, host), {}))
-                )
+                earlier = EarlierRun(number, intent, passed[ids], marks.get((number, host), {}))
+                nights.setdefault(host, []).append(earlier)
         return nights
 
     def trail(self, run: Run, count: int) -> Trail:
@@ -360,42 +347,19 @@ class History:
             " ORDER BY id DESC LIMIT ?",
             (run.inventory, run.id, count),
         ).fetchall()
+        query = (
+            "SELECT h.host, h.class, j.text, d.text FROM host h JOIN json j ON j.id = h.busbw"
+            " LEFT JOIN json d ON d.id = h.health WHERE h.run = ?"
+        )
         found = []
-        for row in reversed(rows):
-            of_run = self._db.execute(
-                "SELECT h.host, h.class, j.text, d.text FROM host h JOIN json j ON j.id = h.busbw"
-                " LEFT JOIN json d ON d.id = h.health WHERE h.run = ?",
-                (row[0],),
-            )
-            with sound_rows(self.path):
+        with sound_rows(self.path):
+            for *row, summary in reversed(rows):
                 hosts = {
                     host: (require_one(name, CLASSES), read_busbw(busbw), read_health(health))
-                    for host, name, busbw, health in of_run
+                    for host, name, busbw, health in self._db.execute(query, row[:1])
                 }
-                found.append((self._run(row[:-1]), read_summary(row[-1]), hosts))
+                found.append((self._run(row), read_summary(summary), hosts))
         return found
-
-    def of_device(self, run: Run, host: str, identity: str) -> list[tuple[str, Finding]]:
-        """Return (start of the run, finding) of one device of a host in runs up to this one, oldest first."""
-        rows = self._db.execute(
-            "SELECT r.started, j.text FROM finding f JOIN run r ON r.id = f.run JOIN json j ON j.id = f.body"
-            " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND f.host = ? AND f.carried = 0"
-            " ORDER BY r.id, f.place",
-            (run.inventory, run.id, host),
-        )
-        with sound_rows(self.path):
-            said = [(require(started, str), from_dict(json.loads(body))) for started, body in rows]
-        return [(started, finding) for started, finding in said if finding.identity == identity]
-
-    def health_of(self, run: Run, host: str, count: int) -> list[tuple[str, tuple[Plain, ...]]]:
-        """Return start and devices of the host in the last runs up to this one, oldest first."""
-        rows = self._db.execute(
-            "SELECT r.started, d.text FROM host h JOIN run r ON r.id = h.run LEFT JOIN json d ON d.id = h.health"
-            " WHERE r.state = 'done' AND r.inventory = ? AND r.id <= ? AND h.host = ? ORDER BY r.id DESC LIMIT ?",
-            (run.inventory, run.id, host, count),
-        ).fetchall()
-        with sound_rows(self.path):
-            return [(require(started, str), read_health(text)) for started, text in reversed(rows)]
 
     def before(self, moment: str, run: Run) -> int | None:
         """Return the number of the last run before this one that began at or before a moment."""
@@ -414,9 +378,10 @@ class History:
             return ended if ended is None else (read_moment(ended), ended)[1]
 
     def started(self) -> dict[int, str]:
+        """Return number and start of every run, the newest first."""
+        rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC")
         with sound_rows(self.path):
-            rows = self._db.execute("SELECT id, started FROM run")
-            return {number: (read_moment(started), started)[1] for number, started in rows}
+            return {require(number, int): (read_moment(started), started)[1] for number, started in rows}
 
     def _run(self, row: Sequence[Any]) -> Run:
         values = dict(zip((field.name for field in fields(Run)), row, strict=True))

@@ -12,13 +12,23 @@ import json
 from collections.abc import Sequence
 from typing import TypeVar
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .compare import ORIGINS, Mark
 from .run import CLASSES
 
 _Kind = TypeVar("_Kind")
-_SUMMARY = {"run": int, "started": str, "exit_code": int, "hosts": dict, "groups": int, "new": int, "fixed": int}
+_NUMBER = codec.whole()
+_SPREAD = codec.row_of(*3 * [codec.number()])
+_SUMMARY = codec.record(
+    ("busbw",),
+    others=True,
+    hosts=codec.record(others=True, **codec.each(CLASSES, _NUMBER)),
+    started=codec.text(),
+    busbw=codec.table(_SPREAD),
+    **codec.each(("run", "exit_code", "groups", "new", "fixed"), _NUMBER),
+)
 
 
 def require(value: object, *kinds: type[_Kind]) -> _Kind:
@@ -50,24 +60,13 @@ def read_busbw(text: str) -> dict[str, Plain]:
 
 
 def read_health(text: str | None) -> tuple[Plain, ...]:
-    found = require(json.loads(text or "[]"), list)
-    for device in found:
-        for name in ("pci", "name"):
-            require(device[name], str)
-        require(device["seconds"], int, float, type(None))
-        for count in require(device["grown"], dict).values():
-            require(count, int)
+    found = json.loads(text or "[]")
+    result_schema.told_devices(found)
     return tuple(found)
 
 
-def read_summary(text: str, whole: bool = True) -> Plain:
-    """Return a run's summary. whole: of a complete run; a failed one has none."""
-    found: Plain = require(json.loads(text), dict)
-    for name, kind in (_SUMMARY if whole else {}).items():
-        require(found[name], kind)
-    if whole:
-        for name in CLASSES:
-            require(found["hosts"][name], int)
-        for values in require(found.get("busbw", {}), dict).values():
-            _low, _middle, _high = (require(value, int, float) for value in values)
+def read_summary(text: str) -> Plain:
+    """Return the summary of a complete run."""
+    found: Plain = json.loads(text)
+    _SUMMARY(found)
     return found
