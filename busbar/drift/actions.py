@@ -7,7 +7,8 @@ Nodes with the same repair in the same run share a line. Figures are GB/s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
@@ -41,7 +42,7 @@ _NODE = {
     ("drained", "held"): "left alone",
 }
 # Action, where it is not the role itself.
-_DID = {"role": "role", "rebooted": "reboot", "measured": "measured again"}
+_DID = {"rebooted": "reboot", "measured": "measured again"}
 _NOT_DONE = ("refused", "held back")
 
 
@@ -59,22 +60,22 @@ class Repair:
     def result(self) -> tuple[str, str]:
         """Return the outcome of the finding, and why."""
         found, why = "", ""
-        for one in self.entries:
-            result = _RESULTS.get((one.action, one.outcome))
+        for entry in self.entries:
+            result = _RESULTS.get((entry.action, entry.outcome))
             # A node that is kept out after a repair is reported by the check that failed again.
-            if result and not (one.action == "left_drained" and found):
-                found, why = result, one.why
+            if result and not (entry.action == "left_drained" and found):
+                found, why = result, entry.why
         return (found, why) if found else ("not ended", self.entries[-1].why)
 
     @property
     def did(self) -> tuple[str, ...]:
         """Return roles that were played, a reboot, a measurement."""
-        words = ((one, _DID.get(one.action)) for one in self.entries)
-        return tuple(dict.fromkeys(one.role if one.action == "role" else word for one, word in words if word))
+        words = (entry.role if entry.action == "role" else _DID.get(entry.action) for entry in self.entries)
+        return tuple(dict.fromkeys(filter(None, words)))
 
     def figure(self, when: str) -> float | None:
         """Return the last figure ``before`` or ``after`` in GB/s, None without one."""
-        return next((value for one in reversed(self.entries) if (value := getattr(one, when)) is not None), None)
+        return next((value for entry in reversed(self.entries) if (value := getattr(entry, when)) is not None), None)
 
 
 def latest(beside: RelatedResults) -> Plain:
@@ -86,10 +87,10 @@ def latest(beside: RelatedResults) -> Plain:
     if not path.exists():
         return {**found, "state": ABSENT, "why": beside.text(f"{path} does not exist: {NO_ACTIONS}")}
     since = beside.now - WINDOW * DAY
-    recent = [one for one in log.entries if one.at >= since]
-    stories = _stories(recent)
-    of_node = _of_nodes(recent)
-    lines = [_line(group, of_node, beside) for group in _grouped(stories, of_node)]
+    recent = [entry for entry in log.entries if entry.at >= since]
+    repairs = _repairs(recent)
+    states = _node_states(recent)
+    lines = [_line(group, states, beside) for group in _grouped(repairs, states)]
     lines.sort(key=lambda line: line["at"], reverse=True)
     done = [line for line in lines if line["result"] not in _NOT_DONE]
     refused = [line for line in lines if line["result"] in _NOT_DONE]
@@ -97,111 +98,106 @@ def latest(beside: RelatedResults) -> Plain:
         **found,
         "days": WINDOW,
         "torn": log.torn,
-        "said": [*_sentences(recent, stories, of_node, log.torn)],
+        "said": [*_sentences(repairs, states, log.torn)],
         **limited("out", _out(log.entries, beside), ROWS),
         **limited("done", done, ROWS),
         **limited("refused", refused, ROWS),
     }
 
 
-def _stories(entries: Sequence[Entry]) -> list[Repair]:
+def _repairs(entries: Sequence[Entry]) -> list[Repair]:
     found: dict[tuple[str, str, str], Repair] = {}
     plain: dict[tuple[str, str], list[Entry]] = {}
-    for one in entries:
-        if one.finding:
-            key = (one.run, one.host, one.finding)
-            found.setdefault(key, Repair(one.host, one.run, one.check, one.subject)).entries.append(one)
+    for entry in entries:
+        if entry.finding:
+            key = (entry.run, entry.host, entry.finding)
+            found.setdefault(key, Repair(entry.host, entry.run, entry.check, entry.subject)).entries.append(entry)
         else:
-            plain.setdefault((one.run, one.host), []).append(one)
+            plain.setdefault((entry.run, entry.host), []).append(entry)
     # An action for none of a node's findings counts for each of them; without findings it has its own line.
-    for (run, host, _finding), story in found.items():
-        story.entries += plain.get((run, host), [])
-        story.entries.sort(key=lambda one: one.at)
-    told = {(run, host) for run, host, _finding in found}
-    return [
-        *found.values(),
-        *(Repair(host, run, "", "", of_node) for (run, host), of_node in plain.items() if (run, host) not in told),
-    ]
+    for repair in found.values():
+        repair.entries += plain.get((repair.run, repair.host), [])
+        repair.entries.sort(key=lambda entry: entry.at)
+    for run, host, _finding in found:
+        plain.pop((run, host), None)
+    return [*found.values(), *(Repair(host, run, "", "", of_node) for (run, host), of_node in plain.items())]
 
 
-def _of_nodes(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
-    """Return (run, host) -> state of the node after it; "" of a node that was never drained."""
+def _node_states(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
+    """Return (run, host) -> state of the node after it, of nodes that were drained."""
     found: dict[tuple[str, str], str] = {}
-    for one in entries:
-        key = (one.run, one.host)
-        if (one.action, one.outcome) == ("drained", "begun"):
+    for entry in entries:
+        key = (entry.run, entry.host)
+        if (entry.action, entry.outcome) == ("drained", "begun"):
             found[key] = "drained, and not ended"
-        elif (one.action, one.outcome) in _NODE and found.get(key):
-            found[key] = _NODE[one.action, one.outcome]
+        elif key in found:
+            found[key] = _NODE.get((entry.action, entry.outcome), found[key])
     return found
 
 
-def _grouped(stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
+def _grouped(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
     groups: dict[tuple[object, ...], list[Repair]] = {}
-    for story in stories:
-        result, why = story.result
-        attempt = max(one.attempt for one in story.entries)
-        key = (story.run, story.check, story.subject, story.did, attempt, result, nodeset.nameless(why, story.host))
-        groups.setdefault((*key, of_node.get((story.run, story.host), "")), []).append(story)
+    for repair in repairs:
+        result, why = repair.result
+        attempt = max(entry.attempt for entry in repair.entries)
+        state = states.get((repair.run, repair.host))
+        key = (repair.run, repair.check, repair.subject, repair.did, attempt, result, state)
+        groups.setdefault((*key, nodeset.nameless(why, repair.host)), []).append(repair)
     return [*groups.values()]
 
 
-def _line(group: Sequence[Repair], of_node: Mapping[tuple[str, str], str], beside: RelatedResults) -> Plain:
+def _line(group: Sequence[Repair], states: Mapping[tuple[str, str], str], beside: RelatedResults) -> Plain:
     first = group[0]
     result, why = first.result
-    moments = [one.at for story in group for one in story.entries]
+    moments = [entry.at for repair in group for entry in repair.entries]
     return {
         "run": beside.text(first.run, 40),
         "at": moment(min(moments)),
         "until": moment(max(moments)),
         "age_days": round((beside.now - max(moments)) / DAY, 2),
-        "nodes": beside.text(nodeset.brief((story.host for story in group), NAMES), NAMES),
+        "nodes": beside.text(nodeset.brief((repair.host for repair in group), NAMES), NAMES),
         "count": len(group),
         "check": beside.text(first.check, NAME),
         "subject": beside.text(first.subject, NAME),
         "did": [beside.text(word, 40) for word in first.did[:ROLES]],
-        "attempt": max(one.attempt for one in first.entries),
+        "attempt": max(entry.attempt for entry in first.entries),
         "result": result,
         "why": beside.text((nodeset.nameless(why, first.host) if len(group) > 1 else why) or "", SAID),
-        "node": of_node.get((first.run, first.host), ""),
+        "node": states.get((first.run, first.host), ""),
         "before": _range(group, "before"),
         "after": _range(group, "after"),
     }
 
 
 def _range(group: Sequence[Repair], when: str) -> list[float] | None:
-    found = [value for story in group if (value := story.figure(when)) is not None]
+    found = [value for repair in group if (value := repair.figure(when)) is not None]
     return [min(found), max(found)] if found else None
 
 
 def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
-    left, held = action_log.open_drains(entries), action_log.held(entries)
-    reasons: dict[str, Entry] = {}
-    since: dict[str, float] = {}
-    for one in entries:
-        if (one.action, one.outcome) == ("left_drained", "begun"):
-            reasons[one.host] = one
-        if (one.action, one.outcome) == ("left_drained", "done") and one.host not in since:
-            since[one.host] = one.at
-        if (one.action, one.outcome) == ("resumed", "done"):
-            for known in (reasons, since):
-                known.pop(one.host, None)
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for host in dict.fromkeys([*left, *sorted(held)]):
-        if host in left:
-            since[host] = left[host].at
-            key = ("not ended", left[host].check, left[host].why)
-        else:
-            reason = reasons.get(host)
-            key = ("left drained", reason.check if reason else "", reason.why if reason else "")
-        groups.setdefault((*key[:2], nodeset.nameless(key[2], host) or ""), []).append(host)
+    """Return nodes that a killed run left drained, and those that were left drained for a person to look at."""
+    left: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.action == "left_drained":
+            left.setdefault(entry.host, []).append(entry)
+        elif (entry.action, entry.outcome) == ("resumed", "done"):
+            left.pop(entry.host, None)
+    out = {host: ("not ended", entry.at, entry) for host, entry in action_log.open_drains(entries).items()}
+    for host in sorted(action_log.held(entries)):
+        since = next(entry.at for entry in left[host] if entry.outcome == "done")
+        reason = next((entry for entry in reversed(left[host]) if entry.outcome == "begun"), left[host][-1])
+        out.setdefault(host, ("left drained", since, reason))
+    groups: dict[tuple[str, str, str], dict[str, float]] = {}
+    for host, (state, since, reason) in out.items():
+        key = (state, reason.check, nodeset.nameless(reason.why, host) or "")
+        groups.setdefault(key, {})[host] = since
     return [
         {
             "state": state,
             "nodes": beside.text(nodeset.brief(hosts, NAMES), NAMES),
             "count": len(hosts),
-            "since": moment(min(since[host] for host in hosts)),
-            "age_days": round((beside.now - min(since[host] for host in hosts)) / DAY, 2),
+            "since": moment(min(hosts.values())),
+            "age_days": round((beside.now - min(hosts.values())) / DAY, 2),
             "check": beside.text(check, NAME),
             "reason": beside.text(reason, SAID),
         }
@@ -209,27 +205,11 @@ def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
     ]
 
 
-def _sentences(
-    entries: Sequence[Entry], stories: Sequence[Repair], of_node: Mapping[tuple[str, str], str], torn: int
-) -> Iterator[str]:
-    if not entries:
-        yield f"nothing was done in the last {WINDOW} days"
-    else:
-        hosts = {story.host for story in stories if story.did}
-        ends = list(of_node.values())
-        results = [story.result[0] for story in stories]
-        counts = [
-            (len(hosts), "node{s} acted on"),
-            (results.count("mended"), "finding{s} mended"),
-            (results.count("not mended"), "not mended"),
-            (results.count("stale, dropped"), "stale and dropped"),
-            (sum(result in _NOT_DONE for result in results), "refused or held back"),
-            (ends.count("given back"), "node{s} given back"),
-            (ends.count("left drained"), "left drained"),
-        ]
-        told = [f"{number:,} {words.format(s='s' * (number != 1))}" for number, words in counts if number]
-        yield f"in the last {WINDOW} days: " + (", ".join(told) or "nothing that was acted on")
-    pairs = [(story.figure("before"), story.figure("after")) for story in stories]
+def _sentences(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], torn: int) -> Iterator[str]:
+    results = [repair.result[0] for repair in repairs if repair.check]
+    parts = [_tally("finding", results), _tally("node", states.values())]
+    yield f"in the last {WINDOW} days: " + ("; ".join(filter(None, parts)) or "no finding was acted on")
+    pairs = [(repair.figure("before"), repair.figure("after")) for repair in repairs]
     gained = [(before, after) for before, after in pairs if before is not None and after is not None]
     if gained:
         better = sum(after > before for before, after in gained)
@@ -238,6 +218,11 @@ def _sentences(
         yield f"{line}: {spans[0]} GB/s, then {spans[1]} GB/s"
     if torn:
         yield f"lines of the action log that a crash has cut off: {torn}"
+
+
+def _tally(noun: str, words: Collection[str]) -> str:
+    counts = ", ".join(f"{number:,} {word}" for word, number in Counter(words).most_common())
+    return f"{len(words):,} {noun}{'s' * (len(words) != 1)}: {counts}" if words else ""
 
 
 def span(figures: Sequence[float] | None) -> str:
