@@ -42,7 +42,7 @@ from . import (
     text,
     waivers,
 )
-from .formats import FORMATS, RELATED, RESULTS, emit
+from .formats import FORMATS, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
 from .progress import Progress
@@ -227,17 +227,12 @@ def _notify_failure(arguments: argparse.Namespace) -> None:
 
 def _notify(arguments: argparse.Namespace, said: str, code: int, new: int) -> None:
     """Send the notifications; a failure changes nothing in the result."""
-    if arguments.notify:
-        _attempt(lambda: notify.run(arguments.notify, said, code, new))
-    if arguments.webhook:
-        _attempt(lambda: notify.post(arguments.webhook, said, code, new))
-
-
-def _attempt(step: Callable[[], None]) -> None:
-    try:
-        step()
-    except notify.NotifyError as error:
-        complain("drift", f"the notification failed: {error}", 0)
+    for send, target in ((notify.run, arguments.notify), (notify.post, arguments.webhook)):
+        try:
+            if target:
+                send(target, said, code, new)
+        except notify.NotifyError as error:
+            complain("drift", f"the notification failed: {error}", 0)
 
 
 def _prune(arguments: argparse.Namespace, nights: History) -> None:
@@ -273,7 +268,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
         nights.finish(run.id, ended, hosts, marks, classes, data["history"][-1], run.waivers)
     except sqlite3.Error:
         # Print the result, though no later command can show it.
-        print(text.rendered({**dict.fromkeys(RELATED), **data}, again), end="", flush=True)
+        print(text.rendered(data, again), end="", flush=True)
         raise
     return data
 

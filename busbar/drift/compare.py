@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .run import HostResult
 
@@ -53,13 +53,13 @@ class Changes:
 def marks(run: int, tonight: HostResult, nights: Sequence[EarlierRun]) -> dict[str, Mark]:
     """Return the mark of each finding to be stored for this run. nights: the last judging runs, oldest first."""
     last = nights[-1].marks if nights else {}
-    found = {name: last[name] if name in last else Mark(run, _origin(name, tonight, nights)) for name in tonight.by_id}
-    found = {name: Mark(mark.first, mark.origin) for name, mark in found.items()}
+    new = {name: Mark(run, _origin(name, tonight, nights)) for name in tonight.by_id if name not in last}
+    found = {name: new.get(name) or replace(last[name], carried=False) for name in tonight.by_id}
     if tonight.end == "incomplete":
         # An incomplete result says nothing about the rest: earlier findings stay.
         for name, mark in last.items():
             if name not in found and name not in tonight.passed:
-                found[name] = Mark(mark.first, mark.origin, carried=True)
+                found[name] = replace(mark, carried=True)
     return found
 
 

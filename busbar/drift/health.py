@@ -23,14 +23,14 @@ _LINK = re.compile(r"link [0-9]+ (.*)")
 Devices = Sequence[Plain]
 
 
-def build(before: Sequence[tuple[str, Mapping[str, Devices]]], hosts: Mapping[str, HostResult]) -> Plain | None:
+def build(before: Sequence[Mapping[str, Devices]], hosts: Mapping[str, HostResult]) -> Plain | None:
     """Return the section; None where no host reported a device. Keys: docs/report.md.
 
-    before: start of each earlier run -> host -> its devices, oldest first.   hosts: of this run.
+    before: host -> its devices in each earlier run, oldest first.   hosts: of this run.
     """
-    tonight = {name: host.health for name, host in hosts.items() if host.health}
-    nights = [*(of_hosts for _start, of_hosts in before), tonight]
-    if not any(nights):
+    tonight = {name: host.health for name, host in hosts.items()}
+    nights = [*before, tonight]
+    if not any(devices for night in nights for devices in night.values()):
         return None
     daily = [{(host, one["pci"]): per_day(one) for host, of in night.items() for one in of} for night in nights]
     counters = sorted({name for grown in daily[-1].values() for name in grown})

@@ -50,6 +50,7 @@ def _template(name: str) -> jinja2.Template:
 
 def render(report: Plain) -> str:
     """Return the page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
+    counters = (report["health"] or {}).get("counters", ())
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     details, left_out = _details(report)
@@ -63,7 +64,7 @@ def render(report: Plain) -> str:
         grid=_grid(report),
         strip=_strip(report["history"]),
         trends=_trends(report["busbw"]["runs"]),
-        health_trends=[(row, _line(row["trend"])) for row in (report["health"] or {}).get("counters", ())],
+        health_trends=[(row, _line(row["trend"], 0.0, max(row["trend"]))) for row in counters],
         classes=CLASSES,
         unanswered=OPEN,
         span=actions.span,
@@ -189,36 +190,32 @@ def _strip(history: Sequence[Plain]) -> Plain:
     return {"width": max(12 * len(bars), 12), "bars": bars}
 
 
-def _line(values: Sequence[float]) -> str:
-    step, high = 200.0 / max(len(values) - 1, 1), max(values) or 1.0
-    return " ".join(f"{i * step:.1f},{38 - 36 * value / high:.1f}" for i, value in enumerate(values))
+def _y(value: float, low: float, high: float) -> float:
+    """Return the height of a value in a drawing of 40 pixels, from above."""
+    return round(2 + 36 * (high - value) / ((high - low) or 1.0), 1)
+
+
+def _line(values: Sequence[float], low: float, high: float) -> str:
+    step = 200.0 / max(len(values) - 1, 1)
+    return " ".join(f"{i * step:.1f},{_y(value, low, high)}" for i, value in enumerate(values))
 
 
 def _trends(runs: Mapping[str, Plain]) -> list[Plain]:
     """Return this run's spread of each benchmark, and the slowest and the median host as lines over the runs."""
     found = []
     for name, run in runs.items():
-        points = [point for point in run["trend"] if point]
-        low = min(point[0] for point in points)
-        high = max(point[2] for point in points)
-        high = max([high, *run["bars"]])
-        low = min([low, *run["bars"]])
-        span = (high - low) or 1.0
-
-        def line(which: int, points: Sequence[Sequence[float]] = points, high: float = high, span: float = span) -> str:
-            step = 200.0 / max(len(points) - 1, 1)
-            return " ".join(f"{i * step:.1f},{2 + 36 * (high - p[which]) / span:.1f}" for i, p in enumerate(points))
-
+        slowest, median, fastest = zip(*filter(None, run["trend"]), strict=True)
+        low, high = min(*slowest, *run["bars"]), max(*fastest, *run["bars"])
         found.append(
             {
                 "name": name,
                 "bars": run["bars"],
-                "bar_y": [round(2 + 36 * (high - value) / span, 1) for value in run["bars"]],
+                "bar_y": [_y(value, low, high) for value in run["bars"]],
                 "tonight": [round(value, 1) for value in run["tonight"]],
                 "hosts": run["hosts"],
-                "nights": len(points),
-                "slowest": line(0),
-                "median": line(1),
+                "nights": len(slowest),
+                "slowest": _line(slowest, low, high),
+                "median": _line(median, low, high),
             }
         )
     return found

@@ -25,30 +25,26 @@ def add_drift(command: argparse.ArgumentParser) -> None:
     more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is replaced by the day of the run.")
     text = f"lowest severity that counts ({SEVERITIES[-1]})"
     command.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help=text)
-    text = "delete older runs, and older files named by {date}"
-    more.add_argument("--keep-days", type=_days, metavar="N", help=text)
-    text = "command to run, without a shell, when the result changes"
-    more.add_argument("--notify", type=_argv, metavar="COMMAND", help=text)
-    text = "file with the https address to notify"
-    more.add_argument("--webhook", type=Path, metavar="FILE", help=text)
+    for name, kind, metavar, text in (
+        ("--keep-days", _days, "N", "delete older runs, and older files named by {date}"),
+        ("--notify", _argv, "COMMAND", "command to run, without a shell, when the result changes"),
+        ("--webhook", Path, "FILE", "file with the https address to notify"),
+        ("--forks", _positive, "N", "hosts queried in parallel (default: ansible.cfg)"),
+        ("--host-timeout", _positive, "S", "timeout of one host in seconds (%(default)s)"),
+        ("--timeout", _positive, "S", "timeout of the run in seconds (%(default)s)"),
+        ("--inspector", Path, "DIRECTORY", "plot the busbw of jobs, too: records of NCCL's Inspector, of the last day"),
+    ):
+        more.add_argument(name, type=kind, metavar=metavar, help=text)
     text = "notify of every run that is not in sync"
     more.add_argument("--notify-always", action="store_true", help=text)
-    text = "hosts queried in parallel (default: ansible.cfg)"
-    more.add_argument("--forks", type=_positive, metavar="N", help=text)
     text = "ssh, or one Slurm step (default: busbar_engine)"
     more.add_argument("--engine", choices=("ssh", "slurm"), help=text)
     text = "with slurm: include nodes with jobs, if Slurm permits"
     more.add_argument("--engine-overlap", action="store_true", help=text)
-    text = "timeout of one host in seconds (%(default)s)"
-    more.add_argument("--host-timeout", type=_positive, default=300, metavar="S", help=text)
-    text = "timeout of the run in seconds (%(default)s)"
-    more.add_argument("--timeout", type=_positive, default=7200, metavar="S", help=text)
-    text = "plot the busbw of jobs, too: records of NCCL's Inspector, of the last day"
-    more.add_argument("--inspector", type=Path, metavar="DIRECTORY", help=text)
     command.add_argument("--findings", metavar="FILE", help="write findings for remediate")
     _outputs(command, more)
     add_ansible(command)
-    command.set_defaults(run=drift)
+    command.set_defaults(run=drift, host_timeout=300, timeout=7200)
 
 
 def add_report(command: argparse.ArgumentParser) -> None:
@@ -56,8 +52,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="list the runs of the history")
     text = "print the nodes of groups A,B, for --limit @FILE"
     command.add_argument("--nodes", metavar="GROUP", help=text)
-    text = "FILE: - is standard output; {date} is the day of the run."
-    more = command.add_argument_group(MORE, text)
+    more = command.add_argument_group(MORE, "FILE: - is standard output; {date} is the day of the run.")
     _outputs(command, more)
     text = "inventory: its secrets are removed from the report"
     command.add_argument("-i", "--inventory", action="append", type=Path, metavar="PATH", help=text)

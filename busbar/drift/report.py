@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 
 from . import gate_section, health, job_bandwidth, waivers
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Past, Run, Trail
+from .run import CLASSES, HostResult, Run, Trail
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -89,7 +89,9 @@ def build(night: ReportInput) -> Plain:
         **folded,
         "outliers": _outliers(night, groups) + figures.pop("outliers"),
         "busbw": figures,
-        "health": health.build([(run.started, _devices(hosts)) for run, _summary, hosts in night.trail], night.hosts),
+        "health": health.build(
+            [{name: devices for name, (_, _, devices) in hosts.items()} for _, _, hosts in night.trail], night.hosts
+        ),
         # Results on the control node, read when the report is written.
         "cluster": None,
         "localised": None,
@@ -101,10 +103,6 @@ def build(night: ReportInput) -> Plain:
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
     data["hosts"] = {name: _host(night, name, classes[name], of_group) for name in sorted(night.hosts)}
     return data
-
-
-def _devices(hosts: Mapping[str, Past]) -> dict[str, health.Devices]:
-    return {name: devices for name, (_class, _busbw, devices) in hosts.items() if devices}
 
 
 def _notes(night: ReportInput) -> list[Plain]:
@@ -305,9 +303,7 @@ def _ids(night: ReportInput, kind: str) -> list[Plain]:
 def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
     used = any(row.host in waiver.hosts and waiver.covers(row.finding) for row in rows)
     state = "expired" if waiver.until < today else "active" if used else "unused"
-    words = waiver.to_dict()
-    words["expires"] = words.pop("until")
-    return {"subject": "", **words, "hosts": nodeset.fold(waiver.hosts), "state": state}
+    return {"subject": "", **waivers.to_plain(waiver), "hosts": nodeset.fold(waiver.hosts), "state": state}
 
 
 def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> Plain:

@@ -32,10 +32,13 @@ def of_hosts(hosts: Mapping[str, HostResult]) -> tuple[dict[str, str], ...]:
     for host in hosts.values():
         for entry in host.acceptances:
             found.setdefault(entry, []).append(host.host)
-    return tuple(
-        {**{"expires" if key == "until" else key: text for key, text in entry.to_dict().items()}, "hosts": fold(names)}
-        for entry, names in found.items()
-    )
+    return tuple({**to_plain(entry), "hosts": fold(names)} for entry, names in found.items())
+
+
+def to_plain(entry: Acceptance) -> dict[str, str]:
+    words = entry.to_dict()
+    words["expires"] = words.pop("until")
+    return words
 
 
 def parse(entries: Sequence[Mapping[str, str]]) -> tuple[Waiver, ...]:

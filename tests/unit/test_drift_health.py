@@ -40,7 +40,7 @@ def test_growth_is_of_a_day_and_all_links_are_one_counter() -> None:
 
 
 def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> None:
-    before = [("2026-11-01T02:00:00Z", {"n1": (device(grown={"replays": 1}),)}), ("2026-11-02T02:00:00Z", {})]
+    before = [{"n1": (device(grown={"replays": 1}),)}, {}]
     often = device(pci="0000:1b:00.0", name="GPU0", grown={"replays": 900})
     data = health.build(before, {"n1": told("n1", GPU5, findings=(HOT,)), "n2": told("n2", often), "n3": told("n3")})
     assert data is not None
@@ -54,7 +54,7 @@ def test_counters_of_the_fleet_have_a_trend_and_the_worst_device_is_first() -> N
 
 
 def test_where_nothing_grew_there_is_no_section() -> None:
-    assert health.build([("2026-11-01T02:00:00Z", {})], {"n1": told("n1")}) is None
+    assert health.build([{}], {"n1": told("n1")}) is None
 
 
 def test_what_is_left_out_of_a_table_is_counted() -> None:

@@ -15,7 +15,6 @@
     node.append(...children);
     return node;
   };
-  const square = (kind) => letters[kind];
 
   const spark = (values, label) => {
     const known = values.filter((value) => value !== null);
@@ -85,7 +84,7 @@
   names.forEach((name, i) => {
     const kind = data.hosts[name].c;
     const link = make("a", { href: `#host=${encodeURIComponent(name)}`, class: `k-${keys[kind]}`, title: `${name}: ${data.classes[kind]}`,
-      "aria-label": `${name}: ${data.classes[kind]}`, tabindex: i ? "-1" : "0", text: square(kind) });
+      "aria-label": `${name}: ${data.classes[kind]}`, tabindex: i ? "-1" : "0", text: letters[kind] });
     map.append(make("li", {}, link));
     document.getElementById("names").append(make("option", { value: name }));
   });
