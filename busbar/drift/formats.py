@@ -55,17 +55,6 @@ def emit(
         **(more or {}),
     }
     targets = {name: output.dated(getattr(arguments, name), day) for name in makers if getattr(arguments, name, None)}
-    failed = _write(arguments, targets, makers)
-    if "-" not in targets.values():
-        print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
-    if failed:
-        # The verdict comes first.
-        raise failed
-
-
-def _write(
-    arguments: argparse.Namespace, targets: Mapping[str, str], makers: Mapping[str, Callable[[], str]]
-) -> OSError | None:
     failed = None
     for name, target in targets.items():
         try:
@@ -73,7 +62,11 @@ def _write(
             output.write(target, makers[name](), 0o644 if name == "prometheus" else arguments.mode)
         except OSError as error:
             failed = error
-    return failed
+    if "-" not in targets.values():
+        print(text.rendered(data, again, verbose=arguments.verbose), end="", flush=True)
+    if failed:
+        # The verdict comes first.
+        raise failed
 
 
 def _with_evidence(data: Plain) -> dict[str, object]:

@@ -14,50 +14,35 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .run import HostResult
 
 KEPT_OUT, HELD, VERDICT = gate.KEPT_OUT.id, gate.HELD.id, gate.VERDICT.id
+_KINDS = {KEPT_OUT: "kept_out", HELD: "held", VERDICT: "unknown"}
 # Lines of each kind; characters of names and of a text.
 ROWS, NAMES, SAID = 30, 300, 400
 # As the check prints it: moment and reason, of which the moment differs between nodes.
 _SINCE = re.compile(r"out since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ): (.*)", re.DOTALL)
-
 _HOURS = re.compile(r", -?\d{1,9} h ago")
 
 
 def build(hosts: Mapping[str, HostResult]) -> Plain | None:
     """Return the section; None where no node has a gate. Keys: docs/report.md."""
-    asked, passed = set[str](), set[str]()
-    said: dict[str, dict[tuple[str, str], list[tuple[str, str]]]] = {KEPT_OUT: {}, HELD: {}, VERDICT: {}}
+    asked = passed = 0
+    groups: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for name, host in hosts.items():
         ok = {finding.partition("[")[0] for finding in host.passed}
-        bad = [finding for finding in host.findings if finding.check in said]
-        if not bad and not ok & said.keys():
-            continue
-        asked.add(name)
-        if KEPT_OUT in ok:
-            passed.add(name)
+        bad = [finding for finding in host.findings if finding.check in _KINDS]
+        asked += bool(bad or ok & _KINDS.keys())
+        passed += KEPT_OUT in ok
         for finding in bad:
             have = finding.have or "-"
             since = _SINCE.fullmatch(have) if finding.check == KEPT_OUT else None
             when, text = since.groups() if since else ("", have)
             # The moment is reported once, and not as hours before now, which differ.
             text = _HOURS.sub("", nodeset.nameless(text, name) or "-")
-            key = (finding.state, text)
-            said[finding.check].setdefault(key, []).append((name, when))
+            groups.setdefault((finding.check, finding.state, text), []).append((name, when))
     if not asked:
         return None
-    kinds = {"kept_out": KEPT_OUT, "held": HELD, "unknown": VERDICT}
-    lines = {kind: _lines(said[check]) for kind, check in kinds.items()}
-    return {
-        "asked": len(asked),
-        "in_service": len(passed),
-        **{kind: found[:ROWS] for kind, found in lines.items()},
-        "left_out": sum(len(found[ROWS:]) for found in lines.values()),
-    }
-
-
-def _lines(groups: Mapping[tuple[str, str], list[tuple[str, str]]]) -> list[Plain]:
-    found = []
-    for (state, text), nodes in groups.items():
-        found.append(
+    lines: dict[str, list[Plain]] = {kind: [] for kind in _KINDS.values()}
+    for (check, state, text), nodes in sorted(groups.items(), key=lambda item: -len(item[1])):
+        lines[_KINDS[check]].append(
             {
                 "nodes": nodeset.brief((name for name, _when in nodes), NAMES),
                 "count": len(nodes),
@@ -66,4 +51,9 @@ def _lines(groups: Mapping[tuple[str, str], list[tuple[str, str]]]) -> list[Plai
                 "said": text if len(text) <= SAID else text[: SAID - 3] + "...",
             }
         )
-    return sorted(found, key=lambda line: -line["count"])
+    return {
+        "asked": asked,
+        "in_service": passed,
+        **{kind: found[:ROWS] for kind, found in lines.items()},
+        "left_out": sum(len(found[ROWS:]) for found in lines.values()),
+    }

@@ -123,11 +123,8 @@ def _cause(
 ) -> Plain:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}
-    have = finding.have or "-"
-    fix = finding.fix
-    if len(hosts) > 1 and len(group) > 1:
-        have = nodeset.nameless(have, group[0].hosts[0]) or "-"
-        fix = nodeset.nameless(fix, group[0].hosts[0]) or ""
+    named = group[0].hosts[0] if len(hosts) > 1 and len(group) > 1 else ""
+    have, fix = (nodeset.nameless(text, named) or "-" for text in (finding.have, finding.fix))
     if texts > 1:
         have = f"{group[0].hosts[0]}: {finding.have or '-'}; and {texts - 1} others, which are in the record"
     return {

@@ -366,31 +366,27 @@ def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[Plain]:
 
 def _busbw(night: ReportInput) -> Plain:
     """Return benchmark figures: this run's spread and the trend of each, per host the figure of the first."""
-    tonight = {name: {run: dict(of_run) for run, of_run in host.busbw.items()} for name, host in night.hosts.items()}
+    tonight = {name: host.busbw for name, host in night.hosts.items()}
     names = sorted({run for of_host in tonight.values() for run in of_host})
     slow: dict[str, list[tuple[float, str]]] = {}
     runs: Plain = {}
     for name in names:
         values = {host: of_host[name]["busbw"] for host, of_host in tonight.items() if name in of_host}
-        bars = {of_host[name]["bar"] for of_host in tonight.values() if name in of_host and of_host[name]["bar"]}
+        bars = {of_host[name]["bar"] for of_host in tonight.values() if name in of_host} - {None, 0}
         middle = statistics.median(values.values())
-        spread = statistics.median(abs(value - middle) for value in values.values())
+        deviation = statistics.median(abs(value - middle) for value in values.values())
         for host, value in sorted(values.items()):
-            low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * spread
+            low = value < middle * SHARE and 0.6745 * (middle - value) >= SCORE * deviation
             if len(values) >= finding_groups.FLEET and low and not name.startswith(job_bandwidth.PREFIX):
                 slow.setdefault(host, []).append((value / middle, f"{name} {value:.1f} GB/s of {middle:.1f}"))
+        spread = [min(values.values()), middle, max(values.values())]
         trend = [summary["busbw"].get(name) for _, summary, _ in night.trail if summary.get("busbw")]
-        runs[name] = {
-            "bars": sorted(bars),
-            "tonight": [min(values.values()), middle, max(values.values())],
-            "hosts": len(values),
-            "trend": [*trend, [min(values.values()), middle, max(values.values())]],
-        }
+        runs[name] = {"bars": sorted(bars), "tonight": spread, "hosts": len(values), "trend": [*trend, spread]}
     lead = next((name for name in names if name.startswith("all_reduce")), names[0] if names else None)
     trends = {}
     for host, of_host in tonight.items():
-        if lead in of_host:
-            past = [hosts.get(host, ("", {}, ()))[1].get(lead or "", {}).get("busbw") for _, _, hosts in night.trail]
+        if lead and lead in of_host:
+            past = [hosts.get(host, ("", {}, ()))[1].get(lead, {}).get("busbw") for _, _, hosts in night.trail]
             trends[host] = [*past[1 - 2 * NIGHTS :], of_host[lead]["busbw"]]
     outliers = [
         {

@@ -219,16 +219,18 @@ def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[st
         host = printable(name)
         said = data["hosts"].get(name)
         if said is None:
-            found[host] = HostResult(host, ends.get(name, "not_run"), (not_asked(host, ends.get(name)),))
+            end = ends.get(name, "not_run")
+            found[host] = HostResult(host, end, (_no_result(_SILENT[end]),))
             continue
         try:
             found[host] = _result(host, said, ends.get(name, "incomplete"), manifest.secrets)
         except (ValueError, RecursionError) as error:
             why = clean(str(error), manifest.secrets)[:300]
-            found[host] = HostResult(host, "incomplete", (_unheard(f"its result is not valid: {why}"),))
+            found[host] = HostResult(host, "incomplete", (_no_result(f"its result is not valid: {why}"),))
     return found
 
 
+_SILENT = {"unreachable": "unreachable", "timed_out": "no response in time", "not_run": "not queried in time"}
 _FIGURE = codec.maybe(codec.number(-1e12, 1e12))
 # A host of the findings file: docs/findings.md.
 _OF_HOST = codec.record(
@@ -283,14 +285,7 @@ def _result(host: str, said: Plain, end: str, hidden: tuple[str, ...]) -> HostRe
     )
 
 
-def not_asked(host: str, end: str | None) -> Finding:
-    """Return the finding of a host that the verdict does not have."""
-    return _unheard(
-        {"unreachable": "unreachable", "timed_out": "no response in time"}.get(end or "", "not queried in time")
-    )
-
-
-def _unheard(have: str) -> Finding:
+def _no_result(have: str) -> Finding:
     return verdict.HOST.judge("host", "unknown", "a result", have, "ansible-playbook")
 
 
