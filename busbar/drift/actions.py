@@ -90,8 +90,7 @@ def latest(beside: RelatedResults) -> Plain:
     recent = [entry for entry in log.entries if entry.at >= since]
     repairs = _repairs(recent)
     states = _node_states(recent)
-    lines = [_line(group, states, beside) for group in _grouped(repairs, states)]
-    lines.sort(key=lambda line: line["at"], reverse=True)
+    lines = _lines(repairs, states, beside)
     done = [line for line in lines if line["result"] not in _NOT_DONE]
     refused = [line for line in lines if line["result"] in _NOT_DONE]
     return {
@@ -135,38 +134,38 @@ def _node_states(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _grouped(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str]) -> list[list[Repair]]:
-    groups: dict[tuple[object, ...], list[Repair]] = {}
+def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], beside: RelatedResults) -> list[Plain]:
+    """Return a line for equal repairs of a run, the newest first."""
+    groups: dict[tuple[str, str, str, tuple[str, ...], int, str, str, str | None], list[Repair]] = {}
     for repair in repairs:
         result, why = repair.result
         attempt = max(entry.attempt for entry in repair.entries)
-        state = states.get((repair.run, repair.host))
+        state = states.get((repair.run, repair.host), "")
         key = (repair.run, repair.check, repair.subject, repair.did, attempt, result, state)
         groups.setdefault((*key, nodeset.nameless(why, repair.host)), []).append(repair)
-    return [*groups.values()]
-
-
-def _line(group: Sequence[Repair], states: Mapping[tuple[str, str], str], beside: RelatedResults) -> Plain:
-    first = group[0]
-    result, why = first.result
-    moments = [entry.at for repair in group for entry in repair.entries]
-    return {
-        "run": beside.text(first.run, 40),
-        "at": moment(min(moments)),
-        "until": moment(max(moments)),
-        "age_days": round((beside.now - max(moments)) / DAY, 2),
-        "nodes": beside.text(nodeset.brief((repair.host for repair in group), NAMES), NAMES),
-        "count": len(group),
-        "check": beside.text(first.check, NAME),
-        "subject": beside.text(first.subject, NAME),
-        "did": [beside.text(word, 40) for word in first.did[:ROLES]],
-        "attempt": max(entry.attempt for entry in first.entries),
-        "result": result,
-        "why": beside.text((nodeset.nameless(why, first.host) if len(group) > 1 else why) or "", SAID),
-        "node": states.get((first.run, first.host), ""),
-        "before": _range(group, "before"),
-        "after": _range(group, "after"),
-    }
+    found = []
+    for (run, check, subject, did, attempt, result, state, reason), group in groups.items():
+        moments = [entry.at for repair in group for entry in repair.entries]
+        found.append(
+            {
+                "run": beside.text(run, 40),
+                "at": moment(min(moments)),
+                "until": moment(max(moments)),
+                "age_days": round((beside.now - max(moments)) / DAY, 2),
+                "nodes": beside.text(nodeset.brief((repair.host for repair in group), NAMES), NAMES),
+                "count": len(group),
+                "check": beside.text(check, NAME),
+                "subject": beside.text(subject, NAME),
+                "did": [beside.text(word, 40) for word in did[:ROLES]],
+                "attempt": attempt,
+                "result": result,
+                "why": beside.text((reason if len(group) > 1 else group[0].result[1]) or "", SAID),
+                "node": state,
+                "before": _range(group, "before"),
+                "after": _range(group, "after"),
+            }
+        )
+    return sorted(found, key=lambda line: line["at"], reverse=True)
 
 
 def _range(group: Sequence[Repair], when: str) -> list[float] | None:
