@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import functools
 import getpass
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,16 +72,12 @@ def drift(arguments: argparse.Namespace) -> int:
             return _locked(arguments)
     except lock.LockedError as error:
         return complain("drift", f"{error}; not started", LOCKED)
-    except (*_EXPECTED, OSError) as error:
+    except (*_EXPECTED, OSError, SystemExit) as error:
         if isinstance(error, signals.Interrupted) and error.table:
             # After a hangup there is no reader.
             with contextlib.suppress(OSError):
                 print(error.table, flush=True)
-        complain("drift", error)
-        _notify_failure(arguments)
-        return ERROR
-    except SystemExit as error:
-        complain("drift", f"a library ended the run with {error.code}")
+        complain("drift", f"a library ended the run with {error.code}" if isinstance(error, SystemExit) else error)
         _notify_failure(arguments)
         return ERROR
     except BaseException:
@@ -99,17 +94,16 @@ def _locked(arguments: argparse.Namespace) -> int:
             output.require_folder(getattr(arguments, name))
     begun = _begun(arguments, sources)
     expected = Expected()
-    collect = functools.partial(_collect, arguments, expected)
     try:
         with _written(arguments.history or HISTORY) as nights:
-            return _night(arguments, begun, expected, collect, nights)
+            return _night(arguments, begun, expected, nights)
     except (HistoryError, OSError) as error:
         if expected.manifest is not None or not is_disk_full(error):
             raise
         again = ["busbar", "drift", *(word for source in sources for word in ("-i", source))]
         # The verdict needs no history.
         with private_tempdir.directory() as folder, History.create(folder / HISTORY.name) as nights:
-            _night(arguments, begun, expected, collect, nights, again)
+            _night(arguments, begun, expected, nights, again)
         raise
 
 
@@ -168,7 +162,6 @@ def _night(
     arguments: argparse.Namespace,
     begun: Run,
     expected: Expected,
-    collect: Callable[[], Mapping[str, HostResult]],
     nights: History,
     again: Sequence[str] = (),
 ) -> int:
@@ -176,7 +169,7 @@ def _night(
     number = nights.begin(begun)
     again = again or _report_of(nights, number)
     try:
-        hosts = collect()
+        hosts = _collect(arguments, expected)
         manifest = expected.manifest or Manifest((), (), False)
         nights.simulated(number, manifest.simulated)
         run = replace(begun, id=number, simulated=manifest.simulated)
@@ -309,17 +302,17 @@ def show(arguments: argparse.Namespace) -> int:
         manifest = inventory.read(arguments.inventory, None) if arguments.inventory else None
         with History.open(arguments.history or HISTORY) as nights:
             if arguments.list:
-                lines = [[printable(_line(run, summary))] for run, summary in nights.runs()]
-                whole = [line for [line] in lines]
-                shown = screen.page((), lines, (), terminal.COLUMNS, "busbar report --list -v", "run")
-                for line in whole if arguments.verbose else shown:
+                lines = [printable(_line(run, summary)) for run, summary in nights.runs()]
+                groups = [[line] for line in lines]
+                shown = screen.page((), groups, (), terminal.COLUMNS, "busbar report --list -v", "run")
+                for line in lines if arguments.verbose else shown:
                     print(line)
                 return 0
             data = built(nights.run(arguments.number), arguments.since, nights)
             if arguments.nodes is None:
                 emit(arguments, data, nights, manifest, _report_of(nights, data["run"]["id"]))
-                return 0
-            _print_nodes(data, arguments.nodes)
+            else:
+                _print_nodes(data, arguments.nodes)
             return 0
     except (HistoryError, WaiverError, InventoryError) as error:
         return complain("report", error)

@@ -187,7 +187,7 @@ class History:
                 evidence = self._evidence(result.evidence) if result.evidence else None
                 values = (run, host, result.end, classes[host], result.intent, *rows, evidence)
                 self._db.execute("INSERT INTO host VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-                self._findings(run, result, marks.get(host, {}))
+                self._findings(run, result, marks[host])
             self._db.execute(
                 "UPDATE run SET state = 'done', ended = ?, summary = ?, waivers = ? WHERE id = ?",
                 (ended, json.dumps(summary), json.dumps(waived), run),
@@ -195,7 +195,7 @@ class History:
 
     def _findings(self, run: int, result: HostResult, marks: Mapping[str, Mark]) -> None:
         for place, (name, finding) in enumerate(result.by_id.items()):
-            mark = marks.get(name, Mark(run, "never_ok"))
+            mark = marks[name]
             body = self._json_row(finding.to_dict())
             self._db.execute(
                 "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, 0, ?)",
@@ -254,13 +254,10 @@ class History:
         with sound_rows(self.path):
             return [(self._run(row), read_summary(summary) if row[3] == "done" else {}) for *row, summary in rows]
 
-    def run(self, number: int | None, inventory: str | None = None) -> Run:
-        """Return the run of that number, else the last one of the inventory, or of any."""
-        if number is not None:
-            rows = self._db.execute(f"SELECT {_RUN} FROM run WHERE id = ?", (number,)).fetchall()
-        else:
-            query = f"SELECT {_RUN} FROM run WHERE state = 'done' AND inventory = coalesce(?, inventory)"
-            rows = self._db.execute(f"{query} ORDER BY id DESC LIMIT 1", (inventory,)).fetchall()
+    def run(self, number: int | None) -> Run:
+        """Return the run of that number; for None, the last complete one."""
+        last = "SELECT max(id) FROM run WHERE state = 'done'"
+        rows = self._db.execute(f"SELECT {_RUN} FROM run WHERE id = coalesce(?, ({last}))", (number,)).fetchall()
         if not rows:
             asked = "is empty" if number is None else f"has no run {number}"
             raise HistoryError(f"history {self.path} {asked}; busbar report --list names the runs")

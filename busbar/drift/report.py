@@ -57,10 +57,13 @@ def build(night: ReportInput) -> Plain:
     """Return the report. Keys and meaning: docs/report.md."""
     found_waivers = waivers.parse(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
-    waived = _waived(night.hosts, found_waivers, today)
-    rows = [row for name, host in night.hosts.items() for row in _rows(host, waived.get(name, {}))]
+    waived = {
+        name: accepted.covered([*host.by_id.values()], [one for one in found_waivers if name in one.hosts], today)
+        for name, host in night.hosts.items()
+    }
+    rows = [row for name, host in night.hosts.items() for row in _rows(host, waived[name])]
     groups = finding_groups.fold(rows)
-    classes = {name: classify(host, waived.get(name, {})) for name, host in night.hosts.items()}
+    classes = {name: classify(host, waived[name]) for name, host in night.hosts.items()}
     standing = [_group(group, night) for group in groups if group.waiver is None]
     counts = _counts(night, classes, [group for group in groups if group.waiver is None])
     folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
@@ -80,7 +83,7 @@ def build(night: ReportInput) -> Plain:
         "open": {
             name: nodeset.fold(host for host, of_host in classes.items() if of_host == name)
             for name in OPEN
-            if name in classes.values()
+            if counts["hosts"][name]
         },
         "groups": standing,
         "notes": _notes(night),
@@ -93,12 +96,9 @@ def build(night: ReportInput) -> Plain:
             [{name: devices for name, (_, _, devices) in hosts.items()} for _, _, hosts in night.trail], night.hosts
         ),
         # Results on the control node, read when the report is written.
-        "cluster": None,
-        "localised": None,
-        "fabric": None,
-        "actions": None,
+        **dict.fromkeys(("cluster", "localised", "fabric", "actions")),
         "gate": gate_section.build(night.hosts),
-        "history": [*(dict(summary) for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
+        "history": [*(summary for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
     }
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
     data["hosts"] = {name: _host(night, name, classes[name], of_group) for name in sorted(night.hosts)}
@@ -115,20 +115,6 @@ def _notes(night: ReportInput) -> list[Plain]:
         {"text": text, "nodes": nodeset.fold(found), "count": len(found)}
         for text, found in sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-
-
-def _waived(
-    hosts: Mapping[str, HostResult], entries: Sequence[waivers.Waiver], today: datetime.date
-) -> dict[str, dict[str, waivers.Waiver]]:
-    of_host: dict[str, list[waivers.Waiver]] = {}
-    for entry in entries:
-        for name in entry.hosts:
-            of_host.setdefault(name, []).append(entry)
-    return {
-        name: accepted.covered([*hosts[name].by_id.values()], of, today)
-        for name, of in of_host.items()
-        if name in hosts
-    }
 
 
 def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
@@ -150,8 +136,7 @@ def exit_code(
     worst = SEVERITIES.index(night.run.fail_on)
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
-            counts = finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst
-            if counts and name not in waived.get(host, {}):
+            if finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst and name not in waived[host]:
                 return FINDINGS
     return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
 
@@ -181,16 +166,15 @@ def _news(night: ReportInput, classes: Mapping[str, str], ways: Mapping[str, int
 
 def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:
     """Return what the history strip stores of a run."""
-    middle = {name: values["tonight"] for name, values in figures.get("runs", {}).items()}
     return {
         "run": run.id,
         "started": run.started,
         "exit_code": code,
-        "hosts": dict(counts["hosts"]),
+        "hosts": counts["hosts"],
         "groups": counts["groups"],
         "new": counts["ways"]["new"],
         "fixed": counts["ways"]["fixed"],
-        "busbw": middle,
+        "busbw": {name: values["tonight"] for name, values in figures["runs"].items()},
     }
 
 
@@ -276,7 +260,7 @@ def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str,
         "fixed": sorted(changes.fixed),
         "unverified": sorted(changes.unverified),
         "nights": [*nights, kind],
-        "busbw": {run: dict(values) for run, values in host.busbw.items()},
+        "busbw": host.busbw,
     }
 
 

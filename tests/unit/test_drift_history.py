@@ -106,9 +106,9 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         night(nights, 2, host(old), inventory="/other")
         night(nights, 9, host(BAD))
         night(nights, 10, host(BAD))
-        before = command.built(nights.run(None, "/i"), None, nights)
+        before = command.built(nights.run(None), None, nights)
         nights.prune(4)
-        after = command.built(nights.run(None, "/i"), None, nights)
+        after = command.built(nights.run(None), None, nights)
         assert after["groups"] == before["groups"]
         assert after["groups"][0]["first"] == {"run": 1, "started": "2026-11-01T02:00:00Z"}
         # The last night of an inventory stays, whatever its age.
