@@ -157,13 +157,12 @@ def _grid(report: Plain) -> Plain:
     for (kind, cells), hosts in alike.items():
         of_check = dict(cells)
         row = [of_check.get(name) for name in names]
-        badness = sorted((cell[:2] for cell in row if cell), key=lambda cell: cell)
+        badness = sorted(cell[:2] for cell in row if cell)
         rows.append(
             {
                 "class": kind,
                 "nodes": nodeset.fold(hosts),
                 "count": len(hosts),
-                "first": hosts[0],
                 "cells": [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row],
                 "order": (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts)),
             }
