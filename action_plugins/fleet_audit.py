@@ -62,7 +62,7 @@ class ActionModule(FleetAction):
         if given["manifest"]:
             nodes, chosen = variables["groups"][findings_file.GROUP], {*variables["ansible_play_hosts_all"]}
             of_hosts = ((host, hostvars.raw_get(host)) for host in hostvars)
-            manifest.build(nodes, chosen, of_hosts, ansible_core.as_inventory).write(given["manifest"])
+            manifest.build(nodes, chosen, of_hosts).write(given["manifest"])
         if given["collect"]:
             begun = (variables.get("fleet_audit_result") or {}).get("begun") or begun
             answers = {host: _task_result(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}

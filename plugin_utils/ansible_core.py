@@ -9,7 +9,6 @@ the table, or differs from its line, hosts are audited by an ordinary task: slow
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -25,10 +24,6 @@ try:
     from ansible._internal._task import TaskContext
 except ImportError:  # before 2.19, or moved
     TaskContext = None
-try:
-    from ansible._internal._json._profiles import _inventory_legacy
-except ImportError:
-    _inventory_legacy = None
 
 # Supported releases, oldest and newest; constraints.txt has the oldest and `make newest` the newest.
 OLDEST, NEWEST = (2, 19), (2, 22)
@@ -96,14 +91,6 @@ def worker_runs_tasks() -> Run | None:
     if known is None or TaskContext is None or known.made_of != made_of or not hasattr(worker, "current_worker"):
         return None
     return known.run
-
-
-def as_inventory(host: str, variables: Mapping[str, object]) -> object:
-    """Return variables of a host as ``ansible-inventory --list`` prints them; None where the encoder is unknown."""
-    if _inventory_legacy is None:
-        return None
-    text = json.dumps({"_meta": {"hostvars": {host: variables}}}, cls=_inventory_legacy.Encoder)
-    return json.loads(text)["_meta"]["hostvars"][host]
 
 
 def this_worker() -> Any:

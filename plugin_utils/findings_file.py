@@ -34,13 +34,11 @@ def of_run(
     group: Sequence[str],
     simulated: bool,
     commit: str | None = None,
-    digest: str | None = None,
 ) -> dict[str, Any]:
     """Return the file's key ``run``.
 
     started, ended: as now() returns them; started is None where unknown. group: every node of the inventory, also
-    those outside the limit. commit: of the inventory or the project. digest: of the inventory's values for the
-    suite, None where it was not read as a whole.
+    those outside the limit. commit: of the inventory or the project.
     """
     return {
         "format": FORMAT,
@@ -52,7 +50,6 @@ def of_run(
         "group": [*group],
         "simulated": simulated,
         "commit": commit,
-        "digest": digest,
     }
 
 

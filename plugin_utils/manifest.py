@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, results_folder, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder, site_values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 _AGE = "busbar_baseline_max_age_days"
@@ -23,8 +22,8 @@ MAX_AGE_DAYS = float(site_values.VALUES[_AGE].default)
 class Manifest:
     """hosts: every one of them has to be in the report. secrets: texts that must not.
 
-    group: every node of the inventory, also those outside the limit. digest: of the inventory's values for the
-    suite, for any of them. results: nccl_benchmark_results_path, None where the inventory has not one for all.
+    group: every node of the inventory, also those outside the limit.
+    results: nccl_benchmark_results_path, None where the inventory has not one for all.
     max_age_days: busbar_baseline_max_age_days, the least of the nodes' values.
     """
 
@@ -32,7 +31,6 @@ class Manifest:
     secrets: tuple[str, ...]
     simulated: bool
     group: tuple[str, ...] = ()
-    digest: str | None = ""
     results: str | None = None
     max_age_days: float = MAX_AGE_DAYS
 
@@ -52,15 +50,12 @@ def build(
     nodes: Sequence[str],
     chosen: Collection[str],
     variables: Iterable[tuple[str, Mapping[str, object]]],
-    encode: Callable[[str, Mapping[str, object]], object] = lambda _host, values: values,
 ) -> Manifest:
     """Return the manifest of an inventory.
 
     nodes: of its group gpu_nodes. chosen: those within the limit. variables: of every host, templates not rendered.
-    encode: returns variables of a host as ansible-inventory prints them, None where that is not known.
     """
     secrets: set[str] = set()
-    states: dict[str, object] = {}
     results, ages, simulated = set(), [], False
     for host, of_host in variables:
         secrets.update(redaction.find_secrets({name: value for name, value in of_host.items() if name != "groups"}))
@@ -68,25 +63,14 @@ def build(
             results.add(of_host.get("nccl_benchmark_results_path"))
             ages.append(_days(of_host.get(_AGE)))
             simulated = simulated or of_host.get("busbar_hardware_root", "/") != "/"
-        # Only the suite's variables count: addresses and the like may change.
-        of_suite = {name: value for name, value in of_host.items() if intent.mine(name) and not intent.of_no_host(name)}
-        states[host] = encode(host, of_suite)
     return Manifest(
         hosts=tuple(node for node in nodes if node in chosen),
         secrets=redaction.secret_texts(secrets),
         simulated=simulated,
         group=tuple(nodes),
-        digest=_digest({node: states.get(node, {}) for node in nodes}),
         results=_plain(results),
         max_age_days=min(ages, default=MAX_AGE_DAYS),
     )
-
-
-def _digest(states: Mapping[str, object]) -> str | None:
-    """Return a hash of an inventory's state. states: node -> variables of the suite, vaulted values as ciphertext."""
-    if None in states.values():
-        return None
-    return hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _plain(values: Collection[object]) -> str | None:

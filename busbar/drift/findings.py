@@ -27,7 +27,6 @@ def render(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str
             manifest.group,
             run.simulated,
             run.commit,
-            manifest.digest,
         ),
         "hosts": {
             name: {
