@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 # NCCL's variables, and those of its plugins' libraries (variables).
 NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL)_[A-Z0-9_]+"
@@ -19,11 +19,15 @@ MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
 # A larger file is not one of settings; and each byte is parsed.
 LONGEST = 256 * 1024
 
-_RUN = re.compile(r"[^\s'\"\\$`#;&|()<>]+")
-_SPECIAL = re.compile(r'["\\$`]')
-_OPERATOR = re.compile(r"\|\||&&|;;|[;&|()\n]")
-_REDIRECT = re.compile(r"[0-9]*(?:<<-?|<<<|>>|[<>]&?|>\|)")
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9*@#?$!-])")
+# Parts of a word. A quote that does not end is taken to the end of the text.
+_PART = r"""\$?'[^']*(?:'|\Z)|\$?"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\\(?:.|\Z)|\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}]*\}"""
+_PART += r"""|`[^`]*(?:`|\Z)|[^\s'"\\`$;&|()<>]+|\$"""
+_PARTS = re.compile(_PART, re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<blank>(?:[^\S\n]|\\\n)+|\#[^\n]*)|(?P<redirect>[0-9]*(?:<<<|<<-?|>>|>\||[<>]&?))"
+    r"|(?P<operator>\|\||&&|;;|[;&|()\n])|(?P<word>(?:%s)+)" % _PART,
+    re.DOTALL,
+)
 _ASSIGNS = re.compile(r"(?:(?:SINGULARITY|APPTAINER)ENV_)?([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 # The value of a variable that is not set before.
 _DEFAULT = re.compile(r"\$\{\w+:?-[\"']?([^${}`\"']*)[\"']?\}")
@@ -71,46 +75,60 @@ class _Word(NamedTuple):
     body: bool = False
 
 
-def parse(text: str) -> List[Assignment]:
-    """Return what the text sets, in its order. Any text can be parsed."""
-    found = _Reader()
-    for words, conditional in _commands(text):
-        found.command(words, conditional)
-    return found.result()
+class _Command(NamedTuple):
+    """A simple command. redirected: words behind an operator such as ``>``, and here-documents."""
+
+    words: List[_Word]
+    redirected: List[_Word]
+    conditional: bool
+
+    @property
+    def bodies(self) -> List[_Word]:
+        return [word for word in self.redirected if word.body]
+
+
+def parse(text: str, exported: bool = False) -> List[Assignment]:
+    """Return what the text sets, in its order. Any text can be parsed. exported: as behind `set -a`."""
+    reader = _Reader(exported)
+    for command in _commands(text):
+        reader.read(command)
+    return [
+        replace(item, scope="environment") if item.scope == "shell" and item.name in reader.exported else item
+        for number, item in enumerate(reader.found)
+        if number >= reader.unset.get(item.name, 0)
+    ]
 
 
 def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
     """The assignments of one text, in its order, without those that a later unconditional one overrides."""
-    kept: List[Assignment] = []
-    settled: Dict[str, bool] = {}
-    for one in reversed(assignments):
-        if not settled.get(one.name):
-            kept.append(one)
-        if one.scope == "environment" and not one.conditional:
-            settled[one.name] = True
-    return kept[::-1]
+    lasting: List[Assignment] = []
+    settled: Set[str] = set()
+    for item in reversed(assignments):
+        if item.name not in settled:
+            lasting.append(item)
+        if item.scope == "environment" and not item.conditional:
+            settled.add(item.name)
+    return lasting[::-1]
 
 
 def commands(text: str) -> Iterator[Tuple[int, List[str]]]:
     """Return the line and the words of each simple command, as ``words_of`` gives them."""
-    for words, _conditional in _commands(text):
-        if words:
-            yield words[0].line, [word.text for word in words if not word.redirect and not word.body]
+    for command in _commands(text):
+        yield (command.words or command.redirected)[0].line, [word.text for word in command.words]
 
 
 def conf_files(text: str) -> Iterator[Tuple[int, str]]:
     """Return the line and the text of each nccl.conf that the commands write."""
-    for words, _conditional in _commands(text):
-        plain = [word.text for word in words if not word.redirect and not word.body]
-        files = [word.text for word in words if ">" in word.redirect] + plain * ("tee" in plain[:2])
+    for command in _commands(text):
+        plain = [word.text for word in command.words]
+        files = [word.text for word in command.redirected if ">" in word.redirect] + plain * ("tee" in plain[:2])
         if not any(file.endswith("nccl.conf") for file in files):
             continue
-        bodies = [word for word in words if word.body]
-        if bodies:
-            yield bodies[0].line, "\n".join(word.text for word in bodies)
+        if command.bodies:
+            yield command.bodies[0].line, "\n".join(word.text for word in command.bodies)
         elif plain[:1] in (["echo"], ["printf"]):
             for row in " ".join(word for word in plain[1:] if word[:1] != "-").replace("\\n", "\n").split("\n"):
-                yield words[0].line, row
+                yield command.words[0].line, row
 
 
 def words_of(text: str) -> List[str]:
@@ -119,63 +137,54 @@ def words_of(text: str) -> List[str]:
 
 
 class _Reader:
-    def __init__(self) -> None:
-        self._found: List[Assignment] = []
-        self._exported: Dict[str, bool] = {}
-        self._unset: Dict[str, int] = {}  # what was found before that many is gone
-        self._all_exported = False
+    """found: what the commands set.   exported: names that are exported anywhere in the text, `A=1; export A` and the
+    other way round.   unset: name -> number of items of ``found`` that it removes."""
 
-    def result(self) -> List[Assignment]:
-        """A variable that is exported anywhere in the text is exported: `A=1; export A` and the other way round."""
-        return [
-            replace(one, scope="environment") if one.scope == "shell" and one.name in self._exported else one
-            for number, one in enumerate(self._found)
-            if number >= self._unset.get(one.name, 0)
-        ]
+    def __init__(self, exports: bool) -> None:
+        self.found: List[Assignment] = []
+        self.exported: Set[str] = set()
+        self.unset: Dict[str, int] = {}
+        self._exports = exports
+        self._conditional = False
 
-    def command(self, words: List[_Word], conditional: bool) -> None:
-        for word in words:
-            for name, value in _DEFAULTS.findall(word.text) if word.opaque else ():
-                self._add(name, None if MENTION.search(value) or "$" in value else value, word, "shell", conditional)
-        redirected = any(">" in word.redirect for word in words)
-        bodies = [word for word in words if word.body]
-        words = [word for word in words if not word.redirect and not word.body]
+    def read(self, command: _Command) -> None:
+        self._conditional = command.conditional
+        for word in command.words:
+            for default, value in _DEFAULTS.findall(word.text) if word.opaque else ():
+                self._add(default, None if "$" in value else value, word, "shell")
+        words = list(command.words)
         prefix = []
         while words and _ASSIGNS.match(words[0].text):
             prefix.append(words.pop(0))
         for word in prefix:
-            scope = "command" if words else "environment" if self._all_exported else "shell"
-            self._assign(word, scope, conditional)
-        if not words:
-            return
-        name = words[0].text.rpartition("/")[2]
-        rest = words[1:]
+            self._assign(word, "command" if words else "environment" if self._exports else "shell")
+        name, rest = (words[0].text.rpartition("/")[2], words[1:]) if words else ("", [])
+        texts = [word.text for word in rest]
         if name in ("export", "declare", "typeset", "readonly", "local"):
-            self._declare(name, rest, conditional)
-        elif name == "setenv" and len(rest) > 1 and MENTION.fullmatch(rest[0].text):
-            self._add(rest[0].text, None if rest[1].opaque else rest[1].text, rest[0], "environment", conditional)
+            self._declare(rest, name == "export" or any("x" in text for text in texts if text[:1] == "-"))
+        elif name == "setenv" and len(rest) > 1 and MENTION.fullmatch(texts[0]):
+            self._add(texts[0], None if rest[1].opaque else texts[1], rest[0], "environment")
         elif name == "set":
-            self._set([word.text for word in rest])
-        elif name == "env":
-            self._env(rest, conditional)
+            options = [text for text in texts if re.fullmatch("[-+][a-z]*a[a-z]*", text)]
+            options += [sign + "o" for sign in "-+" if [sign + "o", "allexport"] == texts[:2]]
+            self._exports = options[-1][0] == "-" if options else self._exports
         elif name in ("echo", "printf", "print", "cat"):
-            rest = [word for word in rest if not word.text.startswith("-")]
-            if rest:
-                opaque = any(word.opaque for word in rest)
-                bodies.insert(0, rest[0]._replace(text=" ".join(word.text for word in rest), opaque=opaque))
-            for word in bodies:
-                self._print(word, redirected, conditional)
-        elif name in ("unset", "unsetenv") and not conditional:
-            self._unset.update((word.text, len(self._found)) for word in rest)
+            plain = [word for word in rest if not word.text.startswith("-")]
+            text = " ".join(word.text for word in plain)
+            line = [plain[0]._replace(text=text, opaque=any(word.opaque for word in plain))] if plain else []
+            self._print([*line, *command.bodies], any(">" in word.redirect for word in command.redirected))
+        elif name in ("unset", "unsetenv") and not command.conditional:
+            self.unset.update((text, len(self.found)) for text in texts)
         elif name in ("alias", "eval", "for"):
-            self._mention(rest, conditional)
+            self._mention(rest)
         elif name not in _HARMLESS:
-            self._arguments(rest, conditional)
+            self._arguments(rest)
 
-    def _add(self, name: str, value: Optional[str], word: _Word, scope: str, conditional: bool) -> None:
-        self._found.append(Assignment(name, value, word.line, scope, conditional))
+    def _add(self, name: str, value: Optional[str], word: _Word, scope: str) -> None:
+        self.found.append(Assignment(name, value, word.line, scope, self._conditional))
 
-    def _assign(self, word: _Word, scope: str, conditional: bool) -> bool:
+    def _assign(self, word: _Word, scope: str) -> bool:
+        """Add NAME=VALUE. Return whether the word is an assignment, of any variable."""
         match = _ASSIGNS.match(word.text)
         if match is None or not MENTION.fullmatch(match.group(1)):
             return match is not None
@@ -183,230 +192,120 @@ class _Reader:
         if word.opaque or match.group(2):
             default = _DEFAULT.fullmatch(match.group(3))
             value = default.group(1) if default and not match.group(2) else None
-        self._add(match.group(1), value, word, scope, conditional)
+        self._add(match.group(1), value, word, scope)
         return True
 
-    def _declare(self, name: str, rest: List[_Word], conditional: bool) -> None:
-        options = [word.text for word in rest if word.text.startswith("-")]
-        if any("n" in option for option in options) and name == "export":
-            return
-        exports = name == "export" or any("x" in option for option in options)
+    def _declare(self, rest: List[_Word], exports: bool) -> None:
         for word in rest:
-            scope = "environment" if exports or self._all_exported else "shell"
-            if not self._assign(word, scope, conditional) and exports:
+            if not self._assign(word, "environment" if exports or self._exports else "shell") and exports:
                 if MENTION.fullmatch(word.text):
-                    self._exported[word.text] = True
-                elif MENTION.search(_without_values(word.text)):
-                    self._mention([word], conditional)
+                    self.exported.add(word.text)
+                else:
+                    self._mention([word])
 
-    def _set(self, options: List[str]) -> None:
-        for number, option in enumerate(options):
-            named = option[1:] == "o" and options[number + 1 : number + 2] == ["allexport"]
-            if option[:1] in ("-", "+") and (named or "a" in option[1:]):
-                self._all_exported = option[0] == "-"
-
-    def _env(self, rest: List[_Word], conditional: bool) -> None:
-        rest = [word for word in rest if not word.text.startswith("-")]
-        while rest and self._assign(rest[0], "command", conditional):
-            rest.pop(0)
-        self._arguments(rest[1:], conditional)
-
-    def _print(self, word: _Word, redirected: bool, conditional: bool) -> None:
+    def _print(self, words: List[_Word], redirected: bool) -> None:
         """Add `echo export NAME=VALUE`, as a task prolog sets one: a line with other words is a message."""
-        lines = re.sub(r"\$\([^)]*\)", "$", word.text.replace("\\n", "\n")).split("\n")
-        sets = [line for line in lines if line.split()[:1] == ["export"] or all(map(_ASSIGNS.match, line.split()))]
-        for name, value in (pair for line in (lines if redirected else sets) for pair in _WITHIN.findall(line)):
-            value = re.sub(r"\\n.*|[\"']$", "", value, flags=re.DOTALL).lstrip("\"'")
-            scope = "unclear" if redirected else "printed"
-            self._add(name, None if word.opaque and "$" in value else value, word, scope, conditional)
-
-    def _arguments(self, rest: List[_Word], conditional: bool) -> None:
-        """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""
-        for number, word in enumerate(rest):
-            if number and rest[number - 1].text in ("-c", "-lc", "-ec") and " " in word.text:
-                inner = parse(word.text)  # the script of another shell
-                self._found += [replace(one, line=word.line + one.line - 1, conditional=conditional) for one in inner]
-                continue
-            whole = _WHOLE.fullmatch(word.text)
-            listed = number and rest[number - 1].text in ("mca_base_env_list", "-v")
-            pairs = [whole.groups()] if whole and not listed else _WITHIN.findall(word.text)
-            for name, value in pairs:
-                self._add(name, None if word.opaque and "$" in value else value, word, "argument", conditional)
-            before = rest[number - 1].text if number else ""
-            if not pairs and MENTION.fullmatch(word.text) and before in ("-genv", "-env", "--genv"):
-                value = rest[number + 1] if number + 1 < len(rest) else None
-                self._add(word.text, value.text if value and not value.opaque else None, word, "argument", conditional)
-            elif not pairs and before not in ("-x", "-e", "--env") and "--export" not in word.text:
-                self._mention([word], conditional)
-
-    def _mention(self, words: List[_Word], conditional: bool) -> None:
         for word in words:
-            for name in MENTION.findall(_without_values(word.text)):
-                self._add(name, None, word, "unclear", conditional)
+            lines = re.sub(r"\$\([^)]*\)", "$", word.text.replace("\\n", "\n")).split("\n")
+            sets = [line for line in lines if line.split()[:1] == ["export"] or all(map(_ASSIGNS.match, line.split()))]
+            for name, value in (pair for line in (lines if redirected else sets) for pair in _WITHIN.findall(line)):
+                value = re.sub(r"\\n.*|[\"']$", "", value, flags=re.DOTALL).lstrip("\"'")
+                scope = "unclear" if redirected else "printed"
+                self._add(name, None if word.opaque and "$" in value else value, word, scope)
+
+    def _arguments(self, rest: List[_Word]) -> None:
+        """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""
+        for before, word in zip(["", *(word.text for word in rest)], rest):
+            if before in ("-c", "-lc", "-ec") and " " in word.text:
+                inner = parse(word.text)  # the script of another shell
+                self.found += [
+                    replace(item, line=word.line + item.line - 1, conditional=self._conditional) for item in inner
+                ]
+                continue
+            whole = None if before in ("mca_base_env_list", "-v") else _WHOLE.fullmatch(word.text)
+            pairs = [whole.groups()] if whole else _WITHIN.findall(word.text)
+            for name, value in pairs:
+                self._add(name, None if word.opaque and "$" in value else value, word, "argument")
+            if not pairs and before not in ("-x", "-e", "--env") and "--export" not in word.text:
+                self._mention([word])
+
+    def _mention(self, words: List[_Word]) -> None:
+        for word in words:
+            # To read a variable ($NAME, ${NAME...}) sets nothing.
+            for name in MENTION.findall(re.sub(r"\$\{?[#!]?%s" % NAME, "", word.text)):
+                self._add(name, None, word, "unclear")
 
 
-def _without_values(text: str) -> str:
-    """Without $NAME and ${NAME...}: to read a variable sets nothing."""
-    return re.sub(r"\$\{?[#!]?%s" % NAME, "", text)
-
-
-def _commands(text: str) -> Iterator[Tuple[List[_Word], bool]]:
-    """The words of each simple command, and whether it is run under a condition only."""
+def _commands(text: str) -> Iterator[_Command]:
+    """The simple commands; conditional: not run in any case."""
     words: List[_Word] = []
     blocks = parens = 0
     chained = False
     for word in _words(text):
         if not word.operator:
-            if words or word.opaque or word.body or word.redirect:
-                words.append(word)
-            elif word.text in _OPENS:
-                blocks += 1
-                if word.text == "for":
-                    words.append(word)
-            elif word.text in _CLOSES:
-                blocks = max(blocks - 1, 0)
-            elif word.text not in _PASSED_OVER:
+            first = not words and not (word.opaque or word.body or word.redirect)
+            blocks += first and word.text in _OPENS
+            blocks = max(blocks - (first and word.text in _CLOSES), 0)
+            if not first or word.text == "for" or word.text not in (*_OPENS, *_CLOSES, *_PASSED_OVER):
                 words.append(word)
             continue
         if words:
-            yield words, bool(blocks or parens or chained)
+            redirected = [word for word in words if word.redirect or word.body]
+            plain = [word for word in words if not word.redirect and not word.body]
+            yield _Command(plain, redirected, bool(blocks or parens or chained))
         # A line break right behind && goes on with the chain.
-        goes_on = word.text == "\n" and not words
+        chained = word.text in ("&&", "||") or (chained and word.text == "\n" and not words)
         words = []
-        if word.text == "(":
-            parens += 1
-        elif word.text == ")":
-            parens = max(parens - 1, 0)
-        chained = word.text in ("&&", "||") or (chained and goes_on)
-    if words:
-        yield words, bool(blocks or parens or chained)
+        parens = max(parens + {"(": 1, ")": -1}.get(word.text, 0), 0)
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Words, operators and here-documents. Quotes that do not end are taken to the end of the text."""
-    at, line, end = 0, 1, len(text)
-    parts: List[str] = []
-    opaque = started = False
-    begun = 1
+    """Words, operators and here-documents."""
+    at, line, redirect = 0, 1, ""
     waiting: List[Tuple[str, bool]] = []  # here-documents whose bodies come after this line
-    redirect = ""
-    while at < end:
-        char = text[at]
-        run = _RUN.match(text, at)
-        if run or char in "'\"\\$`":
-            if not started:
-                started, begun = True, line
-            before = at
-            if run:
-                parts.append(run.group())
-                at = run.end()
-            elif text.startswith(("$'", '$"'), at):
-                at += 1
-            elif char == "'":
-                stop = text.find("'", at + 1)
-                opaque = opaque or stop < 0
-                stop = end if stop < 0 else stop
-                parts.append(text[at + 1 : stop])
-                at = stop + 1
-            elif char == '"':
-                at, part, expands = _double_quoted(text, at + 1)
-                parts.append(part)
-                opaque = opaque or expands
-            elif char == "\\":
-                if text[at + 1 : at + 2] != "\n":
-                    parts.append(text[at + 1 : at + 2])
-                elif not parts:
-                    started = False
-                at += 2
-            else:
-                at, part = _expansion(text, at)
-                parts.append(part)
-                opaque = opaque or part != "$"
-            line += text.count("\n", before, min(at, end))
-            continue
-        if char == "#" and started:
-            parts.append(char)
-            at += 1
-            continue
-        if started:
-            word = "".join(parts)
-            if redirect.startswith("<<") and redirect != "<<<":
-                waiting.append((word, redirect == "<<-"))
-            yield _Word(word, begun, opaque, redirect=redirect)
-            parts, opaque, started, redirect = [], False, False, ""
-        if char == "#":
-            at = text.find("\n", at)
-            at = end if at < 0 else at
-            continue
-        pointed = _REDIRECT.match(text, at)
-        if pointed:
-            redirect = pointed.group().lstrip("0123456789")
-            at = pointed.end()
-            continue
-        operator = _OPERATOR.match(text, at)
-        if not operator:
-            at += 1
-            continue
-        at = operator.end()
-        if operator.group() != "\n":
-            yield _Word(operator.group(), line, operator=True)
-            continue
-        line += 1
-        # The bodies belong to the command of the line above.
-        for delimiter, tabs in waiting:
-            lines = []
-            while at < end:
-                stop = text.find("\n", at)
-                stop = end if stop < 0 else stop
-                row = text[at:stop]
-                at = stop + 1
-                line += 1
-                if (row.lstrip("\t") if tabs else row) == delimiter:
-                    break
-                lines.append(_Word(row, line - 1, "$" in row or "`" in row, body=True))
-            yield from lines
-        waiting = []
-        yield _Word("\n", line, operator=True)
-    if started:
-        yield _Word("".join(parts), begun, opaque, redirect=redirect)
-
-
-def _double_quoted(text: str, at: int) -> Tuple[int, str, bool]:
-    """Return the end, the content, and whether a shell would expand part of it. at: after the quote."""
-    parts: List[str] = []
-    expands = False
     while at < len(text):
-        char = text[at]
-        if char == '"':
-            return at + 1, "".join(parts), expands
-        if char == "\\" and text[at + 1 : at + 2] in ("$", "`", '"', "\\", "\n"):
-            parts.append(text[at + 1].replace("\n", ""))
-            at += 2
-        elif char in "$`":
-            at, part = _expansion(text, at)
-            parts.append(part)
-            expands = expands or part != "$"
+        match = _TOKEN.match(text, at)
+        if match is None:  # a character that is none of a shell's
+            at += 1
+            continue
+        at, token = match.end(), match.group()
+        if match.lastgroup == "redirect":
+            redirect = token.lstrip("0123456789")
+        elif match.lastgroup == "word":
+            word = _plain(token, line)._replace(redirect=redirect)
+            if redirect in ("<<", "<<-"):
+                waiting.append((word.text, redirect == "<<-"))
+            redirect = ""
+            yield word
+        if token == "\n":
+            # The bodies belong to the command of the line above.
+            for delimiter, tabs in waiting:
+                end = re.compile(r"^%s%s$" % ("\t*" * tabs, re.escape(delimiter)), re.MULTILINE).search(text, at)
+                rows = text[at : end.start() if end else len(text)].split("\n")
+                at = end.end() + 1 if end else len(text)
+                for number, row in enumerate(rows[: -1 if end else None], line + 1):
+                    yield _Word(row, number, "$" in row or "`" in row, body=True)
+                line += len(rows)
+            waiting = []
+        if match.lastgroup == "operator":
+            yield _Word(token, line, operator=True)
+        line += token.count("\n")
+    yield _Word("\n", line, operator=True)
+
+
+def _plain(token: str, line: int) -> _Word:
+    """Take the quotes off a word."""
+    texts, opaque = [], False
+    for part in _PARTS.findall(token):
+        if part[0] == "'":
+            texts.append(part[1:].replace("'", ""))
+            opaque = opaque or part[-1] != "'" or len(part) == 1
+            continue
+        bare = re.sub(r"\\.", "", part, flags=re.DOTALL)
+        opaque = opaque or "$" in bare or "`" in bare or (part[0] == '"' and (bare[-1] != '"' or len(bare) == 1))
+        if part[0] == '"':
+            body = part[1:-1] if bare[-1] == '"' and len(bare) > 1 else part[1:]
+            texts.append(re.sub(r'\\([$`"\\\n])', lambda match: match.group(1).strip("\n"), body))
         else:
-            stop = _SPECIAL.search(text, at + 1)
-            stop_at = stop.start() if stop else len(text)
-            parts.append(text[at:stop_at])
-            at = stop_at
-    return at, "".join(parts), True
-
-
-def _expansion(text: str, at: int) -> Tuple[int, str]:
-    """$NAME, ${...}, $(...) or `...` as it is written, and where it ends; a $ that is nothing of it stays one."""
-    if text[at] == "`":
-        stop = text.find("`", at + 1)
-        stop = len(text) if stop < 0 else stop + 1
-        return stop, text[at:stop]
-    opening = text[at + 1 : at + 2]
-    if opening in ("{", "("):
-        closing = "}" if opening == "{" else ")"
-        depth, stop = 1, at + 2
-        while stop < len(text) and depth:
-            depth += {opening: 1, closing: -1}.get(text[stop], 0)
-            stop += 1
-        return stop, text[at:stop]
-    match = _VARIABLE.match(text, at)
-    return (match.end(), match.group()) if match else (at + 1, "$")
+            texts.append(part[1:].strip("\n") if part[0] == "\\" else part)
+    return _Word("".join(texts), line, opaque)
