@@ -94,9 +94,9 @@ OVERRIDES = Check(
     fix="remove %s from line %d of %s, or accept it with a reason in nccl_conf_accepted",
     aspect="persisted",
 )
-"""Does nothing that jobs get earlier (`~/.nccl.conf`, shells' and PAM's files, units, `user@.service` and user.conf
-among them, Slurm's task prolog, also of a file that slurm.conf includes, enroot) switch off a path or set what NCCL
-does not read; `unknown` where only running it would show. What costs little is a note"""
+"""Does nothing that jobs get earlier (`~/.nccl.conf`, /etc/environment, shells' profiles, units with `user@.service`,
+Slurm's task prolog and job_submit.lua, enroot) switch off a path or set what NCCL does not read; `unknown` where only
+running it would show. What costs little is a note. Users' own shell files are not read: `busbar lint` them"""
 OWNER = Check(
     "nccl_conf.owner",
     why="a service of the image rewrites nccl.conf at every boot, without the rails and all else that was put there",

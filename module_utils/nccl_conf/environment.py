@@ -1,17 +1,17 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read every file of a node that sets NCCL's variables for jobs before NCCL reads /etc/nccl.conf.
+"""Read the files of a node that set NCCL's variables for jobs before NCCL reads /etc/nccl.conf.
 
 NCCL uses the first definition: the process's environment, then ~/.nccl.conf (or the file of NCCL_CONF_FILE), then
 /etc/nccl.conf. Nothing is run here. A form whose effect depends on running it is ``unknown``; files on a network file
-system are not opened, since a dead server would block us.
-Sources: NCCL src/misc/param.cc; pam_env.conf(5), environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1)
-INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
+system are not opened, since a dead server would block us. A user's own shell files, pam_env.conf, files of csh and zsh,
+modules, and settings of sshd, Open MPI and containers are not read.
+Sources: NCCL src/misc/param.cc; environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1) INVOCATION,
+slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import stat
@@ -24,15 +24,10 @@ from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from . import shell_assignments
 from .environment_sources import (
-    HOME_SOURCES,
-    MODULES,
-    MODULES_PATHS,
     OF_USERS,
     SOURCES,
-    SSH_FILE,
     Pair,
     Parser,
-    Source,
     parse_homes,
     parse_job_submit,
     parse_nccl_conf,
@@ -41,8 +36,9 @@ from .environment_sources import (
     parse_task_prolog,
     parse_unit,
 )
+from .grammar import USER_FILE
 
-# Each home costs a handful of files; a login node has thousands of users, a compute node a few.
+# Each home costs a file; a login node has thousands of users, a compute node a few.
 MOST_HOMES = 500
 MOST_FILES = 1000
 # Per user, or for all users: each is a line of the report.
@@ -56,19 +52,13 @@ _LOCAL = (
 )
 _MANAGERS = {"system.conf": "every service of the node", "user.conf": OF_USERS}
 _USER = "user@.service"
-_CONTAINERS = "the daemon alone, for no container inherits it"
 _UNITS = {
     # The manager of a user's services, which hands on what it was started with.
     _USER: OF_USERS,
     "slurmd.service": "what slurmd starts itself, such as prologs",
-    "docker.service": _CONTAINERS,
-    "containerd.service": _CONTAINERS,
-    "crio.service": _CONTAINERS,
-    "kubelet.service": _CONTAINERS,
 }
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
-_SSHD = "/etc/ssh/sshd_config"
-_SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|Prolog|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
+_SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
 
 
@@ -78,7 +68,7 @@ class Setting:
 
     name: as the file has it.   value: None if it depends on running the file.
     source, line: the file, and the line in it, from 1.   reach: the jobs that get the variable, for people.
-    conditional: set within ``if``, a function or after ``&&``.   idle: the variable reaches no job.
+    conditional: set within ``if``, a function or after ``&&``.
     raw: of a file like nccl.conf, as NCCL takes the line: the name may be ``export NCCL_DEBUG``.
     """
 
@@ -88,7 +78,6 @@ class Setting:
     line: int
     reach: str
     conditional: bool = False
-    idle: bool = False
     raw: bool = False
 
     @property
@@ -129,7 +118,7 @@ class _Reader:
         self._settings: List[Setting] = []
         self._problems: List[Problem] = []
         self._elsewhere: Dict[str, Set[str]] = {}
-        self._seen: Set[Tuple[int, int]] = set()
+        self._done: Set[str] = set()
         self._left = MOST_BYTES
         self._kept: Dict[str, int] = {}
         self._kinds = self._mounted()
@@ -152,28 +141,11 @@ class _Reader:
 
     def _of_everybody(self) -> None:
         for source in SOURCES:
-            for path in source.paths if not source.ends else ():
-                self._source(path, source.parser, source.reach)
-            for folder in source.paths if source.ends else ():
-                self._folder(folder, source, source.reach)
-        text = "\n".join(re.sub(r"#.*", "", self._text(path) or "") for path in MODULES_PATHS)
-        for folder in sorted({*re.findall(r"(?m)(?:^|[\s:])(/[^\s:*$]+)", text)}.difference(MODULES.paths)):
-            self._folder(folder, MODULES, MODULES.reach)
-
-    def _folder(self, folder: str, source: Source, reach: str, depth: int = 0) -> None:
-        if not self._real_path(folder):
-            return
-        for path in self._list(folder, source.ends):
-            if depth < source.depth and os.path.isdir(self._host.system(path)):
-                self._folder(path, source, reach, depth + 1)
-            else:
-                self._source(path, source.parser, reach)
-
-    def _source(self, path: str, parser: Parser, reach: str) -> None:
-        if parser is parse_shell:
-            self._shell(path, reach)
-        else:
-            self._file(path, parser, reach)
+            paths: Sequence[str] = source.paths
+            if source.ending:
+                paths = [path for folder in paths for path in self._list(folder, source.ending)]
+            for path in paths:
+                self._file(path, source.parser, source.reach)
 
     def _of_services(self) -> None:
         manager = ("[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
@@ -192,8 +164,7 @@ class _Reader:
                     pairs, named = parse_unit(text, section, keys)
                     self._record(path, pairs, reach)
                     for file in named:
-                        if not re.search(r"[%*?\[]", file):
-                            self._named(file, parse_pairs, reach)
+                        self._file(file, parse_pairs, reach)
 
     def _of_slurm(self) -> None:
         for folder in _SLURM:
@@ -207,58 +178,31 @@ class _Reader:
                     if key.lower() == "clustername":
                         cluster = value.lower()
                     elif key.lower() == "include":
-                        below = _below(path.rpartition("/")[0], value.replace("%c", cluster))
-                        waiting += [below] if self._real_path(below) else []
+                        waiting.append(os.path.join(os.path.dirname(path), value.replace("%c", cluster)))
                     else:
-                        # Only the effects of a prolog count; its output is unused.
-                        parser = parse_task_prolog if key.lower() == "taskprolog" else _parse_prolog
-                        for program in self._programs(_below(folder, value)):
-                            self._named(program, parser, "Slurm jobs")
-
-    def _programs(self, path: str) -> List[str]:
-        above, _slash, pattern = path.rpartition("/")
-        if not re.search(r"[*?\[]", pattern):
-            return [path]
-        found = self._list(above, ("",)) if self._real_path(above) else []
-        return [one for one in found if fnmatch.fnmatchcase(one.rpartition("/")[2], pattern)]
+                        self._file(os.path.join(folder, value), parse_task_prolog, "Slurm jobs")
 
     def _of_homes(self) -> List[str]:
         homes = {"/root": "root"}
-        text = self._text("/etc/passwd")
-        for home, user in parse_homes(text or "").items():
+        for home, user in parse_homes(self._text("/etc/passwd") or "").items():
             homes.setdefault(home, user)
         # Users of a directory service stand in no file.
-        there = self._real_path("/home")
-        for path in self._list(there, ("",)) if there else ():
-            homes.setdefault(path, path.rpartition("/")[2])
-        sshd = attempt(partial(self._host.read_system, _SSHD), _SSHD, self._problems)
-        permitted = re.search(r"(?im)^\s*PermitUserEnvironment[ \t=]+(?!no\b)\S", sshd or "")
-        kept = sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]
-        for named in kept:
-            home = self._real_path(named)
-            if home is None:
-                continue
-            reach = "jobs of %s" % printable(homes[named])[:40]
-            for source in HOME_SOURCES:
-                for name in source.paths if source.paths != (SSH_FILE,) or permitted else ():
-                    path = "%s/%s" % (home, name)
-                    if source.ends:
-                        self._folder(self._real_path(path) or path, source, reach)
-                    else:
-                        self._source(path, source.parser, reach)
-        left = len(homes) - len(kept)
+        for path in self._list("/home"):
+            homes.setdefault(path, os.path.basename(path))
+        for home in sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]:
+            self._file("%s/%s" % (home, USER_FILE), parse_nccl_conf, "jobs of %s" % printable(homes[home])[:40])
+        left = max(len(homes) - MOST_HOMES, 0)
         return ["%d home directories more than %d were not read" % (left, MOST_HOMES)] if left else []
 
     def _named_files(self) -> Tuple[Setting, ...]:
         missing = []
         for setting in [one for one in self._settings if one.name == "NCCL_CONF_FILE" and one.value and not one.raw]:
             try:
-                path = self._resolved(setting.value or "")
+                self._resolved(setting.value or "")
             except OSError:
                 missing.append(setting)
-                continue
-            if path is not None:
-                self._file(path, parse_nccl_conf, setting.reach)
+            else:
+                self._file(setting.value or "", parse_nccl_conf, setting.reach)
         return tuple(missing)
 
     # -- files ------------------------------------------------------------------------------------------------------
@@ -268,28 +212,18 @@ class _Reader:
         self._kept[reach] = already + len(pairs)
         if already <= MOST_SETTINGS < self._kept[reach]:
             self._problems.append(Problem(path, "NCCL's variables are set more than %d times" % MOST_SETTINGS))
-        idle = reach == _CONTAINERS
         for pair in pairs[: max(MOST_SETTINGS - already, 0)]:
-            self._settings.append(Setting(pair.name, pair.value, path, pair.line, reach, pair.conditional, idle, raw))
+            self._settings.append(Setting(pair.name, pair.value, path, pair.line, reach, pair.conditional, raw))
 
-    def _shell(self, path: str, reach: str) -> None:
-        """A shell's file, and those that it reads by name."""
-        text = self._text(path, lenient=True)
+    def _file(self, path: str, parser: Parser, reach: str) -> None:
+        # A comment in Latin-1 must not make a shell file unreadable.
+        text = self._text(path, "replace" if parser is parse_shell else "strict")
         if text is None:
             return
-        self._file(path, parse_shell, reach, text)
-        for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
-            self._named(source, parse_shell, reach)
-
-    def _named(self, path: str, parser: Parser, reach: str) -> None:
-        """A file that another one names, and that may lie anywhere."""
-        if path.startswith("/") and self._real_path(path):
-            self._file(path, parser, reach)
-
-    def _file(self, path: str, parser: Parser, reach: str, text: Optional[str] = None) -> None:
-        if text is None:
-            text = self._text(path, lenient=parser is parse_shell)
-        if text is None or not shell_assignments.MENTION.search(text):
+        if parser is parse_shell:
+            for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
+                self._file(source, parser, reach)
+        if not shell_assignments.MENTION.search(text):
             return
         if len(text) > shell_assignments.LONGEST and parser is not parse_nccl_conf:
             self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be read in full"))
@@ -300,43 +234,31 @@ class _Reader:
         self._left -= len(text)
         self._record(path, parser(text), reach, parser is parse_nccl_conf)
 
-    def _text(self, path: str, lenient: bool = False) -> Optional[str]:
+    def _text(self, path: str, errors: str = "strict") -> Optional[str]:
         """None where there is none, where it was read already, and where it does not lie on this machine."""
-        full = self._host.system(path)
-        try:
-            found = os.lstat(full)
-            if stat.S_ISLNK(found.st_mode):
-                real = self._resolved(path)
-                if real is None:
-                    return None
-                path, found = real, os.lstat(self._host.system(real))
-        except (FileNotFoundError, NotADirectoryError):
+        real = self._real_path(path)
+        if real is None or real in self._done:
             return None
-        except OSError as error:
-            self._problems.append(Problem(path, "cannot be read: %s" % error.strerror))
-            return None
-        if (found.st_dev, found.st_ino) in self._seen:
-            return None
-        self._seen.add((found.st_dev, found.st_ino))
-        # A comment in Latin-1 must not make a shell file unreadable.
-        errors = "replace" if lenient else "strict"
-        return attempt(lambda: self._host.read_system(path, errors=errors), path, self._problems)
+        self._done.add(real)
+        return attempt(lambda: self._host.read_system(real, errors=errors), path, self._problems)
 
     def _real_path(self, path: str) -> Optional[str]:
-        """Return the path without links; None if it does not exist on this machine."""
+        """Return the path without links; None if it does not exist on this machine, or is not absolute."""
         try:
-            return self._resolved(path)
+            return self._resolved(path) if path.startswith("/") else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             self._problems.append(Problem(path, "cannot be read: %s" % error.strerror))
             return None
 
-    def _list(self, folder: str, ends: Tuple[str, ...]) -> List[str]:
+    def _list(self, folder: str, ending: str = "") -> List[str]:
+        if self._real_path(folder) is None:
+            return []
         names = attempt(lambda: self._host.listdir_system(folder), folder, self._problems) or []
         if len(names) > MOST_FILES:
             self._problems.append(Problem(folder, "holds more than %d files; the others are not read" % MOST_FILES))
-        return ["%s/%s" % (folder, name) for name in names[:MOST_FILES] if name.endswith(ends)]
+        return ["%s/%s" % (folder, name) for name in names[:MOST_FILES] if name.endswith(ending)]
 
     # -- what is local ----------------------------------------------------------------------------------------------
 
@@ -387,12 +309,3 @@ class _Reader:
             done = "" if target.startswith("/") else done
             parts = target.split("/") + parts
         return done or "/"
-
-
-def _below(folder: str, path: str) -> str:
-    return path if path.startswith("/") else "%s/%s" % (folder, path)
-
-
-def _parse_prolog(text: str) -> List[Pair]:
-    """A prolog runs as root before the job, which inherits nothing of it; only what it may write for the job counts."""
-    return [Pair(one.name, None, one.line) for one in shell_assignments.parse(text) if one.scope == "unclear"]

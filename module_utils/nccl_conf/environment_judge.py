@@ -49,13 +49,13 @@ def judge(
         others = sorted(places[one.variable] - {one.source})
         if others:
             found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
-        if found.severity == "minor" and not one.idle:
+        if found.severity == "minor":
             notes.append("%s, %s: %s" % (found.source, found.have, found.why))
             continue
         findings.append(found)
     if not findings:
         want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
-        where = "the files that set jobs' variables"
+        where = "/etc/environment, profiles, environment.d, units, Slurm, enroot and ~/.nccl.conf"
         findings.append(OVERRIDES.judge("the environment of jobs", "ok", want, have, where))
     return findings, notes
 
@@ -101,10 +101,9 @@ def _judge_one(
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     why = "%s It reaches %s." % (worst.why, one.reach)
     check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
-    severity = "minor" if one.idle else worst.severity
     want = "not set" if worst.want in (None, "no line") else worst.want
     fix = OVERRIDES.fix % (one.variable, one.line, one.source)
-    return _judged(check, one, worst.state, severity, want, have, why, fix)
+    return _judged(check, one, worst.state, worst.severity, want, have, why, fix)
 
 
 def _judged(

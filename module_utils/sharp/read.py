@@ -166,7 +166,7 @@ def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ..
     """Return variables. The environment of all jobs precedes nccl.conf; a user's setting affects only that user."""
     found: Dict[str, List[Given]] = {}
     for one in environment.read(host).settings:
-        if not one.idle and one.name == one.variable:
+        if one.name == one.variable:
             certain = one.value is not None and not one.conditional
             source = "%s:%d" % (one.source, one.line)
             given = Given(one.value if certain else None, source, one.reach in _EVERYBODY, certain)

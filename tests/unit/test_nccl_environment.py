@@ -94,29 +94,29 @@ def test_what_costs_little_and_what_is_accepted_are_notes(node: Node) -> None:
 
 def test_nothing_but_nccls_variables_leaves_the_node(node: Node) -> None:
     text = "export TOKEN=s3cret NCCL_IB_HCA=$(x s3cret) PASSWORD=s3cret; NCCL_X=1 s3cret\n"
-    environment = read(node({"/root/.bashrc": text, "/root/.nccl.conf": "TOKEN=s3cret\nLD_LIBRARY_PATH=s3cret\n"}))
+    environment = read(node({"/etc/profile": text, "/root/.nccl.conf": "TOKEN=s3cret\nLD_LIBRARY_PATH=s3cret\n"}))
     findings, notes = judge(environment, MEANT, {})
     assert "s3cret" not in str(findings) + str(notes)
     assert [finding.state for finding in findings] == ["unknown"]
 
 
-@pytest.mark.parametrize("name", [".nccl.conf", ".bashrc"])
+@pytest.mark.parametrize("name", ["root/.nccl.conf", "etc/profile"])
 def test_what_cannot_be_read_is_a_problem_and_holds_nobody_up(node: Node, tmp_path: Path, name: str) -> None:
-    host = node({"/root/.profile": "# caf\u00e9\n"})
-    path = tmp_path / "root" / name
+    host = node({"/etc/bashrc": "# caf\u00e9\n", "/root/x": ""})
+    path = tmp_path / name
     started = time.monotonic()
     os.mkfifo(path)
-    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    assert [problem.source for problem in read(host).problems] == [f"/{name}"]
     path.unlink()
     path.write_bytes(b"NCCL_X=1\n" * (1 << 20))
-    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    assert [problem.source for problem in read(host).problems] == [f"/{name}"]
     path.unlink()
     path.symlink_to(path.name)
-    assert [problem.source for problem in read(host).problems] == [f"/root/{name}"]
+    assert [problem.source for problem in read(host).problems] == [f"/{name}"]
     assert time.monotonic() - started < 20
     path.unlink()
     path.write_bytes("export NCCL_DEBUG=WARN # café\n".encode("latin-1"))
-    assert [problem.source for problem in read(host).problems] == ([f"/root/{name}"] if name == ".nccl.conf" else [])
+    assert [problem.source for problem in read(host).problems] == ([f"/{name}"] if "nccl" in name else [])
 
 
 def test_nothing_on_a_network_file_system_is_touched(
@@ -131,11 +131,10 @@ def test_nothing_on_a_network_file_system_is_touched(
     }
     mounts = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\nauto /net autofs rw 0 0\n"
     host = node(
-        {"/home/bob/.nccl.conf": "NCCL_IB_DISABLE=1\n", "/net/dot/.bashrc": "export NCCL_NET=Socket\n", **named}, mounts
+        {"/home/bob/.nccl.conf": "NCCL_IB_DISABLE=1\n", "/net/dot/sh": "export NCCL_NET=Socket\n", **named}, mounts
     )
-    (tmp_path / "root").mkdir(exist_ok=True)
-    (tmp_path / "root/.bashrc").symlink_to("/net/dot/.bashrc")
-    (tmp_path / "root/.config").symlink_to("../net/dot")
+    (tmp_path / "etc/bash.bashrc").symlink_to("/net/dot/sh")
+    (tmp_path / "etc/profile.d").symlink_to("../net/dot")
     (tmp_path / "srv").mkdir()
     (tmp_path / "srv/ann").symlink_to("../home/bob")
     touched: list[str] = []
@@ -163,27 +162,26 @@ def test_a_root_that_is_no_local_disk_is_read(node: Node) -> None:
 
 
 def test_links_on_this_machine_are_followed(node: Node, tmp_path: Path) -> None:
-    host = node({"/opt/dot/bashrc": "export NCCL_IB_DISABLE=1\n"})
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root/.bashrc").symlink_to("/opt/dot/bashrc")
-    assert found(read(host)) == [("/root/.bashrc", 1, "NCCL_IB_DISABLE", "1")]
+    host = node({"/opt/dot/profile": "export NCCL_IB_DISABLE=1\n"})
+    (tmp_path / "etc/profile").symlink_to("/opt/dot/profile")
+    assert found(read(host)) == [("/etc/profile", 1, "NCCL_IB_DISABLE", "1")]
     assert read(host).problems == ()
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        (".bashrc", "".join(f"export NCCL_X{n}=1\n" for n in range(10_000))),
-        (".bashrc", "export NCCL_A=1\nunset NCCL_A\n" * 7_000),
-        (".bashrc", 'export NCCL_A="$(' * 14_000),
-        (".bashrc", "cat <<A <<B\nNCCL_A=1\n" * 9_000),
-        (".config/environment.d/x.conf", "NCCL_A=" + " " * 250_000 + "x\n"),
-        (".nccl.conf", "".join(f"NCCL_X{n}=1\n" for n in range(200_000))),
+        ("/etc/profile", "".join(f"export NCCL_X{n}=1\n" for n in range(10_000))),
+        ("/etc/profile", "export NCCL_A=1\nunset NCCL_A\n" * 7_000),
+        ("/etc/profile", 'export NCCL_A="$(' * 14_000),
+        ("/etc/profile", "cat <<A <<B\nNCCL_A=1\n" * 9_000),
+        ("/etc/environment", "NCCL_A=" + " " * 250_000 + "x\n"),
+        ("/root/.nccl.conf", "".join(f"NCCL_X{n}=1\n" for n in range(200_000))),
     ],
 )
 def test_a_user_who_means_ill_costs_the_audit_little(node: Node, name: str, text: str) -> None:
     """In time, which is bounded for the whole of the node, and in lines of the report."""
-    host = node({f"/root/{name}": text})
+    host = node({name: text})
     started = time.process_time()
     findings, notes = judge(read(host), MEANT, {})
     assert time.process_time() - started < 10
@@ -191,7 +189,7 @@ def test_a_user_who_means_ill_costs_the_audit_little(node: Node, name: str, text
 
 
 def test_many_homes_are_bounded_and_what_is_left_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = node({f"/home/u{n}/.bashrc": "export NCCL_IB_DISABLE=1\n" for n in range(8)})
+    host = node({f"/home/u{n}/.nccl.conf": "NCCL_IB_DISABLE=1\n" for n in range(8)})
     monkeypatch.setattr(nccl_environment, "MOST_HOMES", 5)
     assert len(read(host).settings) < 8
     assert any("home directories more than 5" in note for note in read(host).notes)

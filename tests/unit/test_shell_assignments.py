@@ -30,7 +30,7 @@ FORMS = [
     ("declare NCCL_A=1", ["NCCL_A 1 1 shell"]),
     ("set -a\nNCCL_A=1\nset +a\nNCCL_B=1", ["NCCL_A 1 2 environment", "NCCL_B 1 4 shell"]),
     ("setenv NCCL_A 1", ["NCCL_A 1 1 environment"]),
-    ("env -i NCCL_A=1 cmd", ["NCCL_A 1 1 command"]),
+    ("env -i NCCL_A=1 cmd", ["NCCL_A 1 1 argument"]),
     ("NCCL_A=1 cmd", ["NCCL_A 1 1 command"]),
     ("if x; then\n export NCCL_A=1\nfi\nexport NCCL_B=1", ["NCCL_A 1 2 environment if", "NCCL_B 1 4 environment"]),
     ('[ -z "$NCCL_A" ] &&\n export NCCL_A=1\nexport NCCL_B=1', ["NCCL_A 1 2 environment if", "NCCL_B 1 3 environment"]),
@@ -62,7 +62,6 @@ FORMS = [
     ("cat <<'EOF'\nexport NCCL_A=1\nEOF\nexport NCCL_B=1", ["NCCL_A 1 2 printed", "NCCL_B 1 4 environment"]),
     ("mpirun -x NCCL_A=a,b -x NCCL_B prog", ["NCCL_A a,b 1 argument"]),
     ("mpirun --mca mca_base_env_list 'NCCL_A=1;NCCL_B=2' x", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
-    ("mpirun -genv NCCL_A 1 x", ["NCCL_A 1 1 argument"]),
     ("srun --export=ALL,NCCL_A=1,NCCL_B=2 x", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("docker run -e NCCL_A=1 --env=NCCL_B=2 image", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
 ]
