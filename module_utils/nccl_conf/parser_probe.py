@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Run in one process with a NCCL library: show it a candidate as /etc/nccl.conf and report what it has read.
 
-Started by proof, as a forked child for a trusted library, and as a separate Python (main) for an untrusted one, which
-has no data of ours in memory. The library is then loaded without privileges, in namespaces without other processes,
-network or writable files. So this file imports no other module of the suite.
+Started by proof as a separate Python, which has no data of ours in memory; so this file imports no other module of the
+suite. An untrusted library is loaded without privileges, in namespaces without other processes, network or writable
+files.
 Sources: unshare(2), mount(2), capabilities(7), pid_namespaces(7), prctl(2).
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import faulthandler
 import json
 import os
 import pwd
@@ -62,19 +61,42 @@ class _Refused(Exception):
     """The child cannot continue; the message has the reason and the fix."""
 
 
-def forked(library_path: str, candidate: bytes, result_fd: int, output_fd: int) -> NoReturn:
-    """Never returns, and runs nothing of the parent's: no exit handlers, no buffers."""
+def main(result_fd: int) -> NoReturn:
+    """Load the library. stdin: one line of JSON; it is closed to end the process.
+
+    Exits with the status of the library's process, as a shell does. The process of an untrusted library is the first of
+    its namespace: its end ends all that it has started.
+    """
+    request = json.loads(sys.stdin.buffer.readline().decode("ascii"))
+    path, candidate = request["path"], base64.b64decode(request["candidate"])
+    end = time.monotonic() + request["timeout"]
     try:
-        # A crash is a result: no traceback of ours, no core file.
-        faulthandler.disable()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output_fd, 1)
-        os.dup2(output_fd, 2)
-        _send(_answer(lambda libc: _read_candidate(libc, library_path, candidate)), result_fd)
-    finally:
+        if not request["trusted"]:
+            _hide(ctypes.CDLL(None, use_errno=True), path, candidate)
+        pid = os.fork()
+    except (OSError, _Refused) as error:
+        _send({"refused": str(error)}, result_fd)
         os._exit(0)
+    if not pid:
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            # A crash is a result.
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            if request["trusted"]:
+                _send(_answer(lambda libc: _read_candidate(libc, path, candidate)), result_fd)
+            else:
+                _send(_answer(lambda libc: _ask_as_nobody(libc, path, result_fd)), result_fd)
+        finally:
+            os._exit(0)
+    os.close(result_fd)
+    done, status = 0, 0
+    while not done:
+        ours = bool(select.select([0], [], [], 0.01)[0]) or time.monotonic() > end
+        if ours:
+            os.kill(pid, signal.SIGKILL)
+        done, status = os.waitpid(pid, 0 if ours else os.WNOHANG)
+    killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    os._exit(128 + killed if killed not in (0, signal.SIGKILL) else 0)
 
 
 # -- a library that is trusted ---------------------------------------------------------------------------------------
@@ -188,37 +210,6 @@ def _environment(libc: ctypes.CDLL) -> Dict[str, str]:
 # -- a library that is not -------------------------------------------------------------------------------------------
 
 
-def main(result_fd: int) -> NoReturn:
-    """Load the library as another user. stdin: one line of JSON; it is closed to end the process.
-
-    Exits with the status of the library's process, as a shell does. That process is the first of its namespace: its end
-    ends all that it has started.
-    """
-    asked = json.loads(sys.stdin.buffer.readline().decode("ascii"))
-    end = time.monotonic() + asked["timeout"]
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        _hide(libc, asked["path"], base64.b64decode(asked["candidate"]))
-        pid = os.fork()
-    except (OSError, _Refused) as error:
-        _send({"refused": str(error)}, result_fd)
-        os._exit(0)
-    if not pid:
-        try:
-            _send(_answer(lambda libc: _ask_as_nobody(libc, asked["path"], result_fd)), result_fd)
-        finally:
-            os._exit(0)
-    os.close(result_fd)
-    done, status = 0, 0
-    while not done:
-        ours = bool(select.select([0], [], [], 0.01)[0]) or time.monotonic() > end
-        if ours:
-            os.kill(pid, signal.SIGKILL)
-        done, status = os.waitpid(pid, 0 if ours else os.WNOHANG)
-    killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    os._exit(128 + killed if killed not in (0, signal.SIGKILL) else 0)
-
-
 def _hide(libc: ctypes.CDLL, path: str, candidate: bytes) -> None:
     """Namespaces in which /etc holds the candidate, the library and what the loader needs. Only root can."""
     if libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWUTS) != 0:
@@ -247,14 +238,11 @@ def _hide(libc: ctypes.CDLL, path: str, candidate: bytes) -> None:
 
 
 def _ask_as_nobody(libc: ctypes.CDLL, path: str, result_fd: int) -> Tuple[Dict[str, str], int]:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
     os.closerange(3, result_fd)
     os.closerange(result_fd + 1, 1 << 16)
     os.chdir("/")
     for limit, most in _LIMITS:
         resource.setrlimit(limit, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _drop(libc)
     return _call(libc, _load(libc, _LIBRARY, path))
 

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Prove that the installed library reads a candidate nccl.conf as intended.
 
-The library's reader judges, with no GPU and no driver: a child process with an empty environment shows the
-candidate as /etc/nccl.conf in its own mount namespace, calls ncclGetUniqueId, and reports which variables the
-library has set. It is written into memory that only this child sees: no file of the host is, not even for a while.
+The library's reader judges, with no GPU and no driver: a separate Python with an empty environment (parser_probe) shows
+the candidate as /etc/nccl.conf in its own mount namespace, calls ncclGetUniqueId, and reports which variables the
+library has set. It is written into memory that only this process sees: no file of the host is, not even for a while.
 
-A library that others than root may change is not loaded by root, but without privileges (reader), and its result, which
-it may forge, is typed and bounded. Such a proof is only as good as the users who may write the library, and reports it.
+A library that others than root may change is not loaded by root, but without privileges, and its result, which it may
+forge, is typed and bounded. Such a proof is only as good as the users who may write the library, and reports it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     library_path = os.path.abspath(library_path)
     doubt = trusted.doubt(library_path, base)
     try:
-        answer, output, ending = (_as_nobody if doubt else _in_child)(library_path, _candidate(text), timeout)
+        answer, output, ending = _ask(library_path, _candidate(text), timeout, not doubt)
         if answer is not None and doubt:
             answer = _typed(answer)
             ending = "" if answer is not None else "the library's result is invalid"
@@ -137,35 +137,18 @@ def _with_output(message: str, output: bytes) -> str:
 # -- parent ------------------------------------------------------------------------------------------------------
 
 
-def _in_child(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """Return the child's report (None: nothing), what the library printed, and how the child ended."""
-    result_read, result_write = os.pipe()
-    output_read, output_write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        nccl_reader.forked(library_path, candidate, result_write, output_write)
-    os.close(result_write)
-    os.close(output_write)
-    deadline = time.monotonic() + timeout
-    complete = False
-    try:
-        result, output, complete = _collect(result_read, output_read, deadline)
-    finally:
-        os.close(result_read)
-        os.close(output_read)
-        os.kill(pid, signal.SIGKILL)
-        status = _reap(pid)
-    killed = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
-    return _parse(result, output, timeout, complete, killed)
+def _ask(
+    library_path: str, candidate: bytes, timeout: float, trusted_library: bool
+) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
+    """Return the probe's report (None: nothing), what the library printed, and how the library's process ended.
 
-
-def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """Do as ``_in_child``, in a Python without any memory of this process, which ends the library's process when its
-    stdin closes."""
-    if os.geteuid() != 0:
+    The probe ends that process when its stdin closes.
+    """
+    if not trusted_library and os.geteuid() != 0:
         return {"refused": "only root can load it as another user"}, b"", ""
     source = bundle.source_of(nccl_reader.__name__)
-    asked = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii"), "timeout": timeout}
+    request = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii"), "timeout": timeout}
+    request["trusted"] = trusted_library
     result_read, result_write = os.pipe()
     output_read, output_write = os.pipe()
     complete, result, output = False, b"", b""
@@ -187,7 +170,7 @@ def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opt
         result_write = output_write = -1
         if process.stdin is None:
             raise AssertionError("Popen was asked for a pipe")
-        process.stdin.write(json.dumps(asked).encode("ascii") + b"\n")
+        process.stdin.write(json.dumps(request).encode("ascii") + b"\n")
         process.stdin.flush()
         result, output, complete = _collect(result_read, output_read, time.monotonic() + timeout)
     finally:
@@ -198,13 +181,7 @@ def _as_nobody(library_path: str, candidate: bytes, timeout: float) -> Tuple[Opt
             with suppress(BrokenPipeError):
                 process.stdin.close()
             _end(process)
-    killed = process.returncode - 128 if process.returncode is not None and process.returncode > 128 else 0
-    return _parse(result, output, timeout, complete, killed)
-
-
-def _parse(
-    result: bytes, output: bytes, timeout: float, complete: bool, killed: int
-) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
+    killed = max((process.returncode or 0) - 128, 0)
     if not complete:
         return None, output, "the library did not respond within %g s" % timeout
     if not result and killed:
@@ -247,14 +224,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     # It is not reaped after this, and Popen would warn.
     process.returncode = -signal.SIGKILL
-
-
-def _reap(pid: int) -> Optional[int]:
-    """Return the child's status. One in uninterruptible sleep is abandoned after half a second (None)."""
-    deadline = time.monotonic() + 0.5
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return status
-        time.sleep(0.005)
-    return None
