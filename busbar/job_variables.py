@@ -25,6 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assi
     MENTION,
     NAME,
     Assignment,
+    continued,
     parse,
 )
 
@@ -175,16 +176,9 @@ def _unit(text: str, _job: Job) -> list[Assignment]:
 
 def _dockerfile(text: str, job: Job) -> list[Assignment]:
     found = []
-    rows = text.splitlines()
-    number = 0
-    while number < len(rows):
-        first, row = number + 1, rows[number]
-        while row.endswith("\\") and number + 1 < len(rows):
-            number += 1
-            # Comments between the lines of an instruction are removed, and the lines have to keep their numbers.
-            row += "\n" + (rows[number] if not rows[number].lstrip().startswith("#") else "\\")
-        number += 1
-        match = _INSTRUCTION.match(row)
+    for first, rows in continued(text):
+        # The lines have to keep their numbers.
+        match = _INSTRUCTION.match("\\\n".join(rows))
         if match:
             found += _shift_lines(_instruction(match.group(1).upper(), match.group(2)), first)
             if match.group(1).upper() != "ENV":

@@ -19,6 +19,7 @@ from ..core.host import Host, ParseError, ReadError
 from ..core.plan import Plan
 from ..nccl_perf.output import last_words
 from ..nccl_perf.record import short_names
+from ..nccl_perf.transport import Moved
 from . import rank_guard
 from .rank_guard import RankView
 from .rank_program import cpus
@@ -49,25 +50,26 @@ _REFUSED = {
     ),
 }
 
-_KEYS_OF_HOSTS = (
-    "put the host's key into known_hosts of the node that starts the job (ssh-keyscan, compared with the host's own)"
-)
-# Messages of launchers that start nothing, and the fix. The first match counts.
+# Messages of launchers that start nothing, and the fix. The first row with a match counts.
 _REFUSALS = (
     ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
-    # The line that names the host comes before the one that ssh ends with.
-    ("host key is known for", _KEYS_OF_HOSTS),
-    ("has changed and you have requested strict checking", _KEYS_OF_HOSTS),
-    ("Host key verification failed", _KEYS_OF_HOSTS),
-    ("Permission denied (", "give the user that starts the job access to the other nodes by ssh with a key"),
+    (
+        "host key is known for|has changed and you have requested strict checking|Host key verification failed",
+        "put the host's key (ssh-keyscan, compared with the host's own) into known_hosts of the node that starts jobs",
+    ),
+    (r"Permission denied \(", "give the user that starts the job access to the other nodes by ssh with a key"),
     ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
     ("Connection refused", "check that sshd runs on the other nodes, and that this node may connect to it"),
-    ("No route to host", "check that this node reaches the others; their addresses are in nccl_benchmark_address"),
-    ("Connection timed out", "check that this node reaches the others; their addresses are in nccl_benchmark_address"),
-    ("orted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
-    ("prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
+    (
+        "No route to host|Connection timed out",
+        "check that this node reaches the others; their addresses are in nccl_benchmark_address",
+    ),
+    ("orted: |prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
     ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
-    ("could not access\nor execute an executable", "install the program, and python3, at the same path on all nodes"),
+    (
+        r"could not access\nor execute an executable|execve\(\): ",
+        "install the program, and python3, at the same path on all nodes",
+    ),
     ("specified plugin name for mpi", "install Slurm's plugin for PMIx (srun --mpi=list has to show pmix)"),
     (
         "can not load PMIx library",
@@ -83,9 +85,7 @@ _REFUSALS = (
     ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
     ("Unable to contact slurm controller", "check that slurmctld responds: scontrol ping"),
     ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
-    ("execve(): ", "install the program, and python3, at the same path on all nodes"),
-    ("unknown option", "take the option out of nccl_benchmark_launcher_options"),
-    ("unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
+    ("unknown option|unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
 )
 
 JOB = Check(
@@ -331,8 +331,9 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
     """Return why nothing was started, and the fix. said: the launcher's output."""
     last = (last_words(said) or ("nothing",))[0]
     for phrase, way_out in _REFUSALS:
-        if phrase in said:
-            line = next((line.strip() for line in said.splitlines() if phrase.partition("\n")[0] in line), last)
+        match = re.search(phrase, said)
+        if match:
+            line = said[said.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
             return "%s started nothing: %.200s; %s" % (launcher.kind, line, way_out)
     ended = "ended with %s" % rc if rc is not None else "was ended"
     way_out = "run the command by hand with hostname in place of the program"
@@ -357,16 +358,8 @@ def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Option
     return Plan(findings)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Bytes that an RDMA device has sent and received during the run, by any process."""
-
-    sent: int
-    received: int
-
-
 def moved(views: Sequence[RankView]) -> Dict[str, Dict[str, Moved]]:
-    """Host -> RDMA device -> what it has moved. A counter that was not read twice, or ran backwards, is not there."""
+    """Host -> RDMA device -> what any process has moved, without counters not read twice, or that ran backwards."""
     found: Dict[str, Dict[str, Moved]] = {}
     for view in views:
         if len(view.rails) == 2:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
@@ -30,26 +30,23 @@ _CPUS = re.compile(r"[0-9,-]{0,2000}")
 class Rank:
     """A rank as its guard found it before it started the program.
 
-    host: short name, lower case.   rank, world, local_rank: as the launcher sets them, None if it does not.
+    host: short name, lower case.   rank, world: as the launcher sets them, None if it does not.
     job: the launcher's id of the job, equal in all its ranks.   pmix: the program can query the other ranks.
     cpus: the program may run on, such as ``0-31``.   gpus: on the node.   visible: of these, those CUDA will find.
-    gpu: PCI address of the rank's GPU, "" where it finds none.   numa: its node, None where the firmware does not say.
-    gpu_cpus: those next to the GPU.   near: RDMA devices nearest to it.
+    gpu: PCI address of the rank's GPU, "" where it finds none.   gpu_cpus: those next to it.
+    near: RDMA devices nearest to it.
     order, visible_devices: CUDA_DEVICE_ORDER, before the guard set it to PCI_BUS_ID, and CUDA_VISIBLE_DEVICES.
     """
 
     host: str
     rank: Optional[int]
     world: Optional[int]
-    local_rank: Optional[int]
     job: str
     pmix: bool
-    pid: int
     cpus: str
     gpus: int
     visible: int
     gpu: str
-    numa: Optional[int]
     gpu_cpus: str
     near: Tuple[str, ...]
     order: str
@@ -87,14 +84,6 @@ class RankView:
         return self.begin.host
 
 
-@dataclass
-class _Said:
-    begin: Rank
-    variables: Optional[Dict[str, str]] = None
-    ending: Optional[Ending] = None
-    rails: List[Dict[str, Tuple[int, int]]] = field(default_factory=list)
-
-
 def program() -> str:
     """The guard as text, for ``python3 -c``."""
     return inspect.getsource(rank_program)
@@ -106,8 +95,8 @@ def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
     Two ranks with the same number stay two. Raises ParseError for a line that no guard has printed: lines of a single
     job are complete.
     """
-    found: List[_Said] = []
-    last: Dict[Tuple[str, Optional[int]], _Said] = {}
+    found: List[RankView] = []
+    last: Dict[Tuple[str, Optional[int]], int] = {}
     kept = []
     lines = 0
     for line in text.splitlines(keepends=True):
@@ -125,8 +114,7 @@ def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
         if before.strip() and not re.fullmatch(r"\s*(\d+:|\[\d+,\d+\]<\w+>:|\[[\w,:.-]+\]:?)\s*", before):
             kept.append(before + "\n")
         _take(_data(said), found, last)
-    views = tuple(RankView(one.begin, one.variables, one.ending, tuple(one.rails)) for one in found)
-    return views, "".join(kept)
+    return tuple(found), "".join(kept)
 
 
 def _data(said: str) -> Dict[str, Any]:
@@ -139,31 +127,33 @@ def _data(said: str) -> Dict[str, Any]:
     return data
 
 
-def _take(data: Dict[str, Any], found: List[_Said], last: Dict[Tuple[str, Optional[int]], _Said]) -> None:
+def _take(data: Dict[str, Any], found: List[RankView], last: Dict[Tuple[str, Optional[int]], int]) -> None:
+    """last: host and rank -> index in ``found`` of its last beginning."""
     what, host, rank = _text(data, "what", 16), _text(data, "host", 64), _number(data, "rank")
     if not _HOST.fullmatch(host):
         raise ParseError("host: %r is not a host name" % host)
     if what == "begin":
-        one = _Said(_begin(data, host, rank))
+        view = RankView(_begin(data, host, rank))
         if len(found) >= MOST_RANKS:
             raise ParseError("more than %d ranks" % MOST_RANKS)
-        found.append(one)
-        last[host, rank] = one
+        last[host, rank] = len(found)
+        found.append(view)
         return
     if (host, rank) not in last:
         raise ParseError("rank %s on %s reports before it has started" % (rank, host))
-    one = last[host, rank]
+    view = found[last[host, rank]]
     if what == "variables":
-        one.variables = _variables(data.get("variables"))
+        view = replace(view, variables=_variables(data.get("variables")))
     elif what == "rails":
-        if len(one.rails) >= 2:
+        if len(view.rails) >= 2:
             raise ParseError("rank %s on %s has counted its rails more than twice" % (rank, host))
-        one.rails.append(_rails(data.get("rails")))
+        view = replace(view, rails=(*view.rails, _rails(data.get("rails"))))
     elif what == "end":
         rc = _number(data, "rc", 0, 255)
-        one.ending = Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0)
+        view = replace(view, ending=Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0))
     elif what != "cut":
         raise ParseError("a rank reports %r" % what)
+    found[last[host, rank]] = view
 
 
 def _begin(data: Mapping[str, object], host: str, rank: Optional[int]) -> Rank:
@@ -177,15 +167,12 @@ def _begin(data: Mapping[str, object], host: str, rank: Optional[int]) -> Rank:
         host=host,
         rank=rank,
         world=_number(data, "world"),
-        local_rank=_number(data, "local_rank"),
         job=_text(data, "job", 64),
         pmix=data.get("pmix") is True,
-        pid=_number(data, "pid", 1, 2**31) or 0,
         cpus=data["cpus"],
         gpus=_number(data, "gpus", 0, 1024) or 0,
         visible=_number(data, "visible", 0, 1024) or 0,
         gpu=data["gpu"],
-        numa=_number(data, "numa", 0, 4096),
         gpu_cpus=data["gpu_cpus"],
         near=tuple(near[:16]),
         order=_text(data, "order", 32),

@@ -98,8 +98,6 @@ class Gpu:
         device = "%ssys/bus/pci/devices/%s" % (root, self.address)
         self.path = os.path.realpath(device)
         self.cpus = text(device + "/local_cpulist")
-        node = text(device + "/numa_node")
-        self.numa = int(node) if re.match(r"[0-9]{1,4}$", node) else None
         try:
             os.close(os.open("%sdev/nvidia%s" % (root, said.get("Device Minor", "")), os.O_RDWR | os.O_CLOEXEC))
             self.usable = True
@@ -213,15 +211,12 @@ class Guard:
         self.report(
             "begin",
             world=number(WORLD),
-            local_rank=self.local_rank,
             job=self.job[:64],
             pmix="PMIX_RANK" in os.environ,
-            pid=os.getpid(),
             cpus=ranges(os.sched_getaffinity(0)),
             gpus=len(gpus),
             visible=len(seen),
             gpu=mine.address if mine else "",
-            numa=mine.numa if mine else None,
             gpu_cpus=mine.cpus if mine else "",
             near=nearest(mine, self.root) if mine else [],
             order=order[:32],

@@ -83,14 +83,8 @@ def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Pair]
     found: List[Pair] = []
     files: List[str] = []
     inside = False
-    rows = text.splitlines()
-    number = 0
-    while number < len(rows):
-        first, row = number + 1, rows[number].strip()
-        while row.endswith("\\") and number + 1 < len(rows):
-            number += 1
-            row = row[:-1] + " " + rows[number].strip()
-        number += 1
+    for first, rows in shell_assignments.continued(text):
+        row = " ".join(part.strip() for part in rows)
         if row.startswith("["):
             inside = row == section
         key, equals, value = row.partition("=")

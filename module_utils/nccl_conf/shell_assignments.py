@@ -131,6 +131,20 @@ def conf_files(text: str) -> Iterator[Tuple[int, str]]:
                 yield command.words[0].line, row
 
 
+def continued(text: str) -> Iterator[Tuple[int, List[str]]]:
+    """Return the number of the first line, and the lines that backslashes join, without these and without comments
+    between them: of units (systemd.syntax(7)) and Dockerfiles."""
+    lines = text.splitlines()
+    rows: List[str] = []
+    for number, line in enumerate(lines, 1):
+        line = "\\" if rows and line.lstrip().startswith("#") else line
+        goes_on = line.endswith("\\") and number < len(lines)
+        rows.append(line[:-1] if goes_on else line)
+        if not goes_on:
+            yield number - len(rows) + 1, rows
+            rows = []
+
+
 def words_of(text: str) -> List[str]:
     """The words of one line, quotes taken off; expansions and operators stay as they are written."""
     return [word.text for word in _words(text) if word.text != "\n"]

@@ -35,8 +35,8 @@ def view(number: int, host: str = "", **changes: Any) -> RankView:
     """Rank of a healthy job of two hosts with two ranks each."""
     local = number % 2
     begin = Rank(
-        *(host or "ab"[number // 2], number, 4, local, "job1", True, 100 + number, f"{local}", 2, 2),
-        *(f"0000:0{local}:00.0", local, f"{local}-{local}", (f"mlx5_{local}",), "", ""),
+        *(host or "ab"[number // 2], number, 4, "job1", True, f"{local}", 2, 2),
+        *(f"0000:0{local}:00.0", f"{local}-{local}", (f"mlx5_{local}",), "", ""),
     )
     counted = ({"mlx5_0": (10, 20)}, {"mlx5_0": (110, 220)}) if local == 0 else ()
     return RankView(replace(begin, **changes), {"NCCL_DEBUG": "INFO"}, Ending(0, "", 0), counted)
@@ -257,7 +257,7 @@ def test_the_guard_says_where_the_rank_is_and_what_the_nics_have_counted(node: P
     code, (found,), text = guard("--limit", "60", "--root", str(node), "--", *program, **told)
     assert (code, text, found.ending) == (3, "PCI_BUS_ID\n", Ending(3, "", 0))
     begin = found.begin
-    assert (begin.gpus, begin.visible, begin.gpu, begin.numa, begin.near) == (2, 2, "0000:01:00.0", 0, ("mlx5_0",))
+    assert (begin.gpus, begin.visible, begin.gpu, begin.near) == (2, 2, "0000:01:00.0", ("mlx5_0",))
     assert (begin.rank, begin.world, begin.order) == (0, 1, "FASTEST_FIRST")
     assert found.variables is not None
     assert found.variables["NCCL_DEBUG"] == "INFO"
