@@ -122,7 +122,7 @@ def read(text: str, kind: str) -> Job:
     if kind != "yaml" and kind != "python":
         text = _IN_SHELL.sub(rf"\1{_FILLED}", text)
     readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python, "unit": _unit}
-    found = readers[kind](text, job) if kind != "env" else _shift_lines(parse("set -a\n" + text), 0)
+    found = readers[kind](text, job) if kind != "env" else parse(text, exported=True)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
         job.assignments.append(replace(item, value=None) if filled else item)
@@ -158,13 +158,8 @@ def _script(text: str, job: Job) -> list[Assignment]:
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
         if match:
-            found += _shift_lines(parse("sbatch " + match.group(1)), number)
+            found += parse("sbatch " + match.group(1), number)
     return found
-
-
-def _shift_lines(found: list[Assignment], first: int) -> list[Assignment]:
-    """Return assignments of a part that begins in line ``first``, with the lines of the whole file."""
-    return [replace(one, line=one.line + first - 1) for one in found]
 
 
 def _unit(text: str, _job: Job) -> list[Assignment]:
@@ -180,15 +175,15 @@ def _dockerfile(text: str, job: Job) -> list[Assignment]:
         # The lines have to keep their numbers.
         match = _INSTRUCTION.match("\\\n".join(rows))
         if match:
-            found += _shift_lines(_instruction(match.group(1).upper(), match.group(2)), first)
+            found += _instruction(match.group(1).upper(), match.group(2), first)
             if match.group(1).upper() != "ENV":
                 job.scripts.append((match.group(2), first))
     return found
 
 
-def _instruction(word: str, rest: str) -> list[Assignment]:
+def _instruction(word: str, rest: str, first: int) -> list[Assignment]:
     if word == "ENV":
-        return parse(("export " if "=" in rest.split()[0] else "setenv ") + rest) if rest.split() else []
+        return parse(("export " if "=" in rest.split()[0] else "setenv ") + rest, first) if rest.split() else []
     try:
         words = json.loads(rest)
     except ValueError:
@@ -196,7 +191,7 @@ def _instruction(word: str, rest: str) -> list[Assignment]:
     if isinstance(words, list):
         rest = shlex.join(map(str, words))
     # Exports of RUN end with it.
-    return [one for one in parse(rest) if word != "RUN" or one.scope == "argument"]
+    return [one for one in parse(rest, first) if word != "RUN" or one.scope == "argument"]
 
 
 def _yaml(text: str, job: Job) -> list[Assignment]:
@@ -274,7 +269,7 @@ def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
             found += _text(item, job)
         elif MENTION.search(item.value):
             before = words[number - 1].value if number else ""
-            found += _shift_lines(parse(shlex.join(["start", before, item.value])), _line(item))
+            found += parse(shlex.join(["start", before, item.value]), _line(item))
     return found
 
 
@@ -282,9 +277,7 @@ def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
     """Return what a script within the file sets (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`)."""
     value, first = str(node.value), _line(node) + (node.style in ("|", ">"))
     job.scripts.append((value, first))
-    if not MENTION.search(value):
-        return []
-    return _shift_lines(parse("set -a\n" + value), first - 1) if sets_only(value) else _shift_lines(parse(value), first)
+    return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []
 
 
 def _python(text: str, _job: Job) -> list[Assignment]:

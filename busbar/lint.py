@@ -122,8 +122,8 @@ def _job(
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     for script, first in job.scripts if "nccl.conf" in text else ():
-        for line, rows in conf_files(script):
-            conf = job_variables.conf_text("nccl.conf.in", "\n" * (first + line - 2) + rows)
+        for line, rows in conf_files(script, first):
+            conf = job_variables.conf_text("nccl.conf.in", "\n" * (line - 1) + rows)
             findings += _without_advice(nccl_lint.lint(conf, libraries, version, name))
     return findings + job_containers.judge(job, text, name)
 

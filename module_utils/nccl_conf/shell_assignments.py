@@ -87,10 +87,13 @@ class _Command(NamedTuple):
         return [word for word in self.redirected if word.body]
 
 
-def parse(text: str, exported: bool = False) -> List[Assignment]:
-    """Return what the text sets, in its order. Any text can be parsed. exported: as behind `set -a`."""
+def parse(text: str, first: int = 1, exported: bool = False) -> List[Assignment]:
+    """Return what the text sets, in its order. Any text can be parsed.
+
+    first: number of its first line.   exported: as behind `set -a`.
+    """
     reader = _Reader(exported)
-    for command in _commands(text):
+    for command in _commands(text, first):
         reader.read(command)
     return [
         replace(item, scope="environment") if item.scope == "shell" and item.name in reader.exported else item
@@ -111,15 +114,15 @@ def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
     return lasting[::-1]
 
 
-def commands(text: str) -> Iterator[Tuple[int, List[str]]]:
+def commands(text: str, first: int) -> Iterator[Tuple[int, List[str]]]:
     """Return the line and the words of each simple command, as ``words_of`` gives them."""
-    for command in _commands(text):
+    for command in _commands(text, first):
         yield (command.words or command.redirected)[0].line, [word.text for word in command.words]
 
 
-def conf_files(text: str) -> Iterator[Tuple[int, str]]:
+def conf_files(text: str, first: int) -> Iterator[Tuple[int, str]]:
     """Return the line and the text of each nccl.conf that the commands write."""
-    for command in _commands(text):
+    for command in _commands(text, first):
         plain = [word.text for word in command.words]
         files = [word.text for word in command.redirected if ">" in word.redirect] + plain * ("tee" in plain[:2])
         if not any(file.endswith("nccl.conf") for file in files):
@@ -147,7 +150,7 @@ def continued(text: str) -> Iterator[Tuple[int, List[str]]]:
 
 def words_of(text: str) -> List[str]:
     """The words of one line, quotes taken off; expansions and operators stay as they are written."""
-    return [word.text for word in _words(text) if word.text != "\n"]
+    return [word.text for word in _words(text, 1) if word.text != "\n"]
 
 
 class _Reader:
@@ -231,10 +234,8 @@ class _Reader:
         """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""
         for before, word in zip(["", *(word.text for word in rest)], rest):
             if before in ("-c", "-lc", "-ec") and " " in word.text:
-                inner = parse(word.text)  # the script of another shell
-                self.found += [
-                    replace(item, line=word.line + item.line - 1, conditional=self._conditional) for item in inner
-                ]
+                inner = parse(word.text, word.line)  # the script of another shell
+                self.found += [replace(item, conditional=self._conditional) for item in inner]
                 continue
             whole = None if before in ("mca_base_env_list", "-v") else _WHOLE.fullmatch(word.text)
             pairs = [whole.groups()] if whole else _WITHIN.findall(word.text)
@@ -250,17 +251,17 @@ class _Reader:
                 self._add(name, None, word, "unclear")
 
 
-def _commands(text: str) -> Iterator[_Command]:
+def _commands(text: str, first: int) -> Iterator[_Command]:
     """The simple commands; conditional: not run in any case."""
     words: List[_Word] = []
     blocks = parens = 0
     chained = False
-    for word in _words(text):
+    for word in _words(text, first):
         if not word.operator:
-            first = not words and not (word.opaque or word.body or word.redirect)
-            blocks += first and word.text in _OPENS
-            blocks = max(blocks - (first and word.text in _CLOSES), 0)
-            if not first or word.text == "for" or word.text not in (*_OPENS, *_CLOSES, *_PASSED_OVER):
+            begins = not words and not (word.opaque or word.body or word.redirect)
+            blocks += begins and word.text in _OPENS
+            blocks = max(blocks - (begins and word.text in _CLOSES), 0)
+            if not begins or word.text == "for" or word.text not in (*_OPENS, *_CLOSES, *_PASSED_OVER):
                 words.append(word)
             continue
         if words:
@@ -273,9 +274,9 @@ def _commands(text: str) -> Iterator[_Command]:
         parens = max(parens + {"(": 1, ")": -1}.get(word.text, 0), 0)
 
 
-def _words(text: str) -> Iterator[_Word]:
-    """Words, operators and here-documents."""
-    at, line, redirect = 0, 1, ""
+def _words(text: str, line: int) -> Iterator[_Word]:
+    """Words, operators and here-documents. line: number of the first."""
+    at, redirect = 0, ""
     waiting: List[Tuple[str, bool]] = []  # here-documents whose bodies come after this line
     while at < len(text):
         match = _TOKEN.match(text, at)
