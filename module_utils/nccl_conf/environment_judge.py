@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..core.check import Check
 from ..core.finding import SEVERITIES, Finding, printable
 from . import lint as nccl_lint
 from . import lint_checks
@@ -80,35 +79,29 @@ def _judge_one(
     missing: bool,
 ) -> Optional[Finding]:
     where = "%s:%d" % (one.source, one.line)
+    check, state, severity = OVERRIDES, "drift", "major"
+    have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
+    fix = OVERRIDES.fix % (one.variable, one.line, one.source)
     if one.value is None:
+        state, want = "unknown", "a plain assignment, or none"
+        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
         why = "only running the file would show the value, and Busbar does not run it"
         fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
-        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
-        return _judged(OVERRIDES, one, "unknown", "major", "a plain assignment, or none", have, why, fix)
-    found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
-    if missing:
-        why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf"
-        found = [_judged(OVERRIDES, one, "drift", "major", "a file that is there", one.value, why, "remove the line")]
-    if not found and one.raw:
-        found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
-        found = [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
-        found.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    elif not found:
-        found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
-    if not found:
-        return None
-    worst = found[0]
-    have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
-    why = "%s It reaches %s." % (worst.why, one.reach)
-    check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
-    want = "not set" if worst.want in (None, "no line") else worst.want
-    fix = OVERRIDES.fix % (one.variable, one.line, one.source)
-    return _judged(check, one, worst.state, worst.severity, want, have, why, fix)
-
-
-def _judged(
-    check: Check, one: Setting, state: str, severity: str, want: Optional[str], have: str, why: str, fix: str
-) -> Finding:
-    subject, source = "%s %s" % (one.source, one.variable), "%s:%d" % (one.source, one.line)
-    found = check.judge(subject, state, want, have[:200], source, fix, why=printable(why), severity=severity)
-    return found.scrubbed(())
+    elif missing:
+        want = "a file that is there"
+        why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf. It reaches %s." % one.reach
+    else:
+        found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
+        if not found and one.raw:
+            found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
+            found = [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
+        elif not found:
+            found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
+        if not found:
+            return None
+        worst = min(found, key=lambda finding: SEVERITIES.index(finding.severity))
+        check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
+        state, severity, why = worst.state, worst.severity, "%s It reaches %s." % (worst.why, one.reach)
+        want = "not set" if worst.want in (None, "no line") else worst.want or ""
+    subject = "%s %s" % (one.source, one.variable)
+    return check.judge(subject, state, want, have[:200], where, fix, why=printable(why), severity=severity).scrubbed(())
