@@ -163,10 +163,8 @@ def _script(text: str, job: Job) -> list[Assignment]:
 
 
 def _unit(text: str, _job: Job) -> list[Assignment]:
-    pairs = [
-        pair for section in ("[Service]", "[Container]") for pair in parse_unit(text, section, ("Environment",))[0]
-    ]
-    return [Assignment(pair.name, pair.value, pair.line, "environment") for pair in pairs]
+    sections = ("[Service]", "[Container]")
+    return [item for section in sections for item in parse_unit(text, section, ("Environment",))[0]]
 
 
 def _dockerfile(text: str, job: Job) -> list[Assignment]:
@@ -247,15 +245,15 @@ def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
     pairs = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
     name, value = pairs.get("name"), pairs.get("value")
     if isinstance(name, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and MENTION.fullmatch(name.value):
-        yield Assignment(name.value, value.value, _line(value), "environment")
+        yield Assignment(name.value, value.value, _line(value))
     for key, item in node.value:
         if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode) and MENTION.fullmatch(key.value):
             # null is "not set", and in a compose file "as outside".
             value = None if item.tag.endswith(":null") else item.value
-            yield Assignment(key.value, value, _line(item), "environment")
+            yield Assignment(key.value, value, _line(item))
         elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
             for pair in parse_nccl_conf(item.value):
-                yield Assignment(pair.name, pair.value, _line(item) + pair.line, "environment")
+                yield replace(pair, line=_line(item) + pair.line)
 
 
 def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
@@ -298,5 +296,5 @@ def _python(text: str, _job: Job) -> list[Assignment]:
         for key, value in pairs:
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and MENTION.fullmatch(key.value):
                 literal = str(value.value) if isinstance(value, ast.Constant) and value.value is not None else None
-                found.append(Assignment(key.value, literal, key.lineno, "environment"))
+                found.append(Assignment(key.value, literal, key.lineno))
     return found

@@ -26,7 +26,6 @@ from . import shell_assignments
 from .environment_sources import (
     OF_USERS,
     SOURCES,
-    Pair,
     Parser,
     parse_homes,
     parse_job_submit,
@@ -207,7 +206,7 @@ class _Reader:
 
     # -- files ------------------------------------------------------------------------------------------------------
 
-    def _record(self, path: str, pairs: Sequence[Pair], reach: str, raw: bool = False) -> None:
+    def _record(self, path: str, pairs: Sequence[shell_assignments.Assignment], reach: str, raw: bool = False) -> None:
         already = self._kept.get(reach, 0)
         self._kept[reach] = already + len(pairs)
         if already <= MOST_SETTINGS < self._kept[reach]:

@@ -9,29 +9,23 @@ Sources: pam_env(8), environment.d(5), bash(1) INVOCATION, systemd.exec(5), enro
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 from . import grammar, shell_assignments
+from .shell_assignments import Assignment
 
 OF_USERS = "users' own services"
 _PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*)" % shell_assignments.NAME)
 
 
-class Pair(NamedTuple):
-    name: str
-    value: Optional[str]
-    line: int
-    conditional: bool = False
-
-
-Parser = Callable[[str], List[Pair]]
+Parser = Callable[[str], List[Assignment]]
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
 
 
-def parse_pairs(text: str) -> List[Pair]:
+def parse_pairs(text: str) -> List[Assignment]:
     """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, environment.d, files of
     EnvironmentFile= and enroot. The last of a name counts."""
     found = []
@@ -40,47 +34,39 @@ def parse_pairs(text: str) -> List[Pair]:
         if match is None:
             # In a form that is not certain; behind # it is a comment.
             names = shell_assignments.MENTION.findall(line.partition("#")[0])
-            found += [Pair(name, None, number) for name in names]
+            found += [Assignment(name, None, number) for name in names]
         elif shell_assignments.MENTION.fullmatch(match.group(1)):
             value = match.group(2).rstrip(" \t\r")
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
             value = value[1:-1] if quoted else value
-            found.append(Pair(match.group(1), None if "${" in value else value, number))
+            found.append(Assignment(match.group(1), None if "${" in value else value, number))
     return found
 
 
-def parse_nccl_conf(text: str) -> List[Pair]:
+def parse_nccl_conf(text: str) -> List[Assignment]:
     """Parse as NCCL does, including odd names such as ``export NCCL_DEBUG``. The first of a name counts."""
-    found: Dict[str, Pair] = {}
+    found: Dict[str, Assignment] = {}
     for line in grammar.parse(text):
         if line.name is not None and shell_assignments.MENTION.search(line.name) and line.name[0] != "#":
-            found.setdefault(line.name, Pair(line.name, line.value, line.number))
+            found.setdefault(line.name, Assignment(line.name, line.value, line.number))
     return list(found.values())
 
 
-def parse_shell(text: str) -> List[Pair]:
+def parse_shell(text: str) -> List[Assignment]:
     """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
-    kept = shell_assignments.last_of_each(shell_assignments.parse(text))
-    return [
-        Pair(one.name, one.value if one.scope == "environment" else None, one.line, one.conditional)
-        for one in kept
-        if one.scope in ("environment", "unclear")
-    ]
+    lasting = shell_assignments.last_of_each(shell_assignments.parse(text))
+    return [item for item in lasting if item.scope in ("environment", "unclear")]
 
 
-def parse_task_prolog(text: str) -> List[Pair]:
+def parse_task_prolog(text: str) -> List[Assignment]:
     """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
     exports itself ends with it."""
-    return [
-        Pair(one.name, one.value if one.scope == "printed" else None, one.line, one.conditional)
-        for one in shell_assignments.parse(text)
-        if one.scope in ("printed", "unclear")
-    ]
+    return [item for item in shell_assignments.parse(text) if item.scope in ("printed", "unclear")]
 
 
-def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Pair], List[str]]:
+def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Assignment], List[str]]:
     """The pairs of Environment= and its like in one section, and the files of EnvironmentFile=."""
-    found: List[Pair] = []
+    found: List[Assignment] = []
     files: List[str] = []
     inside = False
     for first, rows in shell_assignments.continued(text):
@@ -100,18 +86,18 @@ def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Pair]
                 name, given, text_of = word.partition("=")
                 if shell_assignments.MENTION.fullmatch(name):
                     # PassEnvironment= hands on what the manager itself was started with.
-                    found.append(Pair(name, text_of if given else None, first))
+                    found.append(Assignment(name, text_of if given else None, first))
     return found, files
 
 
-def parse_job_submit(text: str) -> List[Pair]:
+def parse_job_submit(text: str) -> List[Assignment]:
     """``job_desc.environment.NAME = "VALUE"`` of a job_submit.lua."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _LUA.search(line.partition("--")[0])
         if match:
             literal = re.match(r"([\"'])(.*?)\1\s*;?\s*$", match.group(2))
-            found.append(Pair(match.group(1), literal.group(2) if literal else None, number, True))
+            found.append(Assignment(match.group(1), literal.group(2) if literal else None, number, conditional=True))
     return found
 
 

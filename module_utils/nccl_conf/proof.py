@@ -67,7 +67,7 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     library_path = os.path.abspath(library_path)
     doubt = trusted.doubt(library_path, base)
     try:
-        answer, output, ending = _ask(library_path, _candidate(text), timeout, not doubt)
+        answer, output, ending = _run_probe(library_path, _candidate(text), timeout, not doubt)
         if answer is not None and doubt:
             answer = _typed(answer)
             ending = "" if answer is not None else "the library's result is invalid"
@@ -137,7 +137,7 @@ def _with_output(message: str, output: bytes) -> str:
 # -- parent ------------------------------------------------------------------------------------------------------
 
 
-def _ask(
+def _run_probe(
     library_path: str, candidate: bytes, timeout: float, trusted_library: bool
 ) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
     """Return the probe's report (None: nothing), what the library printed, and how the library's process ended.

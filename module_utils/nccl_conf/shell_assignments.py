@@ -48,7 +48,7 @@ _HARMLESS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """A variable that shell text sets.
+    """A variable that a text sets.
 
     value: None if it depends on running the text.   line: of the text, from 1.
     scope: "environment" of all programs that follow, "command" of one command alone, "argument" passed on by the
@@ -60,7 +60,7 @@ class Assignment:
     name: str
     value: Optional[str]
     line: int
-    scope: str
+    scope: str = "environment"
     conditional: bool = False
 
 
@@ -227,8 +227,8 @@ class _Reader:
             sets = [line for line in lines if line.split()[:1] == ["export"] or all(map(_ASSIGNS.match, line.split()))]
             for name, value in (pair for line in (lines if redirected else sets) for pair in _WITHIN.findall(line)):
                 value = re.sub(r"\\n.*|[\"']$", "", value, flags=re.DOTALL).lstrip("\"'")
-                scope = "unclear" if redirected else "printed"
-                self._add(name, None if word.opaque and "$" in value else value, word, scope)
+                unclear = redirected or (word.opaque and "$" in value)
+                self._add(name, None if unclear else value, word, "unclear" if redirected else "printed")
 
     def _arguments(self, rest: List[_Word]) -> None:
         """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""

@@ -49,7 +49,7 @@ FORMS = [
     ("for v in NCCL_A; do export $v=1; done", ["NCCL_A None 1 unclear if"]),
     ("alias m='mpirun -x NCCL_A=1'", ["NCCL_A None 1 unclear"]),
     ("site_set NCCL_A 1", ["NCCL_A None 1 unclear"]),
-    ("echo NCCL_A=1 >> ~/.nccl.conf", ["NCCL_A 1 1 unclear"]),
+    ("echo NCCL_A=1 >> ~/.nccl.conf", ["NCCL_A None 1 unclear"]),
     # what is printed, and what launchers hand on
     ("echo export NCCL_A=1", ["NCCL_A 1 1 printed"]),
     ("printf '%s\\n' NCCL_A=1 NCCL_B=2", ["NCCL_A 1 1 printed", "NCCL_B 2 1 printed"]),
