@@ -159,7 +159,7 @@ class Steps:
         """
         given = os.environ if environment is None else environment
         self.allocation = allocation
-        self.launcher = Launcher("srun", srun, "Slurm", "")
+        self.launcher = Launcher("srun", srun, "")
         self.folder = folder
         self.options = tuple(options)
         self.python = python

@@ -143,11 +143,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The launcher of this node. implementation: ``Open MPI`` or ``Slurm``.   as_root: it would be run by root."""
+    """The launcher of this node. as_root: it would be run by root."""
 
     kind: str
     path: str
-    implementation: str
     version: str
     as_root: bool = False
 
@@ -244,10 +243,9 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
             "set nccl_benchmark_launcher to mpirun",
         }[kind]
         raise ReadError("%s --version" % name, "exited with %d: %.200r; %s" % (said.rc, said.last_words, meant))
-    implementation = "Open MPI" if kind == "mpirun" else "Slurm"
     if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
         raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
-    return Launcher(kind, path, implementation, match.group(2), os.geteuid() == 0)
+    return Launcher(kind, path, match.group(2), os.geteuid() == 0)
 
 
 def _mpirun_of(host: Host, library: str) -> str:

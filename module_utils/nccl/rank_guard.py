@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
+from ..nccl_perf.typed import decode
 from . import rank_program
 
 MARK = rank_program.MARK
@@ -22,8 +23,16 @@ _MOST_VARIABLES = 200
 _HOST = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9_.:-]{1,32}")
 _VARIABLE = re.compile(r"NCCL_[A-Za-z0-9_]{1,60}")
-_PCI = re.compile(r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CPUS = re.compile(r"[0-9,-]{0,2000}")
+_FORMS = {
+    "job": re.compile(r"(?s).{0,64}"),
+    "cpus": _CPUS,
+    "gpu": re.compile(r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"),
+    "gpu_cpus": _CPUS,
+    "order": re.compile(r"(?s).{0,32}"),
+    "visible_devices": re.compile(r"(?s).{0,200}"),
+}
+_MOST = 10**7
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,7 @@ def _take(data: Dict[str, Any], found: List[RankView], last: Dict[Tuple[str, Opt
     if not _HOST.fullmatch(host):
         raise ParseError("host: %r is not a host name" % host)
     if what == "begin":
-        view = RankView(_begin(data, host, rank))
+        view = RankView(_begin(data))
         if len(found) >= MOST_RANKS:
             raise ParseError("more than %d ranks" % MOST_RANKS)
         last[host, rank] = len(found)
@@ -149,35 +158,23 @@ def _take(data: Dict[str, Any], found: List[RankView], last: Dict[Tuple[str, Opt
             raise ParseError("rank %s on %s has counted its rails more than twice" % (rank, host))
         view = replace(view, rails=(*view.rails, _rails(data.get("rails"))))
     elif what == "end":
-        rc = _number(data, "rc", 0, 255)
-        view = replace(view, ending=Ending(rc, _text(data, "why", 80), _number(data, "left", 0, 10**6) or 0))
+        rc = _number(data, "rc", 255)
+        view = replace(view, ending=Ending(rc, _text(data, "why", 80), _number(data, "left", 10**6) or 0))
     elif what != "cut":
         raise ParseError("a rank reports %r" % what)
     found[last[host, rank]] = view
 
 
-def _begin(data: Mapping[str, object], host: str, rank: Optional[int]) -> Rank:
-    near = data.get("near")
-    if not isinstance(near, list) or not all(isinstance(name, str) and _DEVICE.fullmatch(name) for name in near[:16]):
-        raise ParseError("near is %.80r" % (near,))
-    for name, form in (("gpu", _PCI), ("cpus", _CPUS), ("gpu_cpus", _CPUS)):
-        if not form.fullmatch(_text(data, name, 2000)):
-            raise ParseError("%s is %.80r" % (name, data[name]))
-    return Rank(
-        host=host,
-        rank=rank,
-        world=_number(data, "world"),
-        job=_text(data, "job", 64),
-        pmix=data.get("pmix") is True,
-        cpus=data["cpus"],
-        gpus=_number(data, "gpus", 0, 1024) or 0,
-        visible=_number(data, "visible", 0, 1024) or 0,
-        gpu=data["gpu"],
-        gpu_cpus=data["gpu_cpus"],
-        near=tuple(near[:16]),
-        order=_text(data, "order", 32),
-        visible_devices=_text(data, "visible_devices", 200),
-    )
+def _begin(data: Mapping[str, object]) -> Rank:
+    begin: Rank = decode(Rank, data, "a rank's line")
+    for name, form in _FORMS.items():
+        if not form.fullmatch(getattr(begin, name)):
+            raise ParseError("%s is %.80r" % (name, getattr(begin, name)))
+    for name, most in (("world", _MOST), ("gpus", 1024), ("visible", 1024)):
+        _number(data, name, most)
+    if len(begin.near) > 16 or not all(map(_DEVICE.fullmatch, begin.near)):
+        raise ParseError("near is %.80r" % (begin.near,))
+    return begin
 
 
 def _text(data: Mapping[str, object], name: str, longest: int) -> str:
@@ -187,11 +184,11 @@ def _text(data: Mapping[str, object], name: str, longest: int) -> str:
     return value
 
 
-def _number(data: Mapping[str, object], name: str, least: int = 0, most: int = 10**7) -> Optional[int]:
+def _number(data: Mapping[str, object], name: str, most: int = _MOST) -> Optional[int]:
     value = data.get(name)
     if value is None:
         return None
-    if not _is_whole(value) or not least <= value <= most:
+    if not _is_whole(value) or not 0 <= value <= most:
         raise ParseError("%s is %.80r" % (name, value))
     return int(value)
 

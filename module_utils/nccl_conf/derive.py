@@ -85,9 +85,9 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     versions: of the libraries that jobs use; empty where none is known.
     """
     rails = match(topology, profile)
-    missing = _missing_rails(topology, profile)
+    missing = platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
     if missing:
-        return Derivation((), tuple(missing))
+        return Derivation((), tuple(map(_missing_rail, missing)))
     parts = [_hcas(rails, profile), _bootstrap(topology, want)]
     if any("Ethernet" in rail.link_layers for rail in profile.rails):
         parts.append(_roce(rails, want, versions))
@@ -164,13 +164,9 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
     return replace(want, extra=extra, dscp=dscp, address_family=family), [said % ", ".join(names)] if names else []
 
 
-def _missing_rails(topology: Topology, profile: Profile) -> List[Finding]:
-    return [
-        RAILS.judge(
-            found.subject, "unknown", "a device for %s" % found.subject, found.have, found.source, because=found
-        )
-        for found in platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
-    ]
+def _missing_rail(found: Finding) -> Finding:
+    want = "a device for %s" % found.subject
+    return RAILS.judge(found.subject, "unknown", want, found.have, found.source, because=found)
 
 
 def _hcas(rails: Rails, profile: Profile) -> Part:
@@ -198,7 +194,7 @@ def _bootstrap(topology: Topology, want: Want) -> Part:
     name = "NCCL_SOCKET_IFNAME"
     interface = want.management_interface
     reason = "Bootstrap traffic uses the interface named in busbar_management_interface, and no other."
-    problems = _route_problems(topology)
+    problems = [str(problem) for problem in topology.problems if problem.source in ROUTE_FILES]
     if not interface:
         # Where one family's routes cannot be read, the other's default route may not be the one that wins.
         if not topology.routes or problems:
@@ -213,10 +209,6 @@ def _bootstrap(topology: Topology, want: Want) -> Part:
     if _DEVICE_NAME.fullmatch(interface) is None:
         return [], [_odd_name(name, interface, "the interface's name")]
     return [Variable(name, "=" + interface, reason)], []
-
-
-def _route_problems(topology: Topology) -> List[str]:
-    return [str(problem) for problem in topology.problems if problem.source in ROUTE_FILES]
 
 
 def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Part:

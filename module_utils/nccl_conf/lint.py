@@ -50,11 +50,8 @@ def lint(
     returned = [grammar.whole(number, raw[:-1]) for number, raw in lines if raw.endswith("\r")]
     if returned:
         findings.append(_carriage_return(returned, use, path))
-    return findings + _line_findings([grammar.whole(*line) for line in _without_returns(lines)], use, path)
-
-
-def _without_returns(lines: Sequence[Tuple[int, str]]) -> List[Tuple[int, str]]:
-    return [(number, raw[:-1] if raw.endswith("\r") else raw) for number, raw in lines]
+    stripped = [grammar.whole(number, raw[:-1] if raw.endswith("\r") else raw) for number, raw in lines]
+    return findings + _line_findings(stripped, use, path)
 
 
 def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[Finding]:

@@ -74,7 +74,7 @@ def parse(text: str) -> NcclTopology:
             if pci.find("gpu") is not None or kind.startswith("0x03"):
                 gpus.extend((gpu, above) for gpu in _gpus(pci))
             elif pci.find("nic") is not None or kind.startswith("0x02"):
-                nets.extend((net, above) for net in _nets(pci, _busid(pci)) or [_unnamed(pci)])
+                nets.extend((net, above) for net in _nets(pci, _busid(pci)) or [NcclNet(None, _busid(pci))])
             else:
                 continue
             links[_busid(pci)] = up
@@ -135,10 +135,6 @@ def _nets(parent: Element, busid: Optional[str]) -> List[NcclNet]:
             raise ParseError("a <net> has neither a name nor a PCI device above it")
         nets.append(NcclNet(name, busid))
     return nets
-
-
-def _unnamed(pci: Element) -> NcclNet:
-    return NcclNet(None, _busid(pci))
 
 
 def _busid(pci: Element) -> str:

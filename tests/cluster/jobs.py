@@ -80,7 +80,7 @@ class Job:
         self.out = out
         self.out.mkdir()
         path = debian.PLACES
-        launcher = launch.Launcher(kind, kind, "", "4.1" if kind == "mpirun" else "22.05", as_root=True)
+        launcher = launch.Launcher(kind, kind, "4.1" if kind == "mpirun" else "22.05", as_root=True)
         variables = {"PATH": path, **(environment or {})}
         argv = [*launch.words(self.launch, launcher, [*variables], limit, root), *program]
         task = [argv, {**variables, **launch.environment(launcher), "HOME": "/root"}, limit + launch.GRACE, str(out)]

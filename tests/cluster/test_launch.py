@@ -40,7 +40,7 @@ time.sleep(100000)
 
 
 def launcher(kind: str) -> launch.Launcher:
-    return launch.Launcher(kind, kind, "", "")
+    return launch.Launcher(kind, kind, "")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, rank_guard, rank_program
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.rank_guard import Ending, Rank, RankView
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import Moved
 
 from tests import goldens
 from tests.processes import marked
@@ -27,8 +28,8 @@ from tests.trees import lines, pci_function, put, rdma_device, tool
 
 ASKED: dict[str, Any] = {"kind": "mpirun", "hosts": ["a", "b"], "per_node": 2}
 JOB = launch.wanted(ASKED)
-MPIRUN = launch.Launcher("mpirun", "/usr/bin/mpirun", "Open MPI", "4.1.4")
-SRUN = launch.Launcher("srun", "/usr/bin/srun", "Slurm", "22.05.8")
+MPIRUN = launch.Launcher("mpirun", "/usr/bin/mpirun", "4.1.4")
+SRUN = launch.Launcher("srun", "/usr/bin/srun", "22.05.8")
 
 
 def view(number: int, host: str = "", **changes: Any) -> RankView:
@@ -99,9 +100,9 @@ def test_hidden_gpus_name_the_options_of_slurm() -> None:
 
 
 def test_counters_that_ran_backwards_or_were_read_once_moved_nothing_that_is_known() -> None:
-    assert launch.moved(HEALTHY) == {host: {"mlx5_0": launch.Moved(100, 200)} for host in "ab"}
+    assert launch.moved(HEALTHY) == {host: {"mlx5_0": Moved(100, 200)} for host in "ab"}
     back = replace(HEALTHY[0], rails=({"m": (5, 5), "n": (1, 1)}, {"m": (4, 9), "n": (2, 3)}))
-    assert launch.moved([back, replace(HEALTHY[2], rails=({"m": (0, 0)},))]) == {"a": {"n": launch.Moved(1, 2)}}
+    assert launch.moved([back, replace(HEALTHY[2], rails=({"m": (0, 0)},))]) == {"a": {"n": Moved(1, 2)}}
 
 
 # What is said -> what is wanted.
@@ -262,7 +263,7 @@ def test_the_guard_says_where_the_rank_is_and_what_the_nics_have_counted(node: P
     assert found.variables is not None
     assert found.variables["NCCL_DEBUG"] == "INFO"
     assert "hush" not in str(found.variables)
-    assert launch.moved([found])[begin.host] == {"mlx5_0": launch.Moved(1000, 0), "mlx5_1": launch.Moved(0, 0)}
+    assert launch.moved([found])[begin.host] == {"mlx5_0": Moved(1000, 0), "mlx5_1": Moved(0, 0)}
 
 
 @pytest.mark.parametrize(
