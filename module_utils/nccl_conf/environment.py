@@ -196,12 +196,16 @@ class _Reader:
     def _named_files(self) -> Tuple[Setting, ...]:
         missing = []
         for setting in [one for one in self._settings if one.name == "NCCL_CONF_FILE" and one.value and not one.raw]:
+            path = setting.value or ""
+            if not path.startswith("/"):
+                self._problems.append(Problem(setting.source, "names a NCCL_CONF_FILE that is not an absolute path"))
+                continue
             try:
-                self._resolved(setting.value or "")
+                self._resolved(path)
             except OSError:
                 missing.append(setting)
             else:
-                self._file(setting.value or "", parse_nccl_conf, setting.reach)
+                self._file(path, parse_nccl_conf, setting.reach)
         return tuple(missing)
 
     # -- files ------------------------------------------------------------------------------------------------------

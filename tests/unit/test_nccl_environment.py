@@ -119,6 +119,11 @@ def test_what_cannot_be_read_is_a_problem_and_holds_nobody_up(node: Node, tmp_pa
     assert [problem.source for problem in read(host).problems] == ([f"/{name}"] if "nccl" in name else [])
 
 
+def test_a_relative_path_of_nccl_conf_is_a_problem(node: Node) -> None:
+    problems = read(node({"/etc/environment": "NCCL_CONF_FILE=nccl.conf\n"})).problems
+    assert [problem.source for problem in problems] == ["/etc/environment"]
+
+
 def test_nothing_on_a_network_file_system_is_touched(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
