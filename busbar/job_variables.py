@@ -25,7 +25,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assi
     MENTION,
     NAME,
     Assignment,
-    continued,
     parse,
 )
 
@@ -163,19 +162,21 @@ def _script(text: str, job: Job) -> list[Assignment]:
 
 
 def _unit(text: str, _job: Job) -> list[Assignment]:
-    sections = ("[Service]", "[Container]")
+    sections = ("Service", "Container")
     return [item for section in sections for item in parse_unit(text, section, ("Environment",))[0]]
 
 
 def _dockerfile(text: str, job: Job) -> list[Assignment]:
-    found = []
-    for first, rows in continued(text):
-        # The lines have to keep their numbers.
-        match = _INSTRUCTION.match("\\\n".join(rows))
+    found, first = [], 1
+    # The lines of an instruction keep their numbers, also where comments stand between them.
+    text = re.sub(r"(?<=\\\n)(?:[ \t]*#.*\n)+", lambda match: "\\\n" * match.group().count("\n"), text)
+    for instruction in re.findall(r"(?m)^(?:.*\\\n)*.*$", text):
+        match = _INSTRUCTION.match(instruction)
         if match:
             found += _instruction(match.group(1).upper(), match.group(2), first)
             if match.group(1).upper() != "ENV":
                 job.scripts.append((match.group(2), first))
+        first += instruction.count("\n") + 1
     return found
 
 

@@ -147,10 +147,10 @@ class _Reader:
                 self._file(path, source.parser, source.reach)
 
     def _of_services(self) -> None:
-        manager = ("[Manager]", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
+        manager = ("Manager", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
         named_users = attempt(partial(systemd_files.instances, self._host, _USER), _USER, self._problems) or ()
         units = {**_UNITS, **dict.fromkeys(named_users, OF_USERS)}
-        service = ("[Service]", ("Environment", "PassEnvironment"), systemd_files.unit_files, units)
+        service = ("Service", ("Environment", "PassEnvironment"), systemd_files.unit_files, units)
         done: Set[Tuple[str, str]] = set()
         for section, keys, files_of, names in (manager, service):
             for name, reach in names.items():

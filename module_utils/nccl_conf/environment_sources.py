@@ -9,8 +9,10 @@ Sources: pam_env(8), environment.d(5), bash(1) INVOCATION, systemd.exec(5), enro
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
+from ..core import ini
 from . import grammar, shell_assignments
 from .shell_assignments import Assignment
 
@@ -68,25 +70,21 @@ def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Assig
     """The pairs of Environment= and its like in one section, and the files of EnvironmentFile=."""
     found: List[Assignment] = []
     files: List[str] = []
-    inside = False
-    for first, rows in shell_assignments.continued(text):
-        row = " ".join(part.strip() for part in rows)
-        if row.startswith("["):
-            inside = row == section
-        key, equals, value = row.partition("=")
-        key = key.strip()
-        if not inside or not equals or row.startswith(("#", ";")):
+    for setting in ini.settings(text):
+        if setting.section != section:
             continue
-        if key == "EnvironmentFile":
-            files = files + [value.strip().lstrip("-")] if value.strip() else []
-        elif key in keys:
-            if not value.strip():
-                found = []
-            for word in shell_assignments.words_of(value.replace("$", "\\$")):
-                name, given, text_of = word.partition("=")
+        if setting.key == "EnvironmentFile":
+            files = [*files, setting.value.lstrip("-")] if setting.value else []
+        elif setting.key in keys:
+            try:
+                words = shlex.split(setting.value)
+            except ValueError:  # quotes that do not end
+                words = shell_assignments.MENTION.findall(setting.value)
+            found = found if setting.value else []
+            for name, given, value in (word.partition("=") for word in words):
                 if shell_assignments.MENTION.fullmatch(name):
                     # PassEnvironment= hands on what the manager itself was started with.
-                    found.append(Assignment(name, text_of if given else None, first))
+                    found.append(Assignment(name, value if given else None, setting.first + 1))
     return found, files
 
 

@@ -115,7 +115,7 @@ def last_of_each(assignments: List[Assignment]) -> List[Assignment]:
 
 
 def commands(text: str, first: int) -> Iterator[Tuple[int, List[str]]]:
-    """Return the line and the words of each simple command, as ``words_of`` gives them."""
+    """Return the line and the words of each simple command, quotes taken off."""
     for command in _commands(text, first):
         yield (command.words or command.redirected)[0].line, [word.text for word in command.words]
 
@@ -132,25 +132,6 @@ def conf_files(text: str, first: int) -> Iterator[Tuple[int, str]]:
         elif plain[:1] in (["echo"], ["printf"]):
             for row in " ".join(word for word in plain[1:] if word[:1] != "-").replace("\\n", "\n").split("\n"):
                 yield command.words[0].line, row
-
-
-def continued(text: str) -> Iterator[Tuple[int, List[str]]]:
-    """Return the number of the first line, and the lines that backslashes join, without these and without comments
-    between them: of units (systemd.syntax(7)) and Dockerfiles."""
-    lines = text.splitlines()
-    rows: List[str] = []
-    for number, line in enumerate(lines, 1):
-        line = "\\" if rows and line.lstrip().startswith("#") else line
-        goes_on = line.endswith("\\") and number < len(lines)
-        rows.append(line[:-1] if goes_on else line)
-        if not goes_on:
-            yield number - len(rows) + 1, rows
-            rows = []
-
-
-def words_of(text: str) -> List[str]:
-    """The words of one line, quotes taken off; expansions and operators stay as they are written."""
-    return [word.text for word in _words(text, 1) if word.text != "\n"]
 
 
 class _Reader:

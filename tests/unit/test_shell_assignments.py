@@ -9,11 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import (
-    last_of_each,
-    parse,
-    words_of,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import last_of_each, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,7 +100,6 @@ def test_what_is_told_as_certain_is_what_a_shell_sets(pairs: list[tuple[str, str
 @given(st.text(st.sampled_from("NCCL_A=1 \n;&|'\"`$(){}<>#\\-x"), max_size=60))
 def test_any_text_has_a_reading(text: str) -> None:
     parse(text)
-    words_of(text)
 
 
 def test_the_last_one_without_a_condition_settles_it(tmp_path: Path) -> None:
