@@ -12,7 +12,7 @@ from ..change import apply, module
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import containers, derive, environment, environment_judge, image_conf, plan, proof
+from . import containers, derive, image_conf, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
@@ -41,7 +41,7 @@ def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str,
     result = apply.converge(host, check_mode, task.look, mends=lambda finding: finding.subject in task.files)
     versions = sorted({format_version(library.version) for library in task.libraries})
     facts = {"nccl": ", ".join(versions)}
-    return dict(result, variables=task.derivation.expected, notes=[*result["notes"], *task.notes()], facts=facts)
+    return dict(result, variables=task.derivation.expected, facts=facts)
 
 
 class Task:
@@ -67,7 +67,6 @@ class Task:
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
         self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
-        self.environment = environment.NOTHING
         self.files: Set[str] = set()
         self.want, self.unset = self.wanted()
         versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
@@ -110,9 +109,9 @@ class Task:
         have = plan.read(self.host, path)
         owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
         have = plan.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
-        self.environment = have.environment
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
-        plans = [self.unreadable, self.releases, plan.plan(have, self.derivation, path, *judged)]
+        plans = [Plan(notes=tuple(self.notes())), self.unreadable, self.releases]
+        plans.append(plan.plan(have, self.derivation, path, *judged))
         for runtime in self.given["containers"]:
             target, text = containers.render(runtime, path)
             plans.append(plan.plan_file(self.host.read_system(target), target, text))
@@ -121,9 +120,8 @@ class Task:
         return found
 
     def notes(self) -> List[str]:
-        """Return notes of the last read."""
-        judged = (self.derivation.expected, self.given["accepted"], self.libraries, self.version, self.hcas)
-        said = [*self.unset, *self.environment.notes, *environment_judge.judge(self.environment, *judged)[1]]
+        """Return notes on what nccl.conf retains, and on what is not proven."""
+        said = list(self.unset)
         said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)
         if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
             return said

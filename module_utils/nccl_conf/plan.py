@@ -121,9 +121,11 @@ def plan(
     accepted: variables of jobs that the site accepts, see environment.judge.
     """
     findings = list(have.problems) + list(derivation.blockers)
-    findings += environment_judge.judge(have.environment, derivation.expected, accepted, libraries, version, hcas)[0]
+    judged = environment_judge.judge(have.environment, derivation.expected, accepted, libraries, version, hcas)
+    findings += judged[0]
+    notes = (*have.environment.notes, *judged[1])
     if derivation.blockers:
-        return Plan(tuple(findings))
+        return Plan(tuple(findings), notes=notes)
     text = render(derivation.variables)
     files = written.compare([FileChange(path, have.text, text)], effect)
     findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
@@ -149,7 +151,7 @@ def plan(
     wrong = files.changes or not ours[-1].ok
     if wrong and not unsafe and not any(problem.subject == path for problem in have.problems):
         changes.append(FileChange(path, have.text, after, mode=MODE, mode_before=have.mode))
-    return Plan((*findings, *ours), tuple(changes), notes=files.notes)
+    return Plan((*findings, *ours), tuple(changes), notes=(*files.notes, *notes))
 
 
 def _is_advice(finding: Finding) -> bool:
