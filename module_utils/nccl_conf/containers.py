@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from ..change import written
+from ..core.host import Host
+from ..core.plan import FileChange, Plan
+from .checks import CONTAINERS
 
 _HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by default.\n"
 
@@ -39,7 +42,11 @@ _FILES: Dict[str, Tuple[str, str]] = {
 }
 
 
-def render(runtime: str, path: str) -> Tuple[str, str]:
-    """The file that a runtime gets and its text. ``path``: nccl.conf on the node. KeyError for another runtime."""
-    target, text = _FILES[runtime]
-    return target, written.seal(target, _HEADER % path + text.format(path=path))
+def plan(host: Host, runtime: str, path: str) -> Plan:
+    """Plan the file of a runtime. path: nccl.conf on the node. Raises ReadError; KeyError for another runtime."""
+    target, template = _FILES[runtime]
+    text = written.seal(target, _HEADER % path + template.format(path=path))
+    files = written.compare([FileChange(target, host.read_system(target), text, mode=0o644)])
+    have = files.wrong or "as rendered"
+    finding = CONTAINERS.judge(target, files.state, want="as rendered", have=have, severity=files.severity)
+    return Plan((finding,), files.changes, notes=files.notes)

@@ -112,9 +112,7 @@ class Task:
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
         plans = [Plan(notes=tuple(self.notes())), self.unreadable, self.releases]
         plans.append(plan.plan(have, self.derivation, path, *judged))
-        for runtime in self.given["containers"]:
-            target, text = containers.render(runtime, path)
-            plans.append(plan.plan_file(self.host.read_system(target), target, text))
+        plans += [containers.plan(self.host, runtime, path) for runtime in self.given["containers"]]
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found

@@ -20,7 +20,7 @@ from . import environment as nccl_environment
 from . import environment_judge, grammar, known_bad, lint_checks
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
-from .checks import CONTAINERS, FILE, FILE_MODE, PROOF, READABLE, RELEASE, TOPO_FILE
+from .checks import FILE, FILE_MODE, PROOF, READABLE, RELEASE, TOPO_FILE
 from .derive import EXTRA, Derivation, effect, render
 from .environment import Environment
 from .library import Library
@@ -181,11 +181,3 @@ def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
 
 def _unreadable(problem: Problem) -> Finding:
     return READABLE.judge(problem.source, "unknown", want="a readable text file", have=problem.message)
-
-
-def plan_file(before: Optional[str], target: str, text: str) -> Plan:
-    """A file for a container runtime, beside nccl.conf itself."""
-    files = written.compare([FileChange(target, before, text, mode=MODE)])
-    said = files.wrong or "as rendered"
-    finding = CONTAINERS.judge(target, files.state, want="as rendered", have=said, severity=files.severity)
-    return Plan((finding,), files.changes, notes=files.notes)
