@@ -122,7 +122,7 @@ class Source(NamedTuple):
 
 
 _EVERYBODY = "jobs of all users"
-_PROFILES = ("/etc/profile", "/etc/bash.bashrc", "/etc/bashrc")
+_PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
 _ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
 SOURCES = (
     Source(("/etc/environment",), parse_pairs, "logins of all users"),
