@@ -64,21 +64,20 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                findings += _without_advice(nccl_lint.lint(job_variables.conf_text(name, text), scanned, wanted, name))
+                conf, unread = job_variables.conf_text(name, text), []
+                findings += _without_advice(nccl_lint.lint(conf, scanned, wanted, name))
                 read += 1
-                findings += _conflicts(job_variables.conf_text(name, text), path)
-                continue
-            job = job_variables.read(text, of_file)
-            findings += _job(job, text, name, scanned, wanted)
-            read += 1
-        except ReadError as error:
-            code = complain("lint", error, UNKNOWN)
+                findings += _conflicts(conf, path)
+            else:
+                job = job_variables.read(text, of_file)
+                findings += _job(job, text, name, scanned, wanted)
+                read += 1
+                unread = sorted(job.unread)
+        except (ReadError, ParseError) as error:
+            code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
             continue
-        except ParseError as error:
-            code = complain("lint", f"{name}: {error}", UNKNOWN)
-            continue
-        if job.unread:
-            lines = ", ".join(map(str, sorted(job.unread)[:5])) + (", ..." if len(job.unread) > 5 else "")
+        if unread:
+            lines = ", ".join(map(str, unread[:5])) + (", ..." if len(unread) > 5 else "")
             code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
     if read:
         _print(findings, read, bool(scanned or wanted), verbose)
