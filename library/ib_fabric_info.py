@@ -15,8 +15,7 @@ description:
     once, under a lock of the host, within O(seconds).
   - These tools also exit with 0 if most of the fabric did not respond. A sweep reports whether it is complete, and in
     its C(problems) what is missing.
-  - With O(dumps) it reads outputs of these tools, C(ibdiagnet2.db_csv) and C(ibdiagnet2.pm) from a directory, and
-    queries no fabric.
+  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and queries no fabric.
   - Changes nothing, and clears no counter. The findings are only those of the host itself; the control node judges
     what the sweeps show.
 options:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parse ibdiagnet2.db_csv: sections between ``START_X`` and ``END_X``, whose columns are found by name; ibdiagnet2.pm.
+"""Parse ibdiagnet2.db_csv: sections between ``START_X`` and ``END_X``, whose columns are found by name.
 
 Names differ by release (NodeGUID and NodeGuid, PortNum and PortNumber); before 2.7.0 ports without a cable are left
 out. Other sections are skipped.
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from . import tool_output
 from .subnet_manager import STATES
-from .sweep import CA, MOST_PORT_NUMBER, ROUTER, SWITCH, SubnetManager
+from .sweep import CA, MOST_PORT_NUMBER, READ_COUNTERS, ROUTER, SWITCH, SubnetManager
 from .tool_output import NodeRow, PortRow, ToolOutput
 
 _START = re.compile(r"START_([A-Z0-9_]+)\s*")
@@ -40,29 +40,13 @@ _SPEEDS = (
     (0xFF0000, ((0x10000, "FDR10"),)),
     (0xFF, ((0x4, "QDR"), (0x2, "DDR"), (0x1, "SDR"))),
 )
-# The IBTA's names of PM_INFO's columns. A column that ends in Ext or Extended has 64 bits and is preferred.
-COUNTERS = (
-    *("SymbolErrorCounter", "LinkErrorRecoveryCounter", "LinkDownedCounter", "PortRcvErrors"),
-    *("PortRcvRemotePhysicalErrors", "PortRcvSwitchRelayErrors", "PortXmitDiscards", "PortXmitConstraintErrors"),
-    *("PortRcvConstraintErrors", "LocalLinkIntegrityErrors", "ExcessiveBufferOverrunErrors", "VL15Dropped"),
-    *("QP1Dropped", "PortXmitWait", "PortXmitData", "PortRcvData", "PortXmitPkts", "PortRcvPkts"),
-    *("PortUnicastXmitPkts", "PortUnicastRcvPkts", "PortMulticastXmitPkts", "PortMulticastRcvPkts"),
-    # Parts of PortRcvErrors and PortXmitDiscards.
-    *("PortLocalPhysicalErrors", "PortMalformedPktErrors", "PortBufferOverrunErrors", "PortDLIDMappingErrors"),
-    *("PortVLMappingErrors", "PortLoopingErrors", "PortInactiveDiscards", "PortNeighborMTUDiscards"),
-    *("PortSwLifetimeLimitDiscards", "PortSwHOQLifetimeLimitDiscards"),
-)
-_NAMES = {
-    **{name.lower(): name for name in COUNTERS},
+# Columns of PM_INFO, by release. One that ends in Ext or Extended has 64 bits and is preferred.
+_COUNTERS = {
+    **{name.lower(): name for name in READ_COUNTERS},
     "excessivebufferoverruns": "ExcessiveBufferOverrunErrors",
     "linkdowned": "LinkDownedCounter",
     "linkerrorrecovery": "LinkErrorRecoveryCounter",
-    "portmalformedpacketerrors": "PortMalformedPktErrors",
     "symbolerror": "SymbolErrorCounter",
-    # Of ibdiagnet2.pm.
-    "excessivebuffererrors": "ExcessiveBufferOverrunErrors",
-    "linkdowncounter": "LinkDownedCounter",
-    "portxmitdiscard": "PortXmitDiscards",
 }
 
 
@@ -236,16 +220,11 @@ def _link(output: ToolOutput, row: _Row) -> None:
 
 
 def _counters(output: ToolOutput, row: _Row) -> None:
-    output.counters[row.end()] = _read_counters(row.values.items())
-
-
-def _read_counters(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
-    """Return counters by the IBTA's names. Raises ValueError."""
     counters: Dict[str, int] = {}
     wide = set()
-    for column, text in columns:
+    for column, text in row.values.items():
         base = re.sub("ext(ended)?$", "", column)
-        name = _NAMES.get(base)
+        name = _COUNTERS.get(base)
         if name is None or (name in wide and base == column):
             continue
         value = _number(text)
@@ -254,7 +233,7 @@ def _read_counters(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
             counters[name] = value
             if base != column:
                 wide.add(name)
-    return counters
+    output.counters[row.end()] = counters
 
 
 def _manager(output: ToolOutput, row: _Row) -> None:
@@ -280,32 +259,3 @@ _READERS: Dict[str, Callable[[ToolOutput, _Row], None]] = {
     "SM_INFO": _manager,
     "AR_INFO": _adaptive,
 }
-
-
-_PM_PORT = re.compile(r"Port=([0-9]{1,3}) Lid=0x[0-9a-fA-F]{1,8} GUID=0x([0-9a-fA-F]{1,16}) Device=[0-9]+ Port Name=.*")
-PM_LINE = re.compile(r"Port=[0-9]+ Lid=0x[0-9a-fA-F]+ GUID=0x|-{20,}\s*$")
-_PM_VALUE = re.compile(r"(\w{1,64})=(\S*)")
-
-
-def parse_pm(text: str, source: str = "ibdiagnet2.pm") -> ToolOutput:
-    """Parse ibdiagnet2.pm: for each port a line that names it, and one for each counter, ``vl15_dropped=0x0``."""
-    output = ToolOutput(source, every=True)
-    ports: List[Tuple[Tuple[str, int], Dict[str, str]]] = []
-    for number, line in output.lines(text):
-        port, value = _PM_PORT.fullmatch(line), _PM_VALUE.fullmatch(line)
-        if port is not None and int(port.group(1)) <= MOST_PORT_NUMBER:
-            ports.append(((tool_output.guid(port.group(2)), int(port.group(1))), {}))
-        elif value is not None and ports:
-            column = value.group(1).lower().replace("_", "")
-            try:
-                _read_counters([(column, value.group(2))])
-            except ValueError:
-                output.odd(number, line)
-            else:
-                ports[-1][1][column] = value.group(2)
-        elif line.strip("-"):
-            output.odd(number, line)
-    output.counters = {end: _read_counters(columns.items()) for end, columns in ports}
-    if not ports:
-        output.cut = "it names no port"
-    return output

@@ -29,12 +29,10 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     ),
     _DB_CSV: (re.compile(r"START_[A-Z0-9_]+\s*$"), db_csv.parse),
     "iblinkinfo": (re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'), iblinkinfo.parse),
-    "ibnetdiscover -p": (re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} "), ibnetdiscover.parse_ports),
     "sminfo": (re.compile(r"sminfo: "), subnet_manager.parse_sminfo),
     "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),
     _LOG: (subnet_manager.LOG_LINE, subnet_manager.parse_log),
     "unhealthy ports": (subnet_manager.UNHEALTHY_LINE, subnet_manager.parse_unhealthy),
-    "ibdiagnet2.pm": (db_csv.PM_LINE, db_csv.parse_pm),
     _ERRORS: (
         re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: '),
         lambda text, source: ibqueryerrors.parse(text, "", source),
@@ -43,10 +41,11 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
 # Forms of output that are recognised and not read -> the command to run in their place.
 _UNREADABLE = (
     (re.compile(r"(?:Ca|Switch)\t: 0x[0-9a-f]{16} ports "), "ibnetdiscover"),
+    (re.compile(r"(?:SW|CA|RT)\s+[0-9]+\s+[0-9]+ 0x[0-9a-f]{16} "), "ibnetdiscover without -p"),
     (re.compile(r"CA '[\w.-]+'$|Infiniband device '"), "ibnetdiscover and sminfo"),
     (re.compile(r"PortSelect:\."), "ibqueryerrors --counters"),
     (re.compile(r"BaseVers:\.|Mkey:\.|NodeRecord dump:"), "ibnetdiscover"),
-    (re.compile(r"-[IWE]- "), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"-[IWE]- |Port=[0-9]+ Lid=0x|-{20,}\s*$"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
     (re.compile(r"[{\[]\s*$|[{\[].*\"|<"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
     (re.compile(r"[^\n]*[\x00-\x08]"), "ibnetdiscover without --cache"),
 )
@@ -129,7 +128,7 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
             output = _TOOLS[tool][1]("\n".join(lines), name)
             output.complain("\n".join(complaints))
         if output.cut or output.odd_lines:
-            is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
+            is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy"))
             hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
             if output.cut:
                 output.cut += hint

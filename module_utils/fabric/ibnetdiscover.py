@@ -1,23 +1,22 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parse ibnetdiscover: the topology file (nodes with their cables; ``-f`` too) and ``-p`` (a line for each port).
+"""Parse ibnetdiscover, with ``-f`` or without: nodes with their GUIDs, device ids and cables.
 
-The topology alone has the GUIDs of nodes and systems, and device ids; ``-p`` names host ports by the GUIDs of the
-ports. Both end with 0 even where most of the fabric did not respond.
+It ends with 0 even where most of the fabric did not respond.
 Sources: rdma-core infiniband-diags/ibnetdiscover.c; libibnetdisc.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 from ..core.number import whole
 from . import tool_output
 from .sweep import CA, LANE_GBPS, MOST_PORT_NUMBER, ROUTER, SWITCH, WIDTHS
 from .tool_output import NodeRow, PortRow, ToolOutput
 
-_KINDS = {"Switch": SWITCH, "Ca": CA, "Rt": ROUTER, "SW": SWITCH, "CA": CA, "RT": ROUTER}
+_KINDS = {"Switch": SWITCH, "Ca": CA, "Rt": ROUTER}
 _HEX = r"(?:0x)?([0-9a-fA-F]{1,16})"
 _ATTRIBUTE = re.compile(
     r"(vendid|devid|sysimgguid|switchguid|caguid|rtguid)\s*=\s*" + _HEX + r"(?:\(" + _HEX + r"\))?\s*(?:#.*)?"
@@ -37,10 +36,6 @@ _PORT = re.compile(
 )
 # Lines between nodes where chassis are grouped (-g).
 _AROUND = re.compile(r"Chassis [0-9]+.*|Hostname: .*|Non-Chassis Nodes|(?:Spine|Line) Nodes|Chassis Switches")
-_PORT_LINE = re.compile(
-    r"(SW|CA|RT)\s+([0-9]{1,5})\s+([0-9]{1,3}) 0x([0-9a-f]{16}) ([0-9]{1,2}x|\?\?) (\w{3,5}|\?\?\?)"
-    r"(?: - (?:SW|CA|RT)\s+[0-9]{1,5}\s+([0-9]{1,3}) 0x([0-9a-f]{16}) \( '(.*?)' - '.*' \)|\s+(\S.*))"
-)
 
 
 def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
@@ -56,7 +51,8 @@ def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
             if port is None:
                 output.odd(number, line)
             else:
-                _add(output, port)
+                output.ports.append(port)
+                output.undecoded += port.speed is None or port.width is None
         elif attribute is not None:
             if attribute.group(1) == "vendid":
                 if before:
@@ -87,11 +83,6 @@ def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
     return output
 
 
-def _add(output: ToolOutput, port: PortRow) -> None:
-    output.ports.append(port)
-    output.undecoded += bool(port.linked) and (port.speed is None or port.width is None)
-
-
 def _port(line: str, node: str, kind: str) -> Optional[PortRow]:
     match = _PORT.fullmatch(line)
     if match is None:
@@ -101,50 +92,14 @@ def _port(line: str, node: str, kind: str) -> Optional[PortRow]:
         return None
     if not bool(own_guid) == bool(own_lid) == (kind != SWITCH):
         return None
-    lanes, name = _rate(width, speed)
+    lanes = whole((width or "").rstrip("x"))
     return PortRow(
         node,
         int(number),
         port_guid=own_guid and tool_output.guid(own_guid),
         lid=own_lid and tool_output.lid(own_lid),
-        width=lanes,
-        speed=name,
+        width=lanes if lanes in WIDTHS else None,
+        speed=speed if speed in LANE_GBPS else None,
         peer=(tool_output.guid(far), int(far_port)),
         linked=True,
     )
-
-
-def _rate(width: Optional[str], speed: Optional[str]) -> Tuple[Optional[int], Optional[str]]:
-    lanes = whole((width or "").rstrip("x"))
-    return (lanes if lanes in WIDTHS else None), (speed if speed in LANE_GBPS else None)
-
-
-def parse_ports(text: str, source: str = "ibnetdiscover -p") -> ToolOutput:
-    """Parse ``-p``. A switch's port without a cable has no other end, and a rate of 4x SDR, which means nothing."""
-    output = ToolOutput(source, both_ends=True, all_ports=True)
-    for number, line in output.lines(text):
-        match = _PORT_LINE.fullmatch(line)
-        if match is None or max(int(match.group(3)), int(match.group(7) or 0)) > MOST_PORT_NUMBER:
-            output.odd(number, line)
-            continue
-        word, own_lid, own, own_guid, width, speed, far, far_guid, name, unlinked = match.groups()
-        linked = far is not None
-        lanes, lane = _rate(width, speed) if linked else (None, None)
-        if not linked:
-            name = unlinked[1:-1] if unlinked[:1] == unlinked[-1:] == "'" else unlinked
-        port = PortRow(
-            "",
-            int(own),
-            port_guid=own_guid,
-            lid=tool_output.lid(own_lid),
-            width=lanes,
-            speed=lane,
-            peer=(far_guid, int(far)) if linked else None,
-            linked=linked,
-            kind=_KINDS[word],
-            description=tool_output.text(name),
-        )
-        _add(output, port)
-    if not output.ports:
-        output.cut = "it names no port"
-    return output

@@ -12,15 +12,9 @@ from __future__ import annotations
 import re
 
 from . import tool_output
-from .sweep import MOST_COUNTERS, MOST_PORT_NUMBER
+from .sweep import MOST_COUNTERS, MOST_PORT_NUMBER, READ_COUNTERS
 from .tool_output import ToolOutput
 
-# Errors that it prints unless they are 0. Not every device counts PortXmitWait.
-ERRORS = (
-    *("SymbolErrorCounter", "LinkErrorRecoveryCounter", "LinkDownedCounter", "PortRcvErrors"),
-    *("PortRcvRemotePhysicalErrors", "PortRcvSwitchRelayErrors", "PortXmitDiscards", "PortXmitConstraintErrors"),
-    *("PortRcvConstraintErrors", "LocalLinkIntegrityErrors", "ExcessiveBufferOverrunErrors", "VL15Dropped"),
-)
 _HEADER = re.compile(r'(Errors|Data Counters) for (?:0x[0-9a-f]{1,16} )?".*"')
 _PORT = re.compile(
     r"GUID 0x([0-9a-f]{1,16}) port ([0-9]{1,3}|ALL):((?: *\[[A-Za-z]\w{0,63} == [0-9]{1,20}(?: \([^()\]]*\))?\])*)",
@@ -58,7 +52,7 @@ def parse(text: str, stderr: str = "", source: str = "ibqueryerrors") -> ToolOut
         else:
             counters = output.counters.setdefault((tool_output.guid(match.group(1)), int(match.group(2))), {})
             found = _COUNTER.findall(match.group(3))
-            counters.update({name: min(int(value), (1 << 64) - 1) for name, value in found})
+            counters.update({name: min(int(value), (1 << 64) - 1) for name, value in found if name in READ_COUNTERS})
     if not output.clean:
         output.cut = "it ends before its summary"
     # A failed query that stderr does not name may be that of any port.

@@ -12,8 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import Problem
 from . import tool_output
-from .ibqueryerrors import ERRORS
-from .sweep import CA, MOST_EVENTS, MOST_PORT_NUMBER, SWITCH, ManagerEvent, Node, Port, SubnetManager, Sweep
+from .sweep import CA, COUNTERS, MOST_EVENTS, MOST_PORT_NUMBER, SWITCH, ManagerEvent, Node, Port, SubnetManager, Sweep
 from .tool_output import NodeRow, PortRow, ToolOutput
 
 # Doubts of one kind that are quoted; the rest is a number.
@@ -30,7 +29,7 @@ LONELY = "nodes without a cable: their neighbours did not respond"
 ONE_SIDED = "a cable is seen from one end only"
 SHORT = "ports of a switch were not read"
 NAMELESS = "LIDs name no node; without a subnet manager all are 0"
-GUESSED = "known by the GUID of a port only; read ibnetdiscover too, without -p"
+GUESSED = "known by the GUID of a port only; read ibnetdiscover too"
 UNCOUNTED = "counters could not be read"
 _REMARKS = (GUESSED, UNCOUNTED)
 End = Tuple[str, int]
@@ -208,8 +207,8 @@ class Merged:
                 why = failed.get(end) or failed.get((guid, None)) or ""
                 responds = any(end in counted for output, counted in zip(outputs, read) if output.every)
                 if clean and responds and not why:
-                    counters = {**dict.fromkeys(ERRORS, 0), **counters}
-                if not why and not counters.keys() & set(ERRORS):
+                    counters = {**dict.fromkeys(COUNTERS, 0), **counters}
+                if not why and not counters.keys() & COUNTERS.keys():
                     why = "no output shows those of errors" if counters else "no output shows them"
                 port["counters"] = counters
                 if why:

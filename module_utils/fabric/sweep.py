@@ -31,6 +31,18 @@ LANE_GBPS = {
     "XDR": 200.0,
 }
 SPEEDS = tuple(LANE_GBPS)
+# Counters that are judged, by the IBTA's names -> the maximum of one that has not been extended to 64 bits.
+COUNTERS = {
+    "SymbolErrorCounter": 0xFFFF,
+    "LinkDownedCounter": 0xFF,
+    "LinkErrorRecoveryCounter": 0xFF,
+    "PortRcvErrors": 0xFFFF,
+    "PortXmitDiscards": 0xFFFF,
+    "LocalLinkIntegrityErrors": 0xF,
+    "ExcessiveBufferOverrunErrors": 0xF,
+}
+# With those of traffic, which also fall when a port is reset.
+READ_COUNTERS = (*COUNTERS, "PortXmitData", "PortRcvData", "PortXmitPkts", "PortRcvPkts")
 EXITED = "Exiting SM"
 MANAGER_STATES = ("unknown", "not_active", "discovering", "standby", "master")
 SOURCES = ("infiniband-diags", "dumps", "db_csv")
@@ -48,7 +60,7 @@ class Port:
     width: lanes, one of WIDTHS.   speed: one of SPEEDS. Both None where the link is down or they were not read.
     width_supported, speed_supported: the most that both ends support, where a tool reports it.
     peer: node GUID and port number of the other end.   guid: of the port.
-    counters: by the IBTA's names (``SymbolErrorCounter``); unread: why they were not read.
+    counters: of READ_COUNTERS; unread: why they were not read.
     """
 
     number: int

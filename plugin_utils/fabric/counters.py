@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import COUNTERS
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
 from ..terminal import counted
@@ -21,16 +22,6 @@ from .map import SWEEP_AGAIN, About, Entry, Fabric, names, several
 from .planes import End, Plane
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
-# Maximum of a counter that has not been extended to 64 bits.
-END = {
-    SYMBOL: 0xFFFF,
-    DOWNED: 0xFF,
-    "LinkErrorRecoveryCounter": 0xFF,
-    "PortRcvErrors": 0xFFFF,
-    "PortXmitDiscards": 0xFFFF,
-    "LocalLinkIntegrityErrors": 0xF,
-    "ExcessiveBufferOverrunErrors": 0xF,
-}
 # Counter -> the most in so many seconds. Fewer than that many are no rate yet.
 LIMITS = {
     "LinkErrorRecoveryCounter": (5, 60.0),
@@ -105,7 +96,7 @@ def compare_counts(
             counts[name] = value if rebooted or value < before.get(name, 0) else value - before.get(name, 0)
         elif name in before:
             counts[name] = value - before[name]
-    return Counted(counts, reset, tuple(name for name in END if now.get(name) == END[name]), seconds)
+    return Counted(counts, reset, tuple(name for name, most in COUNTERS.items() if now.get(name) == most), seconds)
 
 
 def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
@@ -259,7 +250,7 @@ def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[E
         "reset this port's counters to zero, because only that makes them count again: perfquery"
         f" {where}-R {address} {end[1]} on {best.host or 'a fabric host'}; other tools that read them see a reset"
     )
-    have = f"saturated: {', '.join(f'{name} at {END[name]}' for name in moved.ended)}: {fabric.end(end)}"
+    have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
     return fabric.entry(
         *(SATURATED, "unknown", plane, ends, "counters that count", have, fix),
         subject=f"{fabric.guid_name(end[0])} port {end[1]}",

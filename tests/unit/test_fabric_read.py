@@ -102,10 +102,9 @@ def messages(found: sweep.Sweep) -> str:
     return "\n".join(map(str, found.problems))
 
 
-@pytest.mark.parametrize("name", ["ibnetdiscover-p.txt", "iblinkinfo-line.txt", "iblinkinfo.txt"])
+@pytest.mark.parametrize("name", ["iblinkinfo-line.txt", "iblinkinfo.txt"])
 def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
-    parse = ibnetdiscover.parse_ports if name.startswith("ibnetdiscover") else iblinkinfo.parse
-    found = of(parse(said(name)))
+    found = of(iblinkinfo.parse(said(name)))
     assert len(list(found.links())) == 9
     assert sorted(node.kind for node in found.nodes) == ["ca"] * 5 + ["switch"] * 3
     assert found.complete
@@ -113,7 +112,7 @@ def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
     # A host's node GUID is not said there.
     assert by_guid(found)[HOST[4][:-1] + "1"].description == MARKUP
     # With the topology, the same ports are the nodes' again.
-    both = of(ibnetdiscover.parse(said("ibnetdiscover.txt")), parse(said(name)))
+    both = of(ibnetdiscover.parse(said("ibnetdiscover.txt")), iblinkinfo.parse(said(name)))
     assert (both.complete, both.problems, set(both.links())) == (True, (), set(whole().links()))
 
 
@@ -121,7 +120,6 @@ def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
     ("parse", "name"),
     [
         (ibnetdiscover.parse, "ibnetdiscover.txt"),
-        (ibnetdiscover.parse_ports, "ibnetdiscover-p.txt"),
         (iblinkinfo.parse, "iblinkinfo-line.txt"),
         (iblinkinfo.parse, "iblinkinfo.txt"),
         (ibqueryerrors.parse, "ibqueryerrors-counters.txt"),
@@ -247,7 +245,6 @@ LOSSY = "lossy/"
 # What is read of an output that is changed.
 READERS: dict[str, Callable[[Change], sweep.Sweep]] = {
     "topology": lambda change: of(topology(change)),
-    "ports": lambda change: of(ibnetdiscover.parse_ports(change(said("ibnetdiscover-p.txt")))),
     "links": lambda change: of(links(change)),
     "links of people": lambda change: of(links(change, name="iblinkinfo.txt")),
     "links after the topology": lambda change: of(topology(), links(change)),
@@ -262,7 +259,7 @@ CHANGED: dict[str, tuple[str, Change]] = {
     "links that are not known": ("links", lambda text: text + UNKNOWN),
     "two nodes of one GUID": ("topology", one_guid),
     "cable seen from one end": ("topology", without("[1](8f10500100031)")),
-    "other end not read": ("ports", without("CA")),
+    "other end not read": ("links", without("0x0008f1050010")),
     "changed between two tools": (
         "links after the topology",
         swap(f'0x{LEAF1}      2    6[  ] "leaf1"', f'0x{LEAF1}      2    7[  ] "leaf1"'),
@@ -327,7 +324,6 @@ READ: dict[str, tuple[Base, Base]] = {
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
     "unhealthy ports": (lambda: joined(said("opensm-unhealthy-ports.txt")), sweep.Sweep),
-    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), said("ibdiagnet2.pm.txt")), lambda: of(topology())),
     **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
@@ -412,6 +408,8 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
         ('{\n  "ports": []\n}\n', "ibdiagnet, and store its ibdiagnet2.db_csv"),
         ("-I- Discovering ... 8 nodes\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
         ("\x01\x00\x00\x00cache\n", "ibnetdiscover without --cache"),
+        ("SW  3  1 0x0008f10500200003 4x HDR - CA  1\n", "ibnetdiscover without -p"),
+        ("-" * 60 + "\nPort=1 Lid=0x0002 GUID=0x0\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
         ("hello\n", "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
     ],
 )
