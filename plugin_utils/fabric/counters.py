@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
 from ..terminal import counted
-from .map import SWEEP_AGAIN, About, Entry, Fabric, names, several
+from .map import SWEEP_AGAIN, Entry, Fabric, names, several
 from .planes import End, Plane
 
 SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
@@ -154,8 +154,8 @@ def _not_judged(
 
 
 def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
-    about: About = {"source": "counters", "subject": f"{plane.label}: {what}", "severity": severity, "again": False}
-    return fabric.entry(ERRORS, "unknown", plane, (), want, have, fix, **about)
+    about, subject = (ERRORS, "unknown", plane, (), want, have, fix), f"{plane.label}: {what}"
+    return fabric.entry(*about, source="counters", subject=subject, severity=severity, again=False)
 
 
 def _same_boot(fabric: Fabric, end: End) -> bool | None:
@@ -187,19 +187,18 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
             many = moved.counts.get(name, 0)
             if many > most and (not most or many > most * moved.seconds / seconds):
                 (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
-    about: About = {"source": "counters", "because": root}
     if symbols:
-        have, about["kind"] = f"{'; '.join(symbols)}: {cable}", "links with symbol errors"
-        entry = fabric.entry(SYMBOLS, "drift", plane, ends, "fewer", have, SYMBOLS.fix, **about)
-        about["because"] = root or entry.finding
+        about = (SYMBOLS, "drift", plane, ends, "fewer", f"{'; '.join(symbols)}: {cable}", SYMBOLS.fix)
+        entry = fabric.entry(*about, source="counters", because=root, kind="links with symbol errors")
+        root = root or entry.finding
         yield entry
     if errors or discards:
-        fix, about["kind"] = ERRORS.fix, "links with errors"
+        fix, kind = ERRORS.fix, "links with errors"
         if not errors:
             # The cable is good: packets could not leave in time.
-            fix, about["kind"], about["because"] = _slow_device(fabric, end, other), "links with discards", None
-        have = f"{'; '.join([*errors, *discards])}: {cable}"
-        yield fabric.entry(ERRORS, "drift", plane, ends, "fewer", have, fix, **about)
+            fix, kind, root = _slow_device(fabric, end, other), "links with discards", None
+        about = (ERRORS, "drift", plane, ends, "fewer", f"{'; '.join([*errors, *discards])}: {cable}", fix)
+        yield fabric.entry(*about, source="counters", because=root, kind=kind)
     for one, moved in of_link.items():
         if moved.ended:
             yield _ended(fabric, plane, one, moved, ends)
@@ -207,9 +206,8 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
 
 def _slow_device(fabric: Fabric, end: End, other: End) -> str:
     return (
-        f"check whether the device at {fabric.end(end)} and {fabric.end(other)} is fast enough: platform.rail_pcie and"
-        " platform.pcie_link of the host, and link_speed of the ports beside it; if those are ok, the cause is"
-        " congestion: look at adaptive routing and at jobs that send many to one"
+        f"check whether the device at {fabric.end(end)} and {fabric.end(other)} is fast enough: platform.rail_pcie,"
+        " platform.pcie_link, link_speed; if so, it is congestion: adaptive routing, or jobs that send many to one"
     )
 
 
@@ -223,21 +221,17 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
     have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
     state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
-    about: About = {"source": "counters"}
+    severity = why = None
     if len(counts) < 2 or not all(counts.values()):
-        have, kind = f"one end {have}", "links one of whose ends reports that they went down"
+        have, kind, severity = f"one end {have}", "links one of whose ends reports that they went down", "minor"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
-        about["severity"], about["why"] = "minor", why
     elif None in boots:
-        state, have, about["severity"] = "unknown", f"{have}; whether with its host is not known", "major"
-        fix = (
-            "see with `uptime` on the machine at the end of this cable whether it was rebooted in that time; if it was"
-            f" not, {fix}"
-        )
+        state, have, severity = "unknown", f"{have}; whether with its host is not known", "major"
+        fix = f"run `uptime` on the machine at the end of this cable; if it was not rebooted in that time, {fix}"
     else:
         have = f"both ends {have}"
-    about["kind"] = kind
-    return fabric.entry(LINK_DOWNED, state, plane, (end, other), "up all the time", have, fix, **about)
+    about = (LINK_DOWNED, state, plane, (end, other), "up all the time", have, fix)
+    return fabric.entry(*about, source="counters", kind=kind, severity=severity, why=why)
 
 
 def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[End, End]) -> Entry:
@@ -247,17 +241,13 @@ def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[E
     guid = end[0] if fabric.is_switch(end[0]) else port.guid
     address = f"-G 0x{guid}" if guid else str(port.lid)
     fix = (
-        "reset this port's counters to zero, because only that makes them count again: perfquery"
-        f" {where}-R {address} {end[1]} on {best.host or 'a fabric host'}; other tools that read them see a reset"
+        f"reset this port's counters: perfquery {where}-R {address} {end[1]} on {best.host or 'a fabric host'}; other"
+        " tools that read them see a reset"
     )
     have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
-    return fabric.entry(
-        *(SATURATED, "unknown", plane, ends, "counters that count", have, fix),
-        subject=f"{fabric.guid_name(end[0])} port {end[1]}",
-        source="counters",
-        kind="ports whose counters have ended",
-        again=False,
-    )
+    about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
+    subject, kind = f"{fabric.guid_name(end[0])} port {end[1]}", "ports whose counters have ended"
+    return fabric.entry(*about, subject=subject, source="counters", kind=kind, again=False)
 
 
 def _ports(fabric: Fabric, ends: list[End]) -> str:

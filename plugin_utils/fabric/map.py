@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypedDict, Unpack
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -46,25 +45,6 @@ class Entry:
     kind: str = ""
     name: tuple[str, int] | str = ""
     ends: tuple[End, ...] = ()
-
-
-class About(TypedDict, total=False):
-    """Optional parts of an entry.
-
-    again: False: ``fix`` does not end with the advice to sweep again.   subject, hosts, name: instead of those of the
-    ends.   roots: ends that the finding explains.   source, severity, because, why: as in Check.judge.
-    """
-
-    again: bool
-    source: str
-    subject: str
-    hosts: Sequence[str]
-    kind: str
-    name: tuple[str, int] | str
-    roots: Sequence[End]
-    severity: str | None
-    because: Finding | str | None
-    why: str
 
 
 @dataclass
@@ -108,8 +88,7 @@ class Fabric:
         for plane in self.planes:
             for guid, node in plane.nodes.items():
                 self.nodes.setdefault(guid, node)
-                for port in node.ports:
-                    end = (guid, port.number)
+                for end, port in node.ends():
                     # An HCA with two ports is in two planes, and each of them sees one of its cables.
                     if end not in self.ports or self.ports[end].peer is None:
                         self.ports[end], self.plane_of[end] = port, plane
@@ -141,8 +120,7 @@ class Fabric:
         for sweep in sorted(before, key=lambda one: (one.complete, one.at)):
             for node in sweep.nodes:
                 self.was_nodes[node.guid] = node
-                for port in node.ports:
-                    end = (node.guid, port.number)
+                for end, port in node.ends():
                     if port.peer is not None or end not in self.was:
                         self.was[end] = (port, sweep.at)
                     if port.peer is not None:
@@ -168,7 +146,7 @@ class Fabric:
         """Return a label by rails, which last longer than the GUID of the present manager."""
         seen = {end for end in self.rails if end in self.cables and self.plane_of.get(end) is plane}
         for sweep in plane.before:
-            seen |= {(node.guid, port.number) for node in sweep.nodes for port in node.ports if port.peer is not None}
+            seen |= {end for node in sweep.nodes for end, port in node.ends() if port.peer is not None}
         # One cable in the wrong plane does not change it.
         counted = Counter(rail.rail for end, (_host, rail) in self.rails.items() if end in seen)
         most = max(counted.values(), default=0)
@@ -191,25 +169,36 @@ class Fabric:
         self,
         check: Check,
         state: str,
-        where: Plane | None,
+        plane: Plane | None,
         ends: Sequence[End],
         want: str,
         have: str,
         fix: str,
-        **about: Unpack[About],
+        *,
+        subject: str = "",
+        hosts: Sequence[str] = (),
+        source: str = "",
+        kind: str = "",
+        name: tuple[str, int] | str = "",
+        roots: Sequence[End] = (),
+        severity: str | None = None,
+        because: Finding | str | None = None,
+        why: str | None = None,
+        again: bool = True,
     ) -> Entry:
-        """Return the entry of a cable, or without ends of a plane or node. where: its plane."""
-        source = about.get("source") or (where.best.source if where is not None else "sweeps")
-        fix = f"{fix}; {AGAIN}" if about.get("again", True) else fix
-        subject = about.get("subject") or self.subject(*ends)
-        because, why, severity = about.get("because"), about.get("why"), about.get("severity")
-        finding = check.judge(subject, state, want, have, source, fix, because, why, severity)
-        self.roots.update(dict.fromkeys(about.get("roots", ()), finding))
-        hosts = tuple(about.get("hosts") or self.concerned(where, *ends))
-        kind, name = about.get("kind", ""), about.get("name", "")
+        """Return the entry of a cable, or without ends of a plane or node.
+
+        subject, hosts, name: instead of those of the ends.   roots: ends that the finding explains.
+        again: ``fix`` ends with the advice to sweep again.   Others: as in Check.judge.
+        """
+        source = source or (plane.best.source if plane is not None else "sweeps")
+        fix = f"{fix}; {AGAIN}" if again else fix
+        finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, because, why, severity)
+        self.roots.update(dict.fromkeys(roots, finding))
         if kind and not name and ends:
             name = self.name(*ends)
-        return Entry(hosts, finding, None if where is None else where.index, kind, name, tuple(ends))
+        index = None if plane is None else plane.index
+        return Entry(tuple(hosts) or self.concerned(plane, *ends), finding, index, kind, name, tuple(ends))
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -265,9 +254,8 @@ class Fabric:
 
     def links(self, plane: Plane) -> Iterator[Pair]:
         """Yield each cable of a plane once, the host's end first."""
-        for guid, node in plane.nodes.items():
-            for port in node.ports:
-                end = (guid, port.number)
+        for node in plane.nodes.values():
+            for end, _port in node.ends():
                 other = self.cables.get(end)
                 if other is None or self.plane_of[end] is not plane:
                     continue

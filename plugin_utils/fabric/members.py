@@ -19,7 +19,7 @@ from .. import nodeset
 from ..terminal import counted
 from .cabling import DOWN
 from .evidence import Rail
-from .map import About, Entry, Fabric, Pair, is_aggregation, names, several
+from .map import Entry, Fabric, Pair, is_aggregation, names, several
 from .planes import End, Plane, plane_label
 
 SWEEP = Check(
@@ -89,21 +89,22 @@ def members(fabric: Fabric) -> Members:
             home = fabric.home(host, rail)
             if not rail.node_guid and not rail.port_guid:
                 found.unread.append((host, rail.rail))
-            elif home is not None:
+                continue
+            if home is not None:
                 found.seen.setdefault(host, []).append(rail)
                 found.total[fabric.plane_of[home].index if home in fabric.plane_of else -1] += 1
+                continue
+            place = _place(fabric, rail)
+            at = None if place is None else fabric.find_plane(place)
+            where = [] if at is None else [at]
+            if at is None and (place is None or place[0] not in lost):
+                usual = ((plane, many) for (number, plane), many in sorted(counts.items()) if number == rail.rail)
+                where = [fabric.planes[plane] for plane, many in usual if many * 4 >= most[rail.rail]]
+            partial = [plane.index for plane in where if not plane.complete] or ([] if where else [-1])
+            if partial:
+                found.covered.setdefault(partial[0], []).append((host, rail.rail))
             else:
-                place = _place(fabric, rail)
-                at = None if place is None else fabric.find_plane(place)
-                where = [] if at is None else [at]
-                if at is None and (place is None or place[0] not in lost):
-                    usual = ((plane, many) for (number, plane), many in sorted(counts.items()) if number == rail.rail)
-                    where = [fabric.planes[plane] for plane, many in usual if many * 4 >= most[rail.rail]]
-                partial = [plane.index for plane in where if not plane.complete] or ([] if where else [-1])
-                if partial:
-                    found.covered.setdefault(partial[0], []).append((host, rail.rail))
-                else:
-                    found.missing.setdefault(host, []).append((rail, place))
+                found.missing.setdefault(host, []).append((rail, place))
     return found
 
 
@@ -148,18 +149,16 @@ def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
         own = [fabric.rails[end][1].rail for node in sweep.nodes for end in fabric.ends_of.get(node.guid, ())]
         rails = [rail for rail in rails if rail not in own]
         label = plane_label(own) if own else f"plane of subnet manager 0x{sweep.plane}"
-        have = f"no host swept it; at the last sweep {sweep.host} did by {sweep.device or 'a file'}"
-        have += f", {len(sweep.nodes)} nodes"
+        have = f"not swept; last by {sweep.host} and {sweep.device or 'a file'}, {len(sweep.nodes)} nodes"
         yield _unswept(fabric, label, have, sweep.host, sweep.device, sweep.host)
     if rails:
         have = f"no sweep shows any port of these rails: {names(one for one in found.covered[-1] if one[1] in rails)}"
         yield _unswept(fabric, plane_label(rails), have, "one of busbar_fabric_hosts", "")
     if found.unread:
         have = f"{names(found.unread)}: their GUIDs are not known"
-        fix = "see platform.rail_device of these hosts, repair it"
-        about: About = {"subject": "GUIDs of rails", "hosts": sorted({host for host, _rail in found.unread})}
-        about["source"] = "sysfs of the hosts"
-        yield fabric.entry(MISSING, "unknown", None, (), "a GUID of each rail", have, fix, **about)
+        hosts = sorted({host for host, _rail in found.unread})
+        about = (MISSING, "unknown", None, (), "a GUID of each rail", have, "see platform.rail_device of these hosts")
+        yield fabric.entry(*about, subject="GUIDs of rails", hosts=hosts, source="sysfs of the hosts")
     for plane in fabric.planes:
         if plane.joined:
             yield _joined(fabric, plane)
@@ -169,8 +168,8 @@ def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
 
 def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hosts: str) -> Entry:
     fix = (
-        f"see on {host} that its port {'of ' + device + ' ' if device else ''}to this plane is ACTIVE (ibstat), that"
-        " sminfo works there as root, and that busbar_fabric_hosts names a host with a port in it"
+        f"on {host} check the port {'of ' + device + ' ' if device else ''}to this plane (ibstat: ACTIVE), and run"
+        " sminfo as root; busbar_fabric_hosts has to name a host with a port in it"
     )
     every = sorted({*fabric.sweepers, *hosts})
     entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=every)
@@ -178,31 +177,30 @@ def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hos
     return entry
 
 
+def _problems(sweep: Sweep, nothing: str) -> str:
+    return several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or nothing
+
+
 def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
-    have = several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "nothing was read"
     fix = (
         f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host or 'the fabric host'};"
-        " if it does not respond, check that a subnet manager runs in this plane and that the port is ACTIVE (ibstat)"
+        " without a response check the subnet manager of this plane, and the port (ibstat: ACTIVE)"
     )
+    have = f"no subnet manager or no node was seen: {_problems(sweep, 'nothing was read')}"
     subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
-    about: About = {"subject": subject, "hosts": [sweep.host], "source": sweep.source}
-    have = f"no subnet manager or no node was seen: {have}"
-    return fabric.entry(SWEEP, "unknown", None, (), _WHOLE, have, fix, **about)
+    about = (SWEEP, "unknown", None, (), _WHOLE, have, fix)
+    return fabric.entry(*about, subject=subject, hosts=[sweep.host], source=sweep.source)
 
 
 def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
-    problems = [
-        several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or "as it reports itself"
-        for sweep in plane.sweeps
-        if not sweep.complete
-    ]
+    partial = [sweep for sweep in plane.sweeps if not sweep.complete]
+    problems = [_problems(sweep, "as it reports itself") for sweep in partial]
     if plane.complete:
-        partial = [sweep for sweep in plane.sweeps if not sweep.complete]
         for sweep, problem in zip(partial, problems, strict=True):
             have = f"a part, which another host's sweep makes good: {problem}"
-            about: About = {"subject": f"{plane.label} by {sweep.host} {sweep.device}", "hosts": [sweep.host]}
-            more: About = {**about, "severity": "minor", "source": sweep.source}
-            yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep), **more)
+            about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
+            subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
+            yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
         return
     parts = problems[:2]
     if plane.holes:
@@ -220,8 +218,8 @@ def _by_hand(sweep: Sweep) -> str:
         return f"write {sweep.source} again when the fabric is quiet"
     if not sweep.plane:
         return (
-            "check that a subnet manager runs in this plane (systemctl status opensm on its machine, or UFM), or start"
-            f" it: sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it once it does"
+            "start the subnet manager of this plane (systemctl start opensm on its machine, or UFM), until"
+            f" sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it"
         )
     return (
         f"run ibnetdiscover -C {sweep.device} -P {sweep.port} as root on {sweep.host}: its stderr names the path that"
@@ -237,16 +235,15 @@ def _joined(fabric: Fabric, plane: Plane) -> Entry:
     if len(plane.managers) == 1:
         have = f"{len(plane.switches)} switches are one plane, which were {len(plane.apart)} at the last sweep"
     have += f"; joined by {several(stray)}" if stray else "; which cable joins them is unknown"
-    fix = (
-        f"pull out the cable {several(stray, 4, ' and ')}"
-        if stray
-        else "run sminfo at each of these ports: if both now name one manager, it has only moved, and a new sweep will"
-        " find no fault; otherwise look for the cable between switches that belong to two planes, by the switches'"
-        " labels, pull it out"
-    )
+    fix = f"pull out the cable {several(stray, 4, ' and ')}"
+    if not stray:
+        fix = (
+            "run sminfo at each of these ports: if all name one manager, it has only moved; otherwise pull out the"
+            " cable between switches of two planes, by their labels"
+        )
     ends = tuple(end for pair in pairs for end in pair)
-    about: About = {"subject": f"{plane.label}: joined", "hosts": plane.hosts, "roots": ends}
-    return fabric.entry(PLANE, "drift", plane, ends, "planes that share no switch", have, fix, **about)
+    about = (PLANE, "drift", plane, ends, "planes that share no switch", have, fix)
+    return fabric.entry(*about, subject=f"{plane.label}: joined", hosts=plane.hosts, roots=ends)
 
 
 def _strays(fabric: Fabric, plane: Plane) -> list[Pair]:
@@ -270,30 +267,27 @@ def _bridges(plane: Plane, between: list[Pair]) -> list[Pair]:
     if len(anchors) != 2:
         return []
     near, far = sorted(anchors)
-    beside: dict[str, list[tuple[str, int]]] = {}
-    for number, (end, other) in enumerate(between):
-        beside.setdefault(end[0], []).append((other[0], number))
-        beside.setdefault(other[0], []).append((end[0], number))
+    beside: dict[str, list[Pair]] = {}
+    for pair in between:
+        for end in pair:
+            beside.setdefault(end[0], []).append(pair)
 
-    def path(without: int) -> list[int] | None:
-        """Return the numbers of the cables on the shortest way from far to near."""
-        came: dict[str, tuple[str, int]] = {near: ("", -1)}
-        queue = deque([near])
-        while queue:
-            guid = queue.popleft()
-            for following, number in beside.get(guid, ()):
-                if number != without and following not in came:
-                    came[following] = (guid, number)
-                    queue.append(following)
-        if far not in came:
-            return None
-        numbers, at = [], far
-        while at != near:
-            at, number = came[at]
-            numbers.append(number)
-        return numbers
+    def path(without: Pair | None) -> list[Pair] | None:
+        """Return the cables on the shortest way from near to far."""
+        waiting: deque[tuple[str, list[Pair]]] = deque([(near, [])])
+        known = {near}
+        while waiting:
+            guid, way = waiting.popleft()
+            if guid == far:
+                return way
+            for pair in beside.get(guid, ()):
+                following = pair[pair[0][0] == guid][0]
+                if pair != without and following not in known:
+                    known.add(following)
+                    waiting.append((following, [*way, pair]))
+        return None
 
-    return [between[number] for number in path(-1) or () if path(number) is None]
+    return [pair for pair in path(None) or () if path(pair) is None]
 
 
 def _twice(fabric: Fabric) -> Iterator[Entry]:
@@ -304,15 +298,14 @@ def _twice(fabric: Fabric) -> Iterator[Entry]:
                 guid = f"port 0x{rail.port_guid}" if rail.port_guid else f"node 0x{rail.node_guid} {rail.port}"
                 holders.setdefault(guid, []).append((host, rail.rail))
     fix = (
-        "find the card that has this GUID on its label; set the GUID of the other card to that on its own label, while"
-        " its host is drained: flint -d DEVICE --guid GUID sg; reboot that host"
+        "find the card that has this GUID on its label; drain the host of the other card, set the GUID on its own label"
+        " (flint -d DEVICE --guid GUID sg) and reboot"
     )
     for guid, rails in sorted(holders.items()):
         if len(rails) > 1:
-            about: About = {"subject": f"GUID of {guid}", "hosts": sorted({host for host, _rail in rails})}
-            have = f"{len(rails)} rails have it: {names(rails)}"
-            about["source"] = "sysfs of the hosts"
-            yield fabric.entry(GUID, "drift", None, (), "one rail with it", have, fix, **about)
+            hosts, have = sorted({host for host, _rail in rails}), f"{len(rails)} rails have it: {names(rails)}"
+            about = (GUID, "drift", None, (), "one rail with it", have, fix)
+            yield fabric.entry(*about, subject=f"GUID of {guid}", hosts=hosts, source="sysfs of the hosts")
 
 
 # -- hosts -------------------------------------------------------------------------------------------------------------
@@ -349,23 +342,27 @@ def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> 
     have = f"none of its {len(lacking)} rails is: {at}"
     fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
     plane = fabric.find_plane(lacking[0][1]) if lacking[0][1] else None
-    about: About = {"subject": f"{host}: rails", "hosts": [host], "name": host, "source": "sweeps"}
-    about["kind"] = "hosts without a rail in the fabric"
-    return fabric.entry(MISSING, "drift", plane, (), "all rails in the fabric", have, fix, **about)
+    about = (MISSING, "drift", plane, (), "all rails in the fabric", have, fix)
+    kind = "hosts without a rail in the fabric"
+    return fabric.entry(*about, subject=f"{host}: rails", hosts=[host], name=host, source="sweeps", kind=kind)
 
 
 def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Finding | None) -> Entry:
     name = f"{host} rail {rail.rail}"
     have = f"{name} is not; {_describe_place(fabric, place)}"
-    fix = (
-        f"see on {host} with ibstat the state of {rail.device or rail.pci or f'rail {rail.rail}'}: Down or Polling is"
-        " the cable, its transceivers or the switch's port; Initialize is a subnet manager that does not see it"
-    )
-    ends = (*fabric.ends(rail), *([place] if place else []))
-    about: About = {"subject": name, "hosts": [host], "name": (host, rail.rail), "source": "sweeps"}
-    about["kind"], about["because"] = "rails that are not in the fabric", cause
+    device = rail.device or rail.pci or f"rail {rail.rail}"
+    fix = f"run ibstat on {host} for {device}: Down or Polling is the cable or its ends, Initialize the subnet manager"
     plane = fabric.find_plane(place) if place else None
-    return fabric.entry(MISSING, "drift", plane, ends, "in the fabric", have, fix, **about)
+    ends = (*fabric.ends(rail), *([place] if place else []))
+    return fabric.entry(
+        *(MISSING, "drift", plane, ends, "in the fabric", have, fix),
+        subject=name,
+        hosts=[host],
+        name=(host, rail.rail),
+        source="sweeps",
+        kind="rails that are not in the fabric",
+        because=cause,
+    )
 
 
 def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
@@ -387,12 +384,9 @@ def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     odd.sort(key=lambda one: one[0])
     few = several([f"{name} at {fabric.end(at)}" if at else name for name, at in odd])
     have = f"{counted(len(odd), 'HCA')}: {few if len(odd) <= 4 else nodeset.brief([name for name, _at in odd], 300)}"
-    fix = (
-        "add them to the inventory, or as rows to the cabling plan (busbar_fabric_plan; docs/cabling.md), or take them"
-        " off this fabric"
-    )
-    subject = f"{plane.label}: strangers"
-    entry = fabric.entry(UNKNOWN, "drift", plane, (), "HCAs that a list has", have, fix, subject=subject)
+    fix = "add them to the inventory or the cabling plan (busbar_fabric_plan), or take them off this fabric"
+    about = (UNKNOWN, "drift", plane, (), "HCAs that a list has", have, fix)
+    entry = fabric.entry(*about, subject=f"{plane.label}: strangers")
     for at in filter(None, (at for _name, at in odd)):
         fabric.roots.setdefault(at, entry.finding)
     yield entry

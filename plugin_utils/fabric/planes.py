@@ -53,12 +53,13 @@ class Plane:
     @cached_property
     def apart(self) -> tuple[frozenset[str], ...]:
         """The switches of each plane that was separate at the last sweep, as far as they are in this one."""
-        groups: list[frozenset[str]] = []
-        for sweep in self.before:
-            own = frozenset(node.guid for node in sweep.nodes if node.guid in self.switches)
-            beside = [group for group in groups if not group & own]
-            groups = [*beside, own.union(*(group for group in groups if group & own))]
-        return tuple(group for group in groups if group)
+        every = join_groups(("", guids & self.switches.keys()) for guids in map(_switches, self.before))
+        return tuple(frozenset(guids) for _names, guids in every if guids)
+
+    @cached_property
+    def was_switches(self) -> set[str]:
+        """The switches of the last sweeps."""
+        return set().union(*map(_switches, self.before))
 
     @cached_property
     def switches(self) -> dict[str, Node]:
@@ -68,16 +69,15 @@ class Plane:
     def holes(self) -> tuple[tuple[End, str], ...]:
         """Ends without the node that must be there: the sweep is partial, whatever its tools report."""
         found: list[tuple[End, str]] = []
-        peers = {(guid, port.number): port.peer for guid, node in self.nodes.items() for port in node.ports}
-        for end, peer in peers.items():
-            node = self.nodes[end[0]]
+        ports = {end: port for node in self.nodes.values() for end, port in node.ends()}
+        for end, port in ports.items():
+            peer = port.peer
             if peer is None:
-                port = node.port(end[1])
-                if node.kind == SWITCH and end[1] and port is not None and port.state in _UP:
+                if end[0] in self.switches and end[1] and port.state in _UP:
                     found.append((end, f"is {port.state}, and nothing responded there"))
             elif peer[0] not in self.nodes:
                 found.append((end, f"leads to 0x{peer[0]}, which did not respond"))
-            elif (peers.get(peer) or end) != end:
+            elif peer in ports and (ports[peer].peer or end) != end:
                 found.append((end, "and its peer report different data of their cable"))
         return tuple(sorted(found))
 
@@ -93,19 +93,24 @@ def _worth(sweep: Sweep) -> tuple[object, ...]:
     return not sweep.complete, *((-sweep.at, size) if sweep.complete else (size, -sweep.at)), sweep.host, sweep.device
 
 
+def join_groups(groups: Iterable[tuple[str, set[str]]]) -> list[tuple[list[str], set[str]]]:
+    """Return the names and members of groups, those with a common member as one."""
+    joined: list[tuple[list[str], set[str]]] = []
+    for name, members in groups:
+        names = [name]
+        apart = [group for group in joined if not group[1] & members]
+        for others, theirs in (group for group in joined if group[1] & members):
+            names, members = others + names, members | theirs
+        joined = [*apart, (names, members)]
+    return joined
+
+
 def group_planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane]:
     # Without a manager each sweep may be a separate plane.
     of_manager: dict[str, list[Sweep]] = {}
     for sweep in sorted(sweeps, key=_worth):
         of_manager.setdefault(sweep.plane or f"~{len(of_manager)}", []).append(sweep)
-    groups: list[tuple[list[str], set[str]]] = []
-    for manager in sorted(of_manager):
-        names, switches = [manager], _switches(of_manager[manager][0])
-        apart = [group for group in groups if not group[1] & switches]
-        for group in groups:
-            if group[1] & switches:
-                names, switches = group[0] + names, switches | group[1]
-        groups = [*apart, (names, switches)]
+    groups = join_groups((manager, _switches(of_manager[manager][0])) for manager in sorted(of_manager))
     planes = []
     for index, (names, switches) in enumerate(sorted(groups, key=lambda group: group[0])):
         managers = [name for name in names if name[0] != "~"]

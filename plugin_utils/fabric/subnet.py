@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks i
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
-from .map import About, Entry, Fabric, is_aggregation, names, several
+from .map import Entry, Fabric, is_aggregation, names, several
 from .planes import Plane
 
 MASTER, STANDBY = "master", "standby"
@@ -77,14 +77,16 @@ def _event(fabric: Fabric, plane: Plane, event: ManagerEvent) -> Entry:
     have, severity = f"{event.count} since {event.when}", None
     fix = f"see the lines of {event.code} in {_OPENSM_LOG}: the path or GUID there names the node to look at"
     if event.code == EXITED:
-        has_master = any(one.state == MASTER for one in plane.best.managers)
-        have, severity = f"exited at {event.when}", "major" if has_master else "critical"
+        have, severity = f"exited at {event.when}", "major" if _masters(plane) else "critical"
         fix = "start it (systemctl start opensm on its machine), or remove its old log if it moved on purpose"
     elif "duplicat" in event.text.lower():
         severity = "major"
-    subject, have = f"{plane.label}: {event.code}", f"{have}: {event.text}"
-    about: About = {"source": "opensm.log", "subject": subject, "severity": severity}
-    return fabric.entry(MANAGER_LOG, "drift", plane, (), "no error", have, fix, **about)
+    about = (MANAGER_LOG, "drift", plane, (), "no error", f"{have}: {event.text}", fix)
+    return fabric.entry(*about, source="opensm.log", subject=f"{plane.label}: {event.code}", severity=severity)
+
+
+def _masters(plane: Plane) -> list[str]:
+    return sorted({one.guid for one in plane.best.managers if one.state == MASTER})
 
 
 def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
@@ -93,9 +95,9 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         return
 
     def entry(what: str, state: str, have: str, fix: str, severity: str | None = None) -> Entry:
-        want, subject = "one master and a standby", plane.label + (f": {what}" if what else "")
-        about: About = {"source": "saquery SMIR", "subject": subject, "severity": severity}
-        return fabric.entry(MANAGER, state, plane, (), want, have, fix, **about)
+        about = (MANAGER, state, plane, (), "one master and a standby", have, fix)
+        subject = plane.label + (f": {what}" if what else "")
+        return fabric.entry(*about, source="saquery SMIR", subject=subject, severity=severity)
 
     sweep = plane.best
     seen = {one.guid: one for one in sorted(sweep.managers, key=lambda one: one.guid)}
@@ -106,11 +108,11 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     shown = {guid: _manager_name(fabric, plane, guid, one.description) for guid, one in seen.items()}
     listed = several([f"{shown[guid]} {one.state}" for guid, one in seen.items()])
     plane.passed[MANAGER] = listed
-    masters = [guid for guid, one in seen.items() if one.state == MASTER]
+    masters = _masters(plane)
     if len(masters) > 1:
         fix = (
-            "stop the subnet manager on all but one of them (systemctl disable --now opensm); check that saquery SMIR"
-            " shows one master; start the others again with a lower priority and the same sm_key, as standbys"
+            "stop all but one of them (systemctl disable --now opensm) until saquery SMIR shows one master, then start"
+            " the others again as standbys: with a lower priority and the same sm_key"
         )
         yield entry("", "drift", listed, fix)
     elif not masters:
@@ -122,20 +124,14 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         if allowed and not {guid, one.description.lower(), *one.description.lower().split()[:1]} & allowed
     ]
     if strange:
-        fix = (
-            "stop the subnet manager there (systemctl disable --now opensm), or add its GUID to"
-            " busbar_fabric_managers if it is intended"
-        )
+        fix = "stop it there (systemctl disable --now opensm), or add its GUID to busbar_fabric_managers"
         yield entry("strangers", "drift", f"not in busbar_fabric_managers: {several(strange)}", fix)
     alone = len(masters) == 1 and not any(one.state == STANDBY for one in seen.values())
     if alone and any(problem.source.startswith("saquery") for problem in sweep.problems):
         # sminfo names only the master.
         yield entry("standby", "unknown", f"{listed}; others could not be listed", f"{query} 2 is a standby")
     elif alone:
-        fix = (
-            "start a second subnet manager of lower priority on another machine of this plane; where the site wants"
-            " none, accept this finding (busbar_accepted)"
-        )
+        fix = "start a second one of lower priority on another machine, or accept this finding (busbar_accepted)"
         yield entry("standby", "drift", f"{shown[masters[0]]} alone", fix, "minor")
 
 
@@ -172,13 +168,11 @@ def firmware(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             for version, guids in odd
         )
         fix = (
-            f"bring them to one version while they are drained: of a switch `flint -d lid-LID q` shows the version and"
-            f" `flint -d lid-LID -i FILE burn` writes it, of an HCA mlxfwmanager on its host; PSID {psid}"
+            "drain them and write one version: `flint -d lid-LID -i FILE burn` for a switch, mlxfwmanager on the host"
+            f" for an HCA; PSID {psid}"
         )
-        hosts = fabric.concerned(plane, *ends.values())
-        yield fabric.entry(
-            FIRMWARE, state, plane, (), want, have, fix, subject=f"{plane.label}: PSID {psid}", hosts=hosts
-        )
+        about, hosts = (FIRMWARE, state, plane, (), want, have, fix), fabric.concerned(plane, *ends.values())
+        yield fabric.entry(*about, subject=f"{plane.label}: PSID {psid}", hosts=hosts)
     if boards:
         plane.passed[FIRMWARE] = f"{len(boards)} PSIDs, one version each"
 
@@ -197,18 +191,17 @@ def partitions(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             unread.append(fabric.name(end))
         elif lacking:
             fix = (
-                f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) to the partition as a full member, in"
-                " partitions.conf of the subnet manager (/etc/opensm/partitions.conf) or in UFM, let opensm read the"
-                " file again (pkill -HUP opensm)"
+                f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) as a full member in UFM, or in"
+                " /etc/opensm/partitions.conf on the subnet manager, then pkill -HUP opensm"
             )
-            have, kind = f"lacks {lacking}: {fabric.end(end)}", f"rails that lack {lacking}"
+            have = f"lacks {lacking}: {fabric.end(end)}"
             # It is of the rail's host, and not of its cable.
             yield fabric.entry(
                 *(PARTITION, "drift", plane, (), want, have, fix),
                 source="smpquery pkeys",
                 subject=fabric.subject(end),
                 hosts=fabric.concerned(plane, end),
-                kind=kind,
+                kind=f"rails that lack {lacking}",
                 name=fabric.name(end),
             )
     if unread:
@@ -223,35 +216,28 @@ def partitions(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
 
 def routing(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     wanted, sweep = fabric.evidence.wanted, plane.best
-    texts = []
-    if wanted.routing:
-        texts.append(sweep.routing or "")
-        if (sweep.routing or "").lower() != wanted.routing.lower():
-            fix = (
-                f"set routing_engine {wanted.routing} where the subnet manager is configured (/etc/opensm/opensm.conf,"
-                " or UFM), and restart it; if it is set there already, the manager could not use it and chose"
-                f" another: see {_OPENSM_LOG}"
-                if sweep.routing
-                else "name the node that runs the subnet manager in busbar_fabric_hosts (its /var/log/opensm*.log is"
-                " read there), or judge dumps with that log among them (ib_fabric_dumps); where neither can be, unset"
-                " busbar_fabric_routing_engine"
-            )
-            state, have = ("drift", sweep.routing) if sweep.routing else ("unknown", "not shown by the sweep")
-            yield fabric.entry(ROUTING, state, plane, (), wanted.routing, have, fix, subject=plane.label)
-    if wanted.adaptive_routing is not None:
-        modes = {True: "adaptive routing on", False: "adaptive routing off", None: "not shown of all switches alike"}
-        texts.append(modes[wanted.adaptive_routing])
-        if sweep.adaptive_routing is not wanted.adaptive_routing:
-            fix = (
-                "run ibdiagnet -r on a fabric host, and judge what it wrote (ib_fabric_dumps, without the dumps of"
-                " other tools: AR_INFO in ibdiagnet2.db_csv shows it for each switch); if that is not possible, unset"
-                " busbar_fabric_adaptive_routing"
-                if sweep.adaptive_routing is None
-                else "set it where the subnet manager is configured (NVIDIA's: ar_sl_mask and routing_engine ar_updn or"
-                " ar_ftree; UFM: [SubnetManager] of gv.cfg), and restart it"
-            )
-            state = "unknown" if sweep.adaptive_routing is None else "drift"
-            want, have, subject = texts[-1], modes[sweep.adaptive_routing], f"{plane.label}: adaptive"
-            yield fabric.entry(ROUTING, state, plane, (), want, have, fix, subject=subject)
-    if texts:
-        plane.passed[ROUTING] = ", ".join(texts)
+    modes = {True: "adaptive routing on", False: "adaptive routing off", None: ""}
+    engine, adaptive = wanted.routing, modes[wanted.adaptive_routing]
+    # Wanted, present, subject; what to do if it differs, and if it is unknown.
+    for want, have, subject, *fixes in (
+        (
+            *(engine, sweep.routing or "", plane.label),
+            f"set routing_engine {engine} in the subnet manager's configuration (/etc/opensm/opensm.conf, or UFM) and"
+            f" restart it; if it is set, the manager could not use it: see {_OPENSM_LOG}",
+            "name the subnet manager's node in busbar_fabric_hosts (its /var/log/opensm*.log is read there), or judge"
+            " dumps with that log among them (ib_fabric_dumps), or unset busbar_fabric_routing_engine",
+        ),
+        (
+            *(adaptive, modes[sweep.adaptive_routing], f"{plane.label}: adaptive"),
+            "set it in the subnet manager's configuration (NVIDIA's: ar_sl_mask and routing_engine ar_updn or ar_ftree;"
+            " UFM: [SubnetManager] of gv.cfg), and restart it",
+            "run ibdiagnet -r on a fabric host and judge AR_INFO of its ibdiagnet2.db_csv (ib_fabric_dumps), without"
+            " dumps of other tools, or unset busbar_fabric_adaptive_routing",
+        ),
+    ):
+        if want.lower() != have.lower() and want:
+            state, fix = ("drift", fixes[0]) if have else ("unknown", fixes[1])
+            about = (ROUTING, state, plane, (), want, have or "not shown by the sweep", fix)
+            yield fabric.entry(*about, subject=subject)
+    if engine or adaptive:
+        plane.passed[ROUTING] = ", ".join(filter(None, (engine and sweep.routing, adaptive)))

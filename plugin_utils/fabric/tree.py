@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
 from .map import Entry, Fabric, is_aggregation, several
-from .planes import End, Plane
+from .planes import End, Plane, join_groups
 
 UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
 """Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
@@ -71,8 +71,7 @@ class Leaf:
 def build_leaf(fabric: Fabric, plane: Plane, guid: str) -> Leaf:
     """Return what is cabled to a switch."""
     leaf = Leaf(guid)
-    for port in plane.switches[guid].ports:
-        end = (guid, port.number)
+    for end, port in plane.switches[guid].ends():
         other = fabric.cables.get(end)
         if other is None or other[0] not in plane.nodes or other[0] == guid:
             continue
@@ -105,44 +104,27 @@ def tree(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         return
     meshed = any(other[0] in leaves for leaf in leaves.values() for other in leaf.up.values())
     usual = {} if meshed else _usual(leaves)
-    limit = fabric.evidence.wanted.oversubscription
-    for guid, leaf in leaves.items():
-        hosts = [fabric.rails[end][0] for end in fabric.rails if fabric.cables.get(end, ("", 0))[0] == guid]
-        report = _Report(fabric, plane, leaf, sorted(set(hosts)))
-        lost = _uplinks(report, usual.get(guid))
-        if lost is not None:
-            yield lost
-        cause = lost.finding if lost is not None else None
-        if leaf.oversubscription > limit * _SLACK and leaf.down:
-            yield _oversubscribed(report, limit, cause)
-        counts = leaf.spines
-        if not fabric.plan.between and not meshed and counts and max(counts.values()) - min(counts.values()) > 1:
-            yield _uneven(report, counts, cause)
+    evenly = not fabric.plan.between and not meshed
+    for leaf in leaves.values():
+        lost = _uplinks(fabric, plane, leaf, usual.get(leaf.guid))
+        cause = None if lost is None else lost.finding
+        found = (lost, _oversubscribed(fabric, plane, leaf, cause), _uneven(fabric, plane, leaf, cause, evenly))
+        yield from filter(None, found)
     plane.passed[UPLINKS] = f"{sum(len(leaf.up) for leaf in leaves.values())} uplinks of {len(leaves)} leaves"
     most = max(leaf.oversubscription for leaf in leaves.values())
     plane.passed[OVERSUBSCRIPTION] = f"{len(leaves)} leaves, at most {most:.3g}:1"
-    if not fabric.plan.between and not meshed:
+    if evenly:
         spines = {spine for leaf in leaves.values() for spine in leaf.spines}
         plane.passed[SPINES] = f"{len(leaves)} leaves, evenly cabled to {len(spines)}"
 
 
-@dataclass(frozen=True)
-class _Report:
-    """hosts: those with rails on the leaf."""
-
-    fabric: Fabric
-    plane: Plane
-    leaf: Leaf
-    hosts: list[str]
-
-    @property
-    def name(self) -> str:
-        return self.fabric.node(self.leaf.guid)
-
-    def entry(self, check: Check, want: str, have: str, fix: str, cause: Finding | None, kind: str) -> Entry:
-        about = (check, "drift", self.plane, (), want, have, fix)
-        subject = f"switch 0x{self.leaf.guid}"
-        return self.fabric.entry(*about, subject=subject, hosts=self.hosts, kind=kind, name=self.name, because=cause)
+def _entry(fabric: Fabric, plane: Plane, leaf: Leaf, check: Check, *texts: str, cause: Finding | None) -> Entry:
+    """Return the entry of a leaf, of the hosts with rails on it. texts: want, have, fix and kind."""
+    want, have, fix, kind = texts
+    hosts = sorted({fabric.rails[end][0] for end in fabric.rails if fabric.cables.get(end, ("", 0))[0] == leaf.guid})
+    about = (check, "drift", plane, (), want, have, fix)
+    name, subject = fabric.node(leaf.guid), f"switch 0x{leaf.guid}"
+    return fabric.entry(*about, subject=subject, hosts=hosts, kind=kind, name=name, because=cause)
 
 
 def _missing_switches(fabric: Fabric, plane: Plane) -> set[str]:
@@ -152,27 +134,21 @@ def _missing_switches(fabric: Fabric, plane: Plane) -> set[str]:
         for end, other in fabric.plan.planned.items()
         if end[0] in plane.switches and other[0] in fabric.plan.switches and other[0] not in fabric.nodes
     }
-    was = {node.guid for sweep in plane.before for node in sweep.nodes if node.kind == SWITCH}
-    return of_plan | (was - set(plane.switches))
+    return of_plan | (plane.was_switches - set(plane.switches))
 
 
 def _usual(leaves: dict[str, Leaf]) -> dict[str, tuple[int, int]]:
     """Return leaf -> (uplinks, leaves): the number of most leaves on the same spines, of three or more leaves."""
-    group: dict[str, set[str]] = {}
-    for guid, leaf in leaves.items():
-        joined = {guid}.union(*(group.get(spine, set()) for spine in leaf.spines))
-        group.update(dict.fromkeys((spine for one in joined for spine in leaves[one].spines), joined))
     found: dict[str, tuple[int, int]] = {}
-    for members in {id(members): members for members in group.values()}.values():
+    for members, _spines in join_groups((guid, set(leaf.spines)) for guid, leaf in leaves.items()):
         [most] = Counter(len(leaves[guid].up) for guid in members).most_common(1)
         if len(members) >= 3 and most[1] * 2 > len(members):
             found.update(dict.fromkeys(members, most))
     return found
 
 
-def _uplinks(report: _Report, usual: tuple[int, int] | None) -> Entry | None:
-    fabric, leaf, plan = report.fabric, report.leaf, report.fabric.plan
-    number = len(leaf.up)
+def _uplinks(fabric: Fabric, plane: Plane, leaf: Leaf, usual: tuple[int, int] | None) -> Entry | None:
+    plan, name = fabric.plan, fabric.node(leaf.guid)
     if plan.between:
         # What is cabled otherwise than planned has its own finding.
         ends = {end for end, other in plan.planned.items() if end[0] == leaf.guid and other[0] in plan.switches}
@@ -183,55 +159,58 @@ def _uplinks(report: _Report, usual: tuple[int, int] | None) -> Entry | None:
         want, source = len(ends), "the last sweep"
         if usual is not None and usual[0] > want:
             want, source, ends = usual[0], f"{usual[1]} leaves on the same spines", set()
-    if number >= want:
+    if len(leaf.up) >= want:
         return None
     leaf.wanted = want
     missing = sorted(ends - set(leaf.up))
     shown = several([fabric.end(end) for end in missing])
-    have = f"{number} uplinks, {want} by {source}: {report.name}"
+    have = f"{len(leaf.up)} uplinks, {want} by {source}: {name}"
     have += f"; without a link: {shown}" if shown else ""
-    where = shown or f"those ports of {report.name} to spines that are down"
+    where = shown or f"those ports of {name} to spines that are down"
     fix = f"plug in and reseat the cables at {where} (iblinkinfo -S 0x{leaf.guid} lists its ports)"
     cause = next((fabric.roots[end] for end in missing if end in fabric.roots), None)
-    return report.entry(UPLINKS, f"{want} uplinks", have, fix, cause, "leaves that have lost uplinks")
+    kind = "leaves that have lost uplinks"
+    return _entry(fabric, plane, leaf, UPLINKS, f"{want} uplinks", have, fix, kind, cause=cause)
 
 
-def _oversubscribed(report: _Report, limit: float, lost: Finding | None) -> Entry:
-    leaf, roots = report.leaf, report.fabric.roots
+def _oversubscribed(fabric: Fabric, plane: Plane, leaf: Leaf, lost: Finding | None) -> Entry | None:
+    limit, ratio = fabric.evidence.wanted.oversubscription, leaf.oversubscription
+    if ratio <= limit * _SLACK or not leaf.down:
+        return None
     hosts = f"{len(leaf.down)} links to hosts"
-    have = f"{report.name}: {hosts} at {leaf.down_gbps:g} Gb/s, {len(leaf.up)} uplinks"
+    have = f"{fabric.node(leaf.guid)}: {hosts} at {leaf.down_gbps:g} Gb/s, {len(leaf.up)} uplinks"
+    fix = f"find out why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}"
     if leaf.up:
-        have += f" at {leaf.up_gbps:g} Gb/s, {leaf.oversubscription:.3g}:1"
+        have += f" at {leaf.up_gbps:g} Gb/s, {ratio:.3g}:1"
         fix = (
-            "cable more of its ports to the spines, evenly, or hang some hosts on another leaf; where it was built so,"
-            f" set busbar_fabric_oversubscription: {leaf.oversubscription:.3g}"
+            "cable more of its ports to the spines, or move hosts to another leaf; if it was built so, set"
+            f" busbar_fabric_oversubscription: {ratio:.3g}"
         )
-    else:
-        fix = f"find out why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}"
     # The cause is what the leaf has too many hosts by, or too few uplinks, if without that it would be well.
-    extra = [roots[end] for end in leaf.down if end in roots]
+    extra = [fabric.roots[end] for end in leaf.down if end in fabric.roots]
     cause = lost or next(iter(extra), None)
     if leaf.ratio(len(leaf.down) - len(extra), max(leaf.wanted, len(leaf.up))) > limit * _SLACK:
         cause = None
     kind = f"leaves with {hosts} and {len(leaf.up)} uplinks"
-    return report.entry(OVERSUBSCRIPTION, f"at most {limit:g}:1", have, fix, cause, kind)
+    return _entry(fabric, plane, leaf, OVERSUBSCRIPTION, f"at most {limit:g}:1", have, fix, kind, cause=cause)
 
 
-def _uneven(report: _Report, counts: Counter[str], cause: Finding | None) -> Entry:
-    fabric = report.fabric
-    ranked = sorted(counts.items(), key=lambda one: (one[1], one[0]))
-    shown = [f"{number} to {fabric.node(spine)}" for spine, number in ranked]
-    have = f"{report.name}: {', '.join(shown)}"
+def _uneven(fabric: Fabric, plane: Plane, leaf: Leaf, cause: Finding | None, wanted: bool) -> Entry | None:
+    ranked = sorted(leaf.spines.items(), key=lambda one: (one[1], one[0]))
+    if not wanted or not ranked or ranked[-1][1] - ranked[0][1] <= 1:
+        return None
+    name, shown = fabric.node(leaf.guid), [f"{number} to {fabric.node(spine)}" for spine, number in ranked]
+    have = f"{name}: {', '.join(shown)}"
     if len(shown) > 3:
-        have = f"{report.name}: {', '.join([*shown[:2], '...', shown[-1]])} ({len(shown)} spines)"
+        have = f"{name}: {', '.join([*shown[:2], '...', shown[-1]])} ({len(shown)} spines)"
     crowded, spare = (
-        several([fabric.node(spine) for spine, number in sorted(counts.items()) if number == of], 3, " or ")
+        several([fabric.node(spine) for spine, number in ranked if number == of], 3, " or ")
         for of in (ranked[-1][1], ranked[0][1])
     )
-    each, left = divmod(sum(counts.values()), len(counts))
+    each, left = divmod(len(leaf.up), len(ranked))
     fix = (
-        f"move cables of {report.name} from {crowded} to {spare} until each spine has {each}"
-        f"{f' or {each + 1}' if left else ''}; where that has no free port, another leaf has too many there: exchange"
-        " the two plugs; or declare the intended cabling as a plan (busbar_fabric_plan)"
+        f"move cables of {name} from {crowded} to {spare} until each spine has {each}{f' or {each + 1}' * (left > 0)};"
+        " without a free port there, exchange two plugs; or declare the cabling as a plan (busbar_fabric_plan)"
     )
-    return report.entry(SPINES, "as many cables to each spine", have, fix, cause, "leaves with uneven spines")
+    want, kind = "as many cables to each spine", "leaves with uneven spines"
+    return _entry(fabric, plane, leaf, SPINES, want, have, fix, kind, cause=cause)
