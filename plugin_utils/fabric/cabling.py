@@ -162,11 +162,8 @@ class _Names:
             (rail.node_guid, rail.port)
             for rail in self.fabric.evidence.hosts[host].rails
             if rail.node_guid
-            and (
-                rail.rail == number
-                if number is not None
-                else rail.device and rail.device == device and of_device in ("", str(rail.port))
-            )
+            and (rail.rail == number if number is not None else "" != rail.device == device)
+            and (number is not None or of_device in ("", str(rail.port)))
         ]
         return ends[0] if len(ends) == 1 else None
 
@@ -256,17 +253,11 @@ def _swapped(fabric: Fabric, cycle: Sequence[Pair]) -> Entry:
     fix = f"unplug the {len(cycle)} cables at {several(far, 6, ', ')}; plug each where WANT has it"
     if len(cycle) == 2:
         fix = f"exchange the two plugs at {' and '.join(far)}"
-    want, have = (
-        several([describe(pair) for pair in pairs], 6) for pairs in ([fabric.host_first(*pair) for pair in cycle], now)
-    )
-    subjects = sorted(fabric.subject(*pair) for pair in cycle)
-    return fabric.entry(
-        *(SWAPPED, "drift", plane, ends, want, have, fix),
-        subject=f"cables of {several(subjects, 6, ' and ')}",
-        source=fabric.plan_source,
-        severity=_severity(fabric, ends),
-        roots=ends,
-    )
+    want = several([describe(fabric.host_first(*pair)) for pair in cycle], 6)
+    subject = f"cables of {several(sorted(fabric.subject(*pair) for pair in cycle), 6, ' and ')}"
+    about = (SWAPPED, "drift", plane, ends, want, several([describe(pair) for pair in now], 6), fix)
+    severity, source = _severity(fabric, ends), fabric.plan_source
+    return fabric.entry(*about, subject=subject, source=source, severity=severity, roots=ends)
 
 
 def _severity(fabric: Fabric, ends: Sequence[End]) -> str:
@@ -322,9 +313,14 @@ def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
         cause, kind = fabric.roots.get(back), "cables elsewhere than in the plan"
         if is_rail:
             check, kind = DOWN, "links down"
-    about = (check, "drift", plane, (end, other), want, have, fix)
-    roots = [one for one in (end, other, at) if one is not None]
-    yield fabric.entry(*about, source=fabric.plan_source, severity=severity, because=cause, kind=kind, roots=roots)
+    yield fabric.entry(
+        *(check, "drift", plane, (end, other), want, have, fix),
+        source=fabric.plan_source,
+        severity=severity,
+        because=cause,
+        kind=kind,
+        roots=[one for one in (end, other, at) if one is not None],
+    )
 
 
 def _is_off(fabric: Fabric, host: str) -> bool:
@@ -343,37 +339,27 @@ def _other_rail(fabric: Fabric, end: End, at: End) -> str:
 
 
 def _states(fabric: Fabric, *ends: End) -> str:
-    texts = []
-    for end in ends:
-        port = fabric.ports.get(end)
-        physical = f" ({port.physical})" if port is not None and port.physical else ""
-        state = "not in the fabric" if port is None else f"{port.state}{physical}"
-        texts.append(f"{fabric.end(end)} is {state}")
-    return "; ".join(texts)
+    return "; ".join(f"{fabric.end(end)} is {fabric.state(end) or 'not in the fabric'}" for end in ends)
 
 
 def _plug(fabric: Fabric, *ends: End) -> str:
     for end in ends:
         if end in fabric.ports and fabric.ports[end].physical == "Disabled":
             plane = fabric.plane_of[end]
-            where = f" -C {plane.best.device} -P {plane.best.port}" if plane.best.device else ""
-            command = f"ibportstate{where} -G 0x{end[0]} {end[1]} enable"
+            command = f"ibportstate {plane.options}-G 0x{end[0]} {end[1]} enable"
             return f"{fabric.end(end)} is switched off: {command}, as root on {plane.hosts[0]}"
-    return (
-        f"check that the cable {' - '.join(map(fabric.end, ends))} is plugged in at both ends, reseat it, then exchange"
-        " it and its transceivers"
-    )
+    return f"reseat the cable {' - '.join(map(fabric.end, ends))} at both ends, then exchange it and its transceivers"
 
 
 def _odd(fabric: Fabric) -> Iterator[Entry]:
     """Report rows of the plan that could not be compared."""
+    source = fabric.plan_source
     if fabric.plan.odd:
         parts = [f"{why} (line {several([*map(str, n)], 5, ', ')})" for why, n in sorted(fabric.plan.odd.items())]
-        rows = sum(map(len, fabric.plan.odd.values()))
-        have = f"{counted(rows, 'cable')} could not be checked: {several(parts, 6)}"
-        want, fix = "rows that name nodes and ports", f"correct these lines of {fabric.plan_source}"
-        source = fabric.plan_source
-        yield fabric.entry(PLAN, "unknown", None, (), want, have, fix, subject="rows of the plan", source=source)
+        rows = counted(sum(map(len, fabric.plan.odd.values())), "cable")
+        have, fix = f"{rows} could not be checked: {several(parts, 6)}", f"correct these lines of {source}"
+        about = (PLAN, "unknown", None, (), "rows that name nodes and ports", have, fix)
+        yield fabric.entry(*about, subject="rows of the plan", source=source)
 
 
 def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
@@ -391,15 +377,10 @@ def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
         shown = names([fabric.node(guid) for guid in unseen])
         have = f"{counted(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
         fix = "name a host with a port in their plane in busbar_fabric_hosts"
-        yield fabric.entry(
-            *(PLAN, "unknown", None, (), "every plane swept", have, fix),
-            subject="planes of the plan",
-            source=fabric.plan_source,
-            because=fabric.unswept,
-        )
+        about, source = (PLAN, "unknown", None, (), "every plane swept", have, fix), fabric.plan_source
+        yield fabric.entry(*about, subject="planes of the plan", source=source, because=fabric.unswept)
     for plane in fabric.planes:
-        was = {node.guid for sweep in plane.before for node in sweep.nodes if node.kind == SWITCH}
-        for guid in sorted(was - set(fabric.nodes) - by_plan) if plane.complete else ():
+        for guid in sorted(plane.was_switches - set(fabric.nodes) - by_plan) if plane.complete else ():
             others = [other for end, other in sorted(fabric.was_cables.items()) if end[0] == guid]
             yield _switch(fabric, guid, others, [plane], "the last sweep had it")
 
@@ -411,11 +392,9 @@ def _switch(fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[P
     have = f"{name}: in no sweep, and {who}"
     have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
     have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
-    removed = "this sweep"
-    if who == _BY_PLAN:
-        removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first"
+    removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first" * (who == _BY_PLAN)
     fix = (
-        f"check that {name} has power, and read its console for faults; if it was removed on purpose, {removed} is the"
+        f"check the power of {name} and read its console; if you removed it, {removed or 'this sweep'} is the"
         f" last that misses it{'; its rails need another leaf' if rails else ''}"
     )
     entry = fabric.entry(
@@ -436,15 +415,9 @@ def _unplanned(fabric: Fabric) -> Iterator[Entry]:
     plan = fabric.plan
     for plane in fabric.planes if plan.planned else ():
         for ends in fabric.links(plane):
-            if fabric.between(*ends):
-                judged = plan.between
-            else:
-                judged = plan.hosts and ends[0] in fabric.rails
+            judged = plan.between if fabric.between(*ends) else plan.hosts and ends[0] in fabric.rails
             if judged and not plan.planned.keys() & set(ends):
                 fix = f"add the cable to {fabric.plan_source}, or remove it if it is not intended"
-                yield fabric.entry(
-                    *(PLAN, "drift", plane, ends, "a cable of the plan", fabric.cable(*ends), fix),
-                    source="sweep",
-                    because=fabric.roots.get(ends[0]),
-                    kind="cables that the plan does not have",
-                )
+                about = (PLAN, "drift", plane, ends, "a cable of the plan", fabric.cable(*ends), fix)
+                cause, kind = fabric.roots.get(ends[0]), "cables that the plan does not have"
+                yield fabric.entry(*about, source="sweep", because=cause, kind=kind)

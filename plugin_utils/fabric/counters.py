@@ -235,13 +235,12 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
 
 
 def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[End, End]) -> Entry:
-    port, best = fabric.ports[end], plane.best
-    where = f"-C {best.device} -P {best.port} " if best.device else ""
+    port, host = fabric.ports[end], plane.best.host or "a fabric host"
     # perfquery finds a switch by its own GUID, an HCA by its port's, or by its LID.
     guid = end[0] if fabric.is_switch(end[0]) else port.guid
     address = f"-G 0x{guid}" if guid else str(port.lid)
     fix = (
-        f"reset this port's counters: perfquery {where}-R {address} {end[1]} on {best.host or 'a fabric host'}; other"
+        f"reset this port's counters: perfquery {plane.options}-R {address} {end[1]} on {host}; other"
         " tools that read them see a reset"
     )
     have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"

@@ -51,23 +51,19 @@ def judged(evidence: Evidence) -> Judged:
     fabric = Fabric(evidence)
     cabling.resolve(fabric)
     found = members.members(fabric)
-    of_fabric = _caused(members.planes(fabric, found), members.PLANE.id, {members.SWEEP.id}, same_plane=True)
-    of_fabric += cabling.compare(fabric)
-    of_fabric += rail_leaves.judge_rails(fabric)
-    of_fabric += members.missing(fabric, found)
-    entries = list(of_fabric)
+    entries = _caused(members.planes(fabric, found), members.PLANE.id, {members.SWEEP.id}, same_plane=True)
+    entries += [*cabling.compare(fabric), *rail_leaves.judge_rails(fabric)]
+    entries += members.missing(fabric, found)
     good: list[Entry] = []
     for plane in fabric.planes:
         _count_cables(fabric, plane)
         own = _caused_by_links([entry for part in _OF_PLANE for entry in part(fabric, plane)])
         own = _caused(own, MANAGER_LOG.id, {subnet.MANAGER.id, links.ACTIVE.id}, severity="critical")
         if not plane.complete:
-            partial = next((one.finding.id for one in entries if _is(one, members.SWEEP.id, plane)), None)
-            unread = {subnet.MANAGER.id, counters.ERRORS.id}
-            own = [
-                _because(one, partial if one.finding.check in unread and one.finding.state == "unknown" else None)
-                for one in own
-            ]
+            here = (one.finding for one in entries if one.plane == plane.index)
+            partial = next((finding.id for finding in here if finding.check == members.SWEEP.id), None)
+            unread = {(check.id, "unknown") for check in (subnet.MANAGER, counters.ERRORS)}
+            own = [_because(one, partial if (one.finding.check, one.finding.state) in unread else None) for one in own]
         entries += own
         bad = {one.finding.check for one in entries if one.plane in (plane.index, None)}
         if plane.complete and not plane.joined:
@@ -96,10 +92,6 @@ def _count_cables(fabric: Fabric, plane: Plane) -> None:
 
 
 # -- causes ------------------------------------------------------------------------------------------------------------
-
-
-def _is(entry: Entry, check: str, plane: Plane) -> bool:
-    return entry.finding.check == check and entry.plane == plane.index
 
 
 def _because(entry: Entry, cause: str | None) -> Entry:

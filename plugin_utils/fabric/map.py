@@ -246,6 +246,11 @@ class Fabric:
         known = self.nodes.get(guid) or self.was_nodes.get(guid)
         return known is not None and known.kind == SWITCH
 
+    def state(self, end: End) -> str:
+        """Return ``down (Polling)`` of a port; "" where no sweep has it."""
+        port = self.ports.get(end)
+        return "" if port is None else port.state + (f" ({port.physical})" if port.physical else "")
+
     # -- cables ----------------------------------------------------------------------------------------------------
 
     def host_first(self, *ends: End) -> list[End]:

@@ -332,9 +332,9 @@ def missing(fabric: Fabric, found: Members) -> Iterator[Entry]:
 def _describe_place(fabric: Fabric, place: End | None) -> str:
     if place is None:
         return "no sweep or plan shows where it was"
-    port, other = fabric.ports.get(place), fabric.cables.get(place)
-    state = "was not seen" if port is None else f"is {port.state}" + (f" ({port.physical})" if port.physical else "")
-    return f"{fabric.end(place)}, where it belongs, {state if other is None else f'leads to {fabric.end(other)}'}"
+    state, other = fabric.state(place), fabric.cables.get(place)
+    text = f"leads to {fabric.end(other)}" if other else f"is {state}" if state else "was not seen"
+    return f"{fabric.end(place)}, where it belongs, {text}"
 
 
 def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> Entry:

@@ -45,6 +45,11 @@ class Plane:
         """The hosts that swept it."""
         return tuple(sorted({sweep.host for sweep in self.sweeps}))
 
+    @property
+    def options(self) -> str:
+        """Options of a tool of infiniband-diags, and a blank; "" for dumps."""
+        return f"-C {self.best.device} -P {self.best.port} " if self.best.device else ""
+
     @cached_property
     def joined(self) -> bool:
         """True for several planes that share switches, by the managers or by the last sweeps."""
