@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core import locks
 from ..core.finding import Finding
@@ -164,22 +164,23 @@ def _no_port(local: Sequence[LocalPort]) -> Finding:
     return UMAD.judge("InfiniBand ports", state, "an active InfiniBand port", have, fix=fix)
 
 
+@dataclass
 class _Planes:
-    """Fill a reading with sweeps."""
+    """Fill a reading with sweeps.
 
-    def __init__(self, host: Host, reading: Reading, seconds: float, counters: bool, partitions: bool) -> None:
-        self.host = host
-        self.reading = reading
-        self.findings = reading.findings
-        self.seconds = seconds
-        self.counters = counters
-        self.partitions = partitions
-        self.deadline = 0.0
-        self.decodes_xdr = False
-        # GUID of a manager's port, "" where its log names none -> its routing engine and the events of its logs.
-        self.routing: Dict[str, str] = {}
-        self.events: Dict[str, List[ManagerEvent]] = {}
-        self.unhealthy: Dict[Tuple[str, int], str] = {}
+    routing, events: GUID of a manager's port, "" where its log names none -> routing engine, and events of its logs.
+    """
+
+    host: Host
+    reading: Reading
+    seconds: float
+    counters: bool
+    partitions: bool
+    deadline: float = 0.0
+    decodes_xdr: bool = False
+    routing: Dict[str, str] = field(default_factory=dict)
+    events: Dict[str, List[ManagerEvent]] = field(default_factory=dict)
+    unhealthy: Dict[Tuple[str, int], str] = field(default_factory=dict)
 
     def read(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
         try:
@@ -190,19 +191,15 @@ class _Planes:
             match = _VERSION.search(version.stdout + version.stderr)
             self.decodes_xdr = match is not None and int(match.group(1)) >= _XDR
         self._read_logs()
+        masters = {port: self._master(port) for port in ports}
         planes: Dict[str, LocalPort] = {}
-        without_manager: List[LocalPort] = []
-        for port in ports:
-            master = self._master(port)
-            if master == "":
-                without_manager.append(port)
-            elif master is not None and master not in known:
+        for port, master in masters.items():
+            if master and master not in known:
                 planes.setdefault(master, port)
         sweeps = [self._sweep(port, master) for master, port in planes.items()]
-        for port in without_manager:
-            seen: Set[str] = {node.guid for sweep in sweeps for node in sweep.nodes}
+        for port in (port for port, master in masters.items() if master == ""):
             # Its plane is unknown, unless another sweep has found its node.
-            if self._node_guid(port) not in seen:
+            if self._node_guid(port) not in {node.guid for sweep in sweeps for node in sweep.nodes}:
                 sweeps.append(self._sweep(port, ""))
         # Of a manager that no plane lists, and of ports that no sweep has.
         rest = tuple(event for events in self.events.values() for event in events)
@@ -228,10 +225,12 @@ class _Planes:
             text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, unread) or ""
             self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
         fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
-        for source, message in ((problem.source, problem.message) for problem in unread):
-            check = node_checks.UNHEALTHY if source.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
-            want = "all of it read"
-            self.findings.append(check.judge(source, "unknown", want, message, source, fix % source))
+        for problem in unread:
+            path = problem.source
+            check = node_checks.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
+            self.reading.findings.append(
+                check.judge(path, "unknown", "all of it read", problem.message, path, fix % path)
+            )
 
     def _read_log(self, path: str, unread: List[Problem]) -> str:
         """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
@@ -244,7 +243,8 @@ class _Planes:
             return text
 
     def _hung(self, error: ToolHung) -> None:
-        self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))
+        problem = error.problem
+        self.reading.findings.append(ANSWER.judge(problem.source, "unknown", "an end in time", problem.message))
 
     def _master(self, port: LocalPort) -> Optional[str]:
         """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be swept."""
@@ -252,7 +252,7 @@ class _Planes:
         if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
             have = "manages NVSwitches" if port.of_nvswitch else port.link_layer
             fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
-            self.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
+            self.reading.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
             return None
         refused, master = "", ""
         try:
@@ -271,8 +271,8 @@ class _Planes:
             else:
                 fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
                 response = "a response of the subnet manager"
-                self.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
-        self.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
+                self.reading.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
+        self.reading.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
         return None if refused else master
 
     def _node_guid(self, port: LocalPort) -> str:
@@ -323,15 +323,9 @@ class _Planes:
         if master and self._master_now(port) != master:
             text = "another subnet manager, or none, responds at the end"
             problems.append(tool_output.problem("sminfo " + " ".join(port.options), text))
-        return merged.sweep(
-            problems,
-            plane=master,
-            device=port.device,
-            port=port.port,
-            at=time.time(),
-            seconds=round(time.monotonic() - began, 3),
-            source="infiniband-diags",
-        )
+        seconds = round(time.monotonic() - began, 3)
+        about = {"plane": master, "device": port.device, "port": port.port, "at": time.time(), "seconds": seconds}
+        return merged.sweep(problems, **about)
 
     def _read_pkeys(self, local: LocalPort, merged: merge.Merged, problems: List[Problem]) -> None:
         """Query every host port that has a LID. The manager refuses the table of all."""

@@ -196,25 +196,21 @@ class Merged:
                     failed[node[0], number] = why
         read = [self._counted(output) for output in outputs]
         clean = any(output.clean for output in outputs)
-        for guid, ports in self.ports.items():
-            for number, port in ports.items():
-                if number == 0:
-                    continue
-                end = (guid, number)
-                counters: Dict[str, int] = {}
-                for counted in read:
-                    counters.update(counted.get(end, {}))
-                why = failed.get(end) or failed.get((guid, None)) or ""
-                responds = any(end in counted for output, counted in zip(outputs, read) if output.every)
-                if clean and responds and not why:
-                    counters = {**dict.fromkeys(COUNTERS, 0), **counters}
-                if not why and not counters.keys() & COUNTERS.keys():
-                    why = "no output shows those of errors" if counters else "no output shows them"
-                port["counters"] = counters
-                if why:
-                    port["unread"] = why
-                    if port.get("peer"):
-                        self.doubts[UNCOUNTED].append("%s port %d (%s)" % (*end, why))
+        every = ((guid, number, port) for guid, ports in self.ports.items() for number, port in ports.items() if number)
+        for guid, number, port in every:
+            end = (guid, number)
+            counters: Dict[str, int] = {}
+            for counted in read:
+                counters.update(counted.get(end, {}))
+            why = failed.get(end) or failed.get((guid, None)) or ""
+            responds = any(end in counted for output, counted in zip(outputs, read) if output.every)
+            if clean and responds and not why:
+                counters = {**dict.fromkeys(COUNTERS, 0), **counters}
+            if not why and not counters.keys() & COUNTERS.keys():
+                why = "no output shows those of errors" if counters else "no output shows them"
+            port.update(counters=counters, unread=why)
+            if why and port.get("peer"):
+                self.doubts[UNCOUNTED].append("%s port %d (%s)" % (*end, why))
 
     def _counted(self, output: ToolOutput) -> Dict[End, Dict[str, int]]:
         found: Dict[End, Dict[str, int]] = {}
@@ -300,22 +296,14 @@ class Merged:
         # Port 0 of a switch has no cable.
         return Node(ports=tuple(self._port(about, *one) for one in sorted(self.ports[guid].items()) if one[0]), **about)
 
-    def _port(self, node: Mapping[str, Any], number: int, port: Mapping[str, Any]) -> Port:
-        speed = port.get("speed")
-        undecoded = not self.decodes_xdr and node["device_id"] in _XDR_DEVICES and speed in _OLD
-        return Port(
-            number,
-            port.get("state") or "unknown",
-            # The tools follow only links that are trained.
-            port.get("physical") or ("LinkUp" if port.get("peer") else None),
-            port.get("width"),
-            None if undecoded else speed,
-            port.get("width_supported"),
-            None if undecoded else port.get("speed_supported"),
-            port.get("peer"),
-            port.get("lid"),
+    def _port(self, node: Mapping[str, Any], number: int, known: Mapping[str, Any]) -> Port:
+        port = dict(known, guid=known.get("port_guid"))
+        port.pop("port_guid", None)
+        # The tools follow only links that are trained.
+        port["physical"] = port.get("physical") or ("LinkUp" if port.get("peer") else None)
+        if not self.decodes_xdr and node["device_id"] in _XDR_DEVICES and port.get("speed") in _OLD:
+            port.update(speed=None, speed_supported=None)
+        if node["kind"] == SWITCH:
             # All ports of a switch have the switch's.
-            None if node["kind"] == SWITCH else port.get("port_guid"),
-            port.get("counters", {}),
-            port.get("unread", ""),
-        )
+            port["guid"] = None
+        return Port(number, **port)

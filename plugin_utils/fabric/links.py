@@ -48,10 +48,7 @@ def states(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         idle = [one for one in (end, other) if one in fabric.ports and fabric.ports[one].state in ("init", "armed")]
         if idle:
             have = "; ".join(f"{fabric.end(one)} is {fabric.ports[one].state}" for one in idle)
-            fix = (
-                f"see on {plane.hosts[0]} with sminfo that a subnet manager responds, and read its log"
-                " (/var/log/opensm.log) on this port"
-            )
+            fix = f"run sminfo on {plane.hosts[0]}, and read the manager's log (/var/log/opensm.log) on this port"
             have, kind = f"{have}: {fabric.cable(end, other)}", "links that no subnet manager has set up"
             yield fabric.entry(ACTIVE, state, plane, (end, other), "active", have, fix, kind=kind)
     plane.passed[ACTIVE] = counted(len(links), "link")
@@ -98,8 +95,8 @@ def _rate(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> En
     read = [port for port in (fabric.ports.get(one) for one in ends) if port is not None and port.rate is not None]
     if not read:
         fix = f"run iblinkinfo -C {plane.best.device or 'DEVICE'} on {plane.hosts[0]} and read its output for this link"
-        have, kind = f"not read: {cable}", "links whose width or speed was not read"
-        return fabric.entry(SPEED, "unknown", plane, ends, f"{want:g} Gb/s", have, fix, kind=kind)
+        about = (SPEED, "unknown", plane, ends, f"{want:g} Gb/s", f"not read: {cable}", fix)
+        return fabric.entry(*about, kind="links whose width or speed was not read")
     port = min(read, key=lambda one: one.rate or 0.0)
     rate = port.rate or 0.0
     if rate >= want:
@@ -107,18 +104,11 @@ def _rate(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> En
     check = WIDTH if (port.width or 0) < min(LANES, port.width_supported or LANES) else SPEED
     shown = f"{port.width}x {port.speed} ({rate:g} Gb/s)"
     most = rate_gbps(port.width_supported or LANES, port.speed_supported)
-    state, fix = (
-        "drift",
-        (
-            f"reseat the cable at both ends, {cable}; if that does not help, exchange cable and transceivers one"
-            f" after the other ({_module(fabric, *ends)})"
-        ),
-    )
+    state = "drift"
+    fix = f"reseat the cable at both ends, {cable}; then exchange it, then its transceivers ({_module(fabric, *ends)})"
     if most is not None and most < want:
         state = "unsupported"
-        fix = (
-            f"the ends can do no more than {most:g} Gb/s: exchange the slower one, or correct rate_gbps of the profile"
-        )
+        fix = f"the ends do no more than {most:g} Gb/s: exchange the slower one, or correct rate_gbps of the profile"
     kind = f"links at {shown} in place of {want:g} Gb/s"
     return fabric.entry(check, state, plane, ends, f"at least {want:g} Gb/s", f"{shown}: {cable}", fix, kind=kind)
 

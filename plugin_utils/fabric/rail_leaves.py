@@ -53,15 +53,9 @@ def judge_rails(fabric: Fabric) -> list[Entry]:
         have = f"{fabric.node(guid)} has as many of rails {', '.join(map(str, numbers))}"
         fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
         plane = fabric.plane_of[ends[0]]
-        found.append(
-            fabric.entry(
-                *(RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix),
-                subject=f"switch 0x{guid}",
-                hosts=fabric.concerned(plane, *ends),
-                source=fabric.plan_source,
-                again=False,
-            )
-        )
+        about = (RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix)
+        hosts, source = fabric.concerned(plane, *ends), fabric.plan_source
+        found.append(fabric.entry(*about, subject=f"switch 0x{guid}", hosts=hosts, source=source, again=False))
     return found
 
 
@@ -89,32 +83,20 @@ def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[
         ends = [end, partners[0]]
         at = [fabric.cables[one] for one in ends]
         have, want = ("; ".join(map(fabric.cable, ends, others)) for others in (at, at[::-1]))
-        yield fabric.entry(
-            *(SWAPPED, "drift", fabric.plane_of[end], (*ends, *at), want, have),
-            f"exchange the two plugs at {' and '.join(map(fabric.end, at))}",
-            subject=f"cables of {' and '.join(sorted(map(fabric.end, ends)))}",
-            source=fabric.plan_source,
-            roots=(*ends, *at),
-        )
+        fix = f"exchange the two plugs at {' and '.join(map(fabric.end, at))}"
+        about = (SWAPPED, "drift", fabric.plane_of[end], (*ends, *at), want, have, fix)
+        subject = f"cables of {' and '.join(sorted(map(fabric.end, ends)))}"
+        yield fabric.entry(*about, subject=subject, source=fabric.plan_source, roots=(*ends, *at))
 
 
 def _misplaced(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
     """Report a rail on a spine, or on another rail's leaf. own: leaf -> its rail, where leaves have one."""
     at, rail = fabric.cables[end], _number(fabric, end)
-    where, note = (
-        (f"a leaf of rail {own[at[0]]}", "") if at[0] in own else ("a spine", ": what else is cabled to it is leaves")
-    )
+    where = f"a leaf of rail {own[at[0]]}" if at[0] in own else "a spine"
+    note = "" if at[0] in own else ": what else is cabled to it is leaves"
     leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail)
     want = (f"a leaf of rail {rail}" if own else "a leaf") + (f": {several(leaves, 3, ', ')}" if leaves else "")
     to = several(leaves, 3, " or ") if leaves else "its leaf"
     fix = f"move the cable from {fabric.end(at)} to a free port of {to}"
-    have, kind = f"{fabric.cable(end, at)}, {where}{note}", f"cables on {where}"
-    return fabric.entry(
-        *(RAIL_LEAF, "drift", fabric.plane_of[end], (end, at), want, have, fix),
-        source=fabric.plan_source,
-        kind=kind,
-        hosts=[fabric.rails[end][0]],
-        subject=fabric.end(end),
-        name=fabric.name(end),
-        roots=(end, at),
-    )
+    about = (RAIL_LEAF, "drift", fabric.plane_of[end], (end, at), want, f"{fabric.cable(end, at)}, {where}{note}", fix)
+    return fabric.entry(*about, source=fabric.plan_source, kind=f"cables on {where}", roots=(end, at))

@@ -106,17 +106,16 @@ def due(
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
         return Due(wrong=wrong, messages=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
-    recent = [
-        (one, when) for one, when in _sweeps_of(last) if one.complete and one.plane and 0 <= now - when < interval
-    ]
+    stored = _sweeps_of(last)
+    recent = [(one, when) for one, when in stored if one.complete and one.plane and 0 <= now - when < interval]
     if not recent or last is None:
         return Due(hosts, wrong=wrong)
     ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(when for _one, when in recent), interval)
     if last.complete and len(recent) == len(last.sweeps) and set(hosts) <= set(last.asked):
         return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
     known = tuple(sorted({one.plane for one, _when in recent}))
-    messages = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
-    return Due(hosts, known, wrong=wrong, messages=(messages,))
+    message = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
+    return Due(hosts, known, wrong=wrong, messages=(message,))
 
 
 def _sweeps_of(last: Record | None) -> Iterable[tuple[Sweep, float]]:
@@ -167,9 +166,8 @@ def read_result(host: str, of_host: PlainView) -> NodeResult:
         sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
     except (ParseError, codec.Invalid) as error:
         return NodeResult(why=f"{result_schema.SAID}{error}")
-    return NodeResult(
-        sweeps, tuple(map(from_dict, given["findings"])), tuple(given["passed"]), given.get("evidence", {})
-    )
+    findings = tuple(map(from_dict, given["findings"]))
+    return NodeResult(sweeps, findings, tuple(given["passed"]), given.get("evidence", {}))
 
 
 def known_hosts(
@@ -243,9 +241,7 @@ def host_findings(
 
 def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Sweep]) -> tuple[Mark, ...]:
     """Return each bad cable once, with its root finding.   found: ends of one cable, or of several."""
-    cables = {
-        (node.guid, port.number): port.peer for one in sweeps for node in one.nodes for port in node.ports if port.peer
-    }
+    cables = {end: port.peer for one in sweeps for node in one.nodes for end, port in node.ends() if port.peer}
     marked: dict[frozenset[End], Mark] = {}
     for ends, finding in sorted(found, key=lambda one: one[1].because is not None):
         for pair in [ends] if len(ends) <= 2 else [(end, *filter(None, [cables.get(end)])) for end in ends]:
