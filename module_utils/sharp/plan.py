@@ -107,15 +107,19 @@ def impossible(profile: Profile) -> Optional[Finding]:
 def plan(have: SharpState, want: SharpWanted) -> Plan:
     """Changes nothing: what is not ok is mended by packages, by role nccl_conf, or in the fabric."""
     library = have.libraries[0].path if have.libraries else ""
-    plugin = have.plugins[0] if have.plugins else File("")
-    no_plugin = "%s does not export it: it is another plugin" % have.strangers[0] if have.strangers else "not found"
-    version = "%s in %s" % (plugin.version, plugin.path)
+    usable = [one for one in have.plugins if one.version]
+    plugin = usable[0] if usable else File("")
+    no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
+    no_library = "%s is of libsharp0, spherical harmonics" % have.others[0] if have.others else "not found"
     return Plan(
         (
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
-            _file(have, LIBRARY, COLL, "a library", library, library, have.other or "not found"),
-            _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
-            *_release(have),
+            _file(have, LIBRARY, COLL, "a library", library, library, no_library),
+            _file(
+                *(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path),
+                *("%s in %s" % (plugin.version, plugin.path), no_plugin),
+            ),
+            *_release(have.libraries, usable),
             _manager(have, want),
             *_switches(have),
             *_folk(have),
@@ -135,28 +139,32 @@ def _file(have: SharpState, check: Check, subject: str, want: str, path: str, te
     return check.judge(subject, "drift", want, missing, "the usual places and sharp_directories")
 
 
-def _release(have: SharpState) -> List[Finding]:
+def _release(libraries: Sequence[File], plugins: Sequence[File]) -> List[Finding]:
     """Judge plugins beside libraries; nothing where one of both is missing, which is a finding already."""
-    if not have.libraries or not have.plugins:
+    if not libraries or not plugins:
         return []
-    said = [(*_fits(plugin, have.libraries), plugin.path) for plugin in have.plugins]
     # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
-    state, text, source = min(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
+    state, text, source = min((_fits(plugin, libraries) for plugin in plugins), key=_rank)
     return [RELEASE.judge("%s and libnccl-net.so" % COLL, state, "one release", text, source)]
 
 
-def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str]:
-    """Return state and text of a plugin beside the libraries."""
+def _rank(judged: Tuple[str, str, str]) -> int:
+    return ("ok", "unknown", "drift").index(judged[0])
+
+
+def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str, str]:
+    """Return state, text and path of a plugin beside the libraries."""
     if not plugin.needed:
-        return "unknown", "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, COLL)
+        text = "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, COLL)
+        return "unknown", text, plugin.path
     needed = plugin.needed[0]
     fitting = [one for one in libraries if os.path.basename(one.path) == needed]
     if not fitting:
         names = ", ".join(sorted({os.path.basename(one.path) for one in libraries}))
-        return "drift", "%s needs %s, there is %s" % (plugin.path, needed, names)
+        return "drift", "%s needs %s, there is %s" % (plugin.path, needed, names), plugin.path
     if plugin.tree and plugin.tree not in {one.tree for one in fitting}:
-        return "drift", "the plugin of %s, the library %s" % (plugin.tree, fitting[0].path)
-    return "ok", "%s and %s" % (plugin.path, needed)
+        return "drift", "the plugin of %s, the library %s" % (plugin.tree, fitting[0].path), plugin.path
+    return "ok", "%s and %s" % (plugin.path, needed), plugin.path
 
 
 def _manager(have: SharpState, want: SharpWanted) -> Finding:
@@ -251,7 +259,7 @@ def _threshold(have: SharpState, want: SharpWanted) -> List[Finding]:
             value, source = (str(NODES), "NCCL's default") if one.value is None else (one.value, one.source)
             state = "drift" if want.nodes and grammar.strtoll(value)[0] > want.nodes else "ok"
             said.append((state, "%s=%s %s" % (name, value[:40], what), source))
-        state, text, source = max(said, key=lambda one: ("ok", "unknown", "drift").index(one[0]))
+        state, text, source = max(said, key=_rank)
         fix = None if state == "ok" else "%s: the default of both thresholds is %d" % (_removed(name, source), NODES)
         found.append(THRESHOLD.judge(name, state, wanted, text, source, fix))
     return found

@@ -12,7 +12,7 @@ import errno
 import os
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -59,9 +59,9 @@ class SharpWanted:
 
 @dataclass(frozen=True)
 class File:
-    """A library or a plugin.
+    """A library or a network plugin.
 
-    needed: names by which it links to libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*.
+    needed: names by which it links to libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*, "" without CollNet.
     """
 
     path: str
@@ -90,48 +90,37 @@ class Given:
 
 @dataclass(frozen=True)
 class SharpState:
-    """State of a node. other: unrelated libraries of that name, a sentence; "" for none.
+    """State of a node. others: unrelated libraries of that name.
 
-    strangers: network plugins without CollNet.   variables: name -> what some jobs get, the same for all or not.
+    variables: name -> what some jobs get, the same for all or not.
     answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
     """
 
-    libraries: Tuple[File, ...] = ()
-    plugins: Tuple[File, ...] = ()
-    strangers: Tuple[str, ...] = ()
-    other: str = ""
+    libraries: List[File] = field(default_factory=list)
+    plugins: List[File] = field(default_factory=list)
+    others: List[str] = field(default_factory=list)
     variables: Mapping[str, Tuple[Given, ...]] = field(default_factory=dict)
     answered: Optional[str] = None
-    problems: Tuple[Problem, ...] = ()
+    problems: List[Problem] = field(default_factory=list)
 
 
 def read(host: Host, want: SharpWanted, reach: Optional[Callable[[str, int], str]] = None) -> SharpState:
     """Read the state. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
-    problems: List[Problem] = []
-    libraries: List[File] = []
-    plugins: List[File] = []
-    strangers: List[str] = []
-    others: List[str] = []
-    for folder in _folders(host, want.directories, problems):
-        for name in attempt(partial(host.listdir_system, folder), folder, problems) or ():
+    answered = None if not want.manager else (reach or reached)(*address(want.manager))
+    have = SharpState(answered=answered)
+    for folder in _folders(host, want.directories, have.problems):
+        for name in attempt(partial(host.listdir_system, folder), folder, have.problems) or ():
             path = "%s/%s" % (folder, name)
             if name.startswith(COLL) and os.path.isfile(host.system(path)):
-                libraries.append(File(path))
+                have.libraries.append(File(path))
             elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
-                found = attempt(partial(_plugin, host, path), path, problems)
-                if found is not None and found.version:
-                    plugins.append(found)
-                elif found is not None:
-                    strangers.append(path)
+                plugin = attempt(partial(_plugin, host, path), path, have.problems)
+                have.plugins.extend([plugin] if plugin else [])
             elif name.startswith("libsharp.so"):
-                others.append(path)
-    listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, problems) or ()
-    others += ["%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name)]
-    other = "%s is of libsharp0, spherical harmonics, and no SHARP" % others[0] if others else ""
-    variables = _variables(host, problems)
-    answered = None if not want.manager else (reach or reached)(*address(want.manager))
-    files = (tuple(libraries), tuple(plugins), tuple(strangers))
-    return SharpState(*files, other, variables, answered, tuple(problems))
+                have.others.append(path)
+    listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, have.problems) or ()
+    have.others.extend("%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name))
+    return replace(have, variables=_variables(host, have.problems))
 
 
 def _folders(host: Host, given: Sequence[str], problems: List[Problem]) -> List[str]:

@@ -106,10 +106,10 @@ def read(text: str, source: str) -> Plan:
         where = f"{source}, line {line}"
         a, z = ((_node(row, f"{end}_node", where), _port(row, f"{end}_port", where)) for end in "az")
         types = [row.get(f"{end}_type", "").lower() for end in "az"]
+        names = [name(row.get(f"{end}_name", ""), where, f"{end}_name", needed=False) for end in "az"]
         for end, kind in zip("az", types, strict=True):
             if kind not in ("", HOST, SWITCH):
                 raise ParseError(f"{where}: {end}_type is {printable(kind)[:40]!r}, expected host, switch or nothing")
-        names = [name(row.get(f"{end}_name", ""), where, f"{end}_name", needed=False) for end in "az"]
         rail = _rail(row.get("rail", ""), where)
         if rail is not None and (types[0] or HOST, types[1] or SWITCH) != (HOST, SWITCH):
             raise ParseError(f"{where}: rail {rail}, but {a[0]} is not a host: a cable of a rail has its host as a")
@@ -131,9 +131,8 @@ def checked(cables: Sequence[Cable], source: str) -> Plan:
         for one in cable.ends:
             other = taken.setdefault(one, cable)
             if other is not cable:
-                before = f"line {other.line}" if other.line else f"{end(*other.ends[0])} - {end(*other.ends[1])}"
-                text = f"{end(*one)} has another cable already ({before}): a port takes one; remove or correct one"
-                raise ParseError(f"{where}: {text}")
+                before = f"line {other.line}" if other.line else " - ".join(end(*each) for each in other.ends)
+                raise ParseError(f"{where}: {end(*one)} has another cable already ({before}): remove or correct one")
     return Plan(tuple(cables), source)
 
 
@@ -147,8 +146,8 @@ def write(plan: Plan) -> str:
     for cable in plan.cables:
         for one in ("a_node", "z_node", "a_port", "z_port", "a_name", "z_name"):
             name(str(getattr(cable, one)), plan.source, one, needed=not one.endswith("_name"))
-        values = ["" if value is None else value for value in (getattr(cable, one) for one in columns)]
-        # A spreadsheet takes 1070000000000000 for a number and drops its last digit.
+        values = (getattr(cable, one) for one in columns)
+        # A spreadsheet takes 1070000000000000 for a number and drops its last digit. None is an empty cell.
         writer.writerow([f"0x{value}" if isinstance(value, str) and is_guid(value) else value for value in values])
     return out.getvalue()
 
@@ -200,35 +199,29 @@ def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) 
     """
     columns: list[str] = []
     separator = ","
-    for number, line in enumerate(_lines(text, source), 1):
-        where = f"{source}, line {number}"
-        if not line.strip() or line.strip()[0] == "#":
-            continue
-        if not columns:
-            separator = max(",;\t", key=line.count)
-            columns = [cell.lower().replace("-", "_").replace(" ", "_") for cell in _cells(line, separator, where)]
-            while columns and not columns[-1]:
-                columns.pop()  # as a spreadsheet ends lines of which one was longer
-            _check_header(columns, where, required, known)
-            continue
-        cells = _cells(line, separator, where)
-        if any(cells[len(columns) :]) or (any(cells) and len(cells) < len(required)):
-            what = f"{len(cells)} cells, but the header has {len(columns)} columns"
-            raise ParseError(f"{where}: {what}: quote a cell that holds {separator!r}")
-        if any(cells):
-            yield number, dict(zip(columns, cells + [""] * len(columns), strict=False))
-    if not columns:
-        raise ParseError(f"{source}: empty; its first line has to be {','.join(required)}")
-
-
-def _lines(text: str, source: str) -> list[str]:
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n", LINE_LIMIT)
     if len(lines) > LINE_LIMIT:
         raise ParseError(f"{source}: more than {LINE_LIMIT} lines: is this the right file?")
     for number, line in enumerate(lines, 1):
+        where = f"{source}, line {number}"
         if len(line) > LENGTH_LIMIT:
-            raise ParseError(f"{source}, line {number}: {len(line)} characters: is this the right file?")
-    return lines
+            raise ParseError(f"{where}: {len(line)} characters: is this the right file?")
+        if not line.strip() or line.strip()[0] == "#":
+            continue
+        separator = separator if columns else max(",;\t", key=line.count)
+        cells = _cells(line, separator, where)
+        if not columns:
+            columns = [cell.lower().replace("-", "_").replace(" ", "_") for cell in cells]
+            while columns and not columns[-1]:
+                columns.pop()  # as a spreadsheet ends lines of which one was longer
+            _check_header(columns, where, required, known)
+        elif any(cells[len(columns) :]) or (any(cells) and len(cells) < len(required)):
+            what = f"{len(cells)} cells, but the header has {len(columns)} columns"
+            raise ParseError(f"{where}: {what}: quote a cell that holds {separator!r}")
+        elif any(cells):
+            yield number, dict(zip(columns, cells + [""] * len(columns), strict=False))
+    if not columns:
+        raise ParseError(f"{source}: empty; its first line has to be {','.join(required)}")
 
 
 def _cells(line: str, separator: str, where: str) -> list[str]:
@@ -239,16 +232,15 @@ def _cells(line: str, separator: str, where: str) -> list[str]:
 
 
 def _check_header(columns: Sequence[str], where: str, required: Sequence[str], known: Sequence[str]) -> None:
-    missing = [one for one in required if one not in columns]
-    of_all = f"columns are {', '.join(known)}"
+    missing, unknown = set(required).difference(columns), [one for one in columns if one not in known]
+    twice = [one for one in known if columns.count(one) > 1]
+    why = ""
     if missing:
-        got = printable(", ".join(columns))[:120]
-        raise ParseError(f"{where}: the header lacks {', '.join(missing)} (it has {got}); {of_all}")
-    for one in columns:
-        if one not in known:
-            raise ParseError(f"{where}: unknown column {printable(one)[:60]!r}; remove it: {of_all}")
-        if columns.count(one) > 1:
-            raise ParseError(f"{where}: column {one} twice; remove one")
+        why = f"the header lacks {', '.join(sorted(missing))} (it has {printable(', '.join(columns))[:120]})"
+    elif unknown or twice:
+        why = f"unknown column {printable(unknown[0])[:60]!r}" if unknown else f"column {twice[0]} twice"
+    if why:
+        raise ParseError(f"{where}: {why}; columns are {', '.join(known)}")
 
 
 def name(text: str, where: str, column: str, needed: bool = True) -> str:

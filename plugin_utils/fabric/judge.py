@@ -72,7 +72,7 @@ def judged(evidence: Evidence) -> Judged:
                 for check, text in plane.passed.items()
                 if check.id not in bad
             ]
-    good += members.all_seen(fabric, found)
+    good += members.all_seen(fabric)
     # Where ends of cables contradict each other, a finding may come twice.
     entries = list({one.finding.id: one for one in reversed(entries)}.values())[::-1]
     lines = [*_fold(entries, fabric.planes), *((one.hosts, one.finding) for one in good)]

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port, Sweep
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Node, Port
 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
@@ -65,10 +66,34 @@ class Cabling:
     between: bool = False
 
 
+Source = TypeVar("Source")
+
+
+def _read(
+    sources: Iterable[tuple[Source, Iterable[Node]]],
+) -> tuple[dict[str, Node], dict[End, tuple[Port, Source]], dict[End, End]]:
+    """Return nodes, ports with their source, and cables, both ways. sources: the most important first."""
+    nodes: dict[str, Node] = {}
+    ports: dict[End, tuple[Port, Source]] = {}
+    for source, of_source in sources:
+        for node in of_source:
+            nodes.setdefault(node.guid, node)
+            for end, port in node.ends():
+                # An HCA with two ports is in two planes, and each of them sees one of its cables.
+                if end not in ports or ports[end][0].peer is None:
+                    ports[end] = port, source
+    cables: dict[End, End] = {}
+    for end, (port, _source) in ports.items():
+        if port.peer is not None and port.state != "down":
+            cables[end] = port.peer
+            cables.setdefault(port.peer, end)
+    return nodes, ports, cables
+
+
 class Fabric:
     """Nodes, ports and cables of all sweeps, and what was found about them so far.
 
-    was, was_nodes, was_cables: by the last sweeps.   labels: names of ports that only the plan has.
+    was, was_nodes, was_cables: by the last sweeps; was: with its time.   labels: names of ports that only the plan has.
     roots: findings that explain what is missing at an end.   gone: those of missing switches, by GUID or name.
     unswept: that a plane was not swept.
     """
@@ -82,25 +107,12 @@ class Fabric:
         self.labels: dict[End, str] = {}
         self.lost = tuple(sweep for sweep in evidence.sweeps if not sweep.nodes)
         self.planes = group_planes([sweep for sweep in evidence.sweeps if sweep.nodes], evidence.before)
-        self.nodes: dict[str, Node] = {}
-        self.ports: dict[End, Port] = {}
-        self.plane_of: dict[End, Plane] = {}
-        for plane in self.planes:
-            for guid, node in plane.nodes.items():
-                self.nodes.setdefault(guid, node)
-                for end, port in node.ends():
-                    # An HCA with two ports is in two planes, and each of them sees one of its cables.
-                    if end not in self.ports or self.ports[end].peer is None:
-                        self.ports[end], self.plane_of[end] = port, plane
-        self.cables: dict[End, End] = {}
-        for end, port in self.ports.items():
-            if port.peer is not None and port.state != "down":
-                self.cables[end] = port.peer
-                self.cables.setdefault(port.peer, end)
-        self.was: dict[End, tuple[Port, float]] = {}
-        self.was_nodes: dict[str, Node] = {}
-        self.was_cables: dict[End, End] = {}
-        self._remember(evidence.before)
+        self.nodes, ports, self.cables = _read((plane, plane.nodes.values()) for plane in self.planes)
+        self.ports = {end: port for end, (port, _plane) in ports.items()}
+        self.plane_of = {end: plane for end, (_port, plane) in ports.items()}
+        # Of the last sweeps complete and later ones count.
+        before = sorted(evidence.before, key=lambda one: (one.complete, one.at))[::-1]
+        self.was_nodes, self.was, self.was_cables = _read((sweep.at, sweep.nodes) for sweep in before)
         self.rails = self._rails()
         # Node GUID -> ports of it that are rails.
         self.ends_of: dict[str, list[End]] = {}
@@ -114,18 +126,6 @@ class Fabric:
         for plane in self.planes:
             if labels[plane.label] > 1:
                 plane.label += f" with 0x{min(plane.switches or plane.nodes)}"
-
-    def _remember(self, before: Sequence[Sweep]) -> None:
-        """Fill in what the last sweeps have seen; complete and later ones count."""
-        for sweep in sorted(before, key=lambda one: (one.complete, one.at)):
-            for node in sweep.nodes:
-                self.was_nodes[node.guid] = node
-                for end, port in node.ends():
-                    if port.peer is not None or end not in self.was:
-                        self.was[end] = (port, sweep.at)
-                    if port.peer is not None:
-                        self.was_cables[end] = port.peer
-                        self.was_cables.setdefault(port.peer, end)
 
     def _rails(self) -> dict[End, tuple[str, Rail]]:
         found: dict[End, tuple[str, Rail]] = {}

@@ -58,18 +58,15 @@ _WHOLE = "a complete sweep"
 
 @dataclass
 class Members:
-    """Each rail of the inventory, in one of the lists.
+    """Rails of the inventory that are not in the fabric.
 
-    seen: host -> rails that are in the fabric.   missing: host -> others, and the switch's port of each, if known.
-    covered: plane, -1 for one without a sweep -> rails that an incomplete sweep may hide.   unread: without a GUID.
-    total: plane -> number of seen rails.
+    missing: host -> rails, and the switch's port of each, if known.   unread: without a GUID.
+    covered: plane, -1 for one without a sweep -> rails that an incomplete sweep may hide.
     """
 
-    seen: dict[str, list[Rail]] = field(default_factory=dict)
     missing: dict[str, list[tuple[Rail, End | None]]] = field(default_factory=dict)
     covered: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     unread: list[tuple[str, int]] = field(default_factory=list)
-    total: Counter[int] = field(default_factory=Counter)
 
 
 def members(fabric: Fabric) -> Members:
@@ -86,13 +83,10 @@ def members(fabric: Fabric) -> Members:
     lost = {node.guid for sweep in _lost_planes(fabric) for node in sweep.nodes}
     for host, machine in sorted(fabric.evidence.hosts.items()):
         for rail in machine.rails:
-            home = fabric.home(host, rail)
             if not rail.node_guid and not rail.port_guid:
                 found.unread.append((host, rail.rail))
                 continue
-            if home is not None:
-                found.seen.setdefault(host, []).append(rail)
-                found.total[fabric.plane_of[home].index if home in fabric.plane_of else -1] += 1
+            if fabric.home(host, rail) is not None:
                 continue
             place = _place(fabric, rail)
             at = None if place is None else fabric.find_plane(place)
@@ -114,12 +108,12 @@ def _place(fabric: Fabric, rail: Rail) -> End | None:
     return next((cables[end] for cables in known for end in fabric.ends(rail) if end in cables), None)
 
 
-def all_seen(fabric: Fabric, found: Members) -> list[Entry]:
+def all_seen(fabric: Fabric) -> list[Entry]:
     """Return that all rails of some hosts are in planes that were swept completely."""
     whole = []
-    for host, rails in sorted(found.seen.items()):
-        planes = [fabric.plane_of.get(home) for rail in rails if (home := fabric.home(host, rail)) is not None]
-        if len(rails) == len(fabric.evidence.hosts[host].rails) and all(one and one.complete for one in planes):
+    for host, machine in sorted(fabric.evidence.hosts.items()):
+        planes = [fabric.plane_of.get(fabric.home(host, rail) or ("", 0)) for rail in machine.rails]
+        if planes and all(plane is not None and plane.complete for plane in planes):
             whole.append(host)
     finding = MISSING.judge("rails", "ok", "all rails in the fabric", "all of them", "sweeps")
     return [Entry(tuple(whole), finding)] if whole else []
@@ -207,8 +201,8 @@ def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
         parts.append(several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3))
     lacking = found.covered.get(plane.index, [])
     if lacking:
-        total = found.total[plane.index] + len(lacking)
-        parts.append(f"{len(lacking)} of {total} rails were not seen: {names(lacking)}")
+        seen = sum(fabric.plane_of.get(end) is plane for end in fabric.rails if end in fabric.cables)
+        parts.append(f"{len(lacking)} of {seen + len(lacking)} rails were not seen: {names(lacking)}")
     have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
     yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
 

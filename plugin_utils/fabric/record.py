@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
@@ -38,6 +39,7 @@ _RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9_]{1,16}")
 
 _name = codec.text(codec.LINE, empty=False, line=True)
 _names = codec.many(_name, HOSTS)
+_END = ("guid", "port")
 _end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
 _mark = codec.record(
     ends=codec.many(_end, 2),
@@ -101,18 +103,14 @@ def to_dict(record: Record) -> Plain:
         "asked": list(record.asked),
         "taken": list(record.taken),
         "hosts": {
-            name: {"boot_id": host.boot_id, "rails": [rail._asdict() for rail in host.rails]}
-            for name, host in record.hosts.items()
+            name: {**vars(known), "rails": [rail._asdict() for rail in known.rails]}
+            for name, known in record.hosts.items()
         },
         "sweeps": [sweep.to_dict(one) for one in record.sweeps],
         "findings": [{"hosts": list(hosts), "finding": found.to_dict()} for hosts, found in record.findings],
         "marks": [
-            {
-                **vars(mark),
-                "ends": [{"guid": guid, "port": port} for guid, port in mark.ends],
-                "said": shortened(mark.said),
-            }
-            for mark in record.marks
+            {**vars(one), "ends": [dict(zip(_END, end, strict=True)) for end in one.ends], "said": shortened(one.said)}
+            for one in record.marks
         ],
     }
 
@@ -128,9 +126,7 @@ def _build(data: Plain) -> Record:
         sweeps=tuple(map(sweep_data.from_dict, data["sweeps"])),
         taken=tuple(data["taken"]),
         findings=tuple((tuple(one["hosts"]), finding.from_dict(one["finding"])) for one in data["findings"]),
-        marks=tuple(
-            Mark(**{**one, "ends": tuple((end["guid"], end["port"]) for end in one["ends"])}) for one in data["marks"]
-        ),
+        marks=tuple(Mark(**{**one, "ends": tuple(map(itemgetter(*_END), one["ends"]))}) for one in data["marks"]),
     )
 
 
