@@ -28,10 +28,6 @@ options:
     description: Time limit of each plane in seconds.
     type: float
     default: 120
-  counters:
-    description: Also read the counters of every port.
-    type: bool
-    default: true
   partitions:
     description: Also query each host port for its partition keys; one process for each port.
     type: bool
@@ -85,7 +81,6 @@ LONGEST = 3600
 SPEC: module.Spec = {
     "devices": {"type": "list", "elements": "str", "default": []},
     "seconds": {"type": "float", "default": 120},
-    "counters": {"type": "bool", "default": True},
     "partitions": {"type": "bool", "default": False},
     "known": {"type": "list", "elements": "str", "default": []},
     "dumps": {"type": "path", "default": ""},
@@ -106,9 +101,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         found = list(dumps.read(host, given["dumps"]))
         findings = [diags.sweeps_read(found, found[0].source)]
     else:
-        reading = diags.read(
-            host, given["devices"], given["seconds"], given["counters"], given["partitions"], given["known"]
-        )
+        reading = diags.read(host, given["devices"], given["seconds"], given["partitions"], given["known"])
         found = reading.sweeps
         findings = reading.findings
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])

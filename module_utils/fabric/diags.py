@@ -61,14 +61,6 @@ class LocalPort:
         return ["-C", self.device, "-P", str(self.port)]
 
 
-@dataclass
-class Reading:
-    """findings: of what the host could not do; else that it could."""
-
-    sweeps: List[Sweep] = field(default_factory=list)
-    findings: List[Finding] = field(default_factory=list)
-
-
 def parse_port(text: str) -> LocalPort:
     """Parse ``mlx5_0:1``. Raises ParseError."""
     match = _PORT.fullmatch(text.strip())
@@ -109,7 +101,6 @@ def read(
     host: Host,
     devices: Sequence[str] = (),
     seconds: float = 120.0,
-    counters: bool = True,
     partitions: bool = False,
     known: Sequence[str] = (),
 ) -> Reading:
@@ -125,25 +116,24 @@ def read(
     ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
         port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
     ]
-    reading = Reading()
-    unused = {"ibqueryerrors": not counters, "smpquery": not partitions}
-    reading.findings += _missing(host, [name for name in TOOLS if not unused.get(name)])
+    tools = TOOLS if partitions else [name for name in TOOLS if name != "smpquery"]
+    reading = Reading(host, seconds, partitions, _missing(host, tools))
     if reading.findings:
         return reading
-    reading.findings.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
-    reading.findings += map(UMAD.unreadable, problems)
+    found = reading.findings
+    found.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
+    found += map(UMAD.unreadable, problems)
     if not ports:
-        reading.findings.append(_no_port(local))
+        found.append(_no_port(local))
         return reading
     try:
         with locks.hold(host, LOCK, PATIENCE):
-            _Planes(host, reading, seconds, counters, partitions).read(ports, known)
+            reading.sweep_planes(ports, known)
     except BlockingIOError:
         fix = "wait for the other sweep of this host, or find its process: fuser -v /run/busbar/%s" % LOCK
-        want, have = "one sweep at a time", "another sweep is running"
-        reading.findings.append(ANSWER.judge("sweep", "unknown", want, have, fix=fix))
-    if reading.sweeps and not any(finding.check == ANSWER.id for finding in reading.findings):
-        reading.findings.append(sweeps_read(reading.sweeps))
+        found.append(ANSWER.judge("sweep", "unknown", "one sweep at a time", "another sweep is running", fix=fix))
+    if reading.sweeps and not any(finding.check == ANSWER.id for finding in found):
+        found.append(sweeps_read(reading.sweeps))
     return reading
 
 
@@ -165,24 +155,24 @@ def _no_port(local: Sequence[LocalPort]) -> Finding:
 
 
 @dataclass
-class _Planes:
-    """Fill a reading with sweeps.
+class Reading:
+    """Sweeps of a host, and findings of what it could and could not do.
 
     routing, events: GUID of a manager's port, "" where its log names none -> routing engine, and events of its logs.
     """
 
     host: Host
-    reading: Reading
     seconds: float
-    counters: bool
     partitions: bool
+    findings: List[Finding]
+    sweeps: List[Sweep] = field(default_factory=list)
     deadline: float = 0.0
     decodes_xdr: bool = False
     routing: Dict[str, str] = field(default_factory=dict)
     events: Dict[str, List[ManagerEvent]] = field(default_factory=dict)
     unhealthy: Dict[Tuple[str, int], str] = field(default_factory=dict)
 
-    def read(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
+    def sweep_planes(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
         try:
             version = self.host.run(["ibnetdiscover", "--version"], timeout=min(ASK, self.seconds))
         except ReadError:
@@ -206,7 +196,7 @@ class _Planes:
         if sweeps:
             unhealthy = {**sweeps[0].unhealthy, **self.unhealthy}
             sweeps[0] = replace(sweeps[0], events=sweeps[0].events + rest, unhealthy=unhealthy)
-        self.reading.sweeps = sweeps
+        self.sweeps = sweeps
 
     def _read_logs(self) -> None:
         """Read logs of subnet managers on this host, and their unhealthy ports."""
@@ -228,9 +218,7 @@ class _Planes:
         for problem in unread:
             path = problem.source
             check = node_checks.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
-            self.reading.findings.append(
-                check.judge(path, "unknown", "all of it read", problem.message, path, fix % path)
-            )
+            self.findings.append(check.judge(path, "unknown", "all of it read", problem.message, path, fix % path))
 
     def _read_log(self, path: str, unread: List[Problem]) -> str:
         """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
@@ -243,8 +231,7 @@ class _Planes:
             return text
 
     def _hung(self, error: ToolHung) -> None:
-        problem = error.problem
-        self.reading.findings.append(ANSWER.judge(problem.source, "unknown", "an end in time", problem.message))
+        self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))
 
     def _master(self, port: LocalPort) -> Optional[str]:
         """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be swept."""
@@ -252,7 +239,7 @@ class _Planes:
         if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
             have = "manages NVSwitches" if port.of_nvswitch else port.link_layer
             fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
-            self.reading.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
+            self.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
             return None
         refused, master = "", ""
         try:
@@ -271,8 +258,8 @@ class _Planes:
             else:
                 fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
                 response = "a response of the subnet manager"
-                self.reading.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
-        self.reading.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
+                self.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
+        self.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
         return None if refused else master
 
     def _node_guid(self, port: LocalPort) -> str:
@@ -309,7 +296,7 @@ class _Planes:
             merged.events += self.events.pop(guid)
         for end in [end for end in self.unhealthy if end[0] in merged.nodes]:
             merged.unhealthy[end] = self.unhealthy.pop(end)
-        if self.counters and merged.nodes:
+        if merged.nodes:
             outputs = []
             # Errors of ports that have some, with thresholds of 0, and the data counters of every port.
             for options in (["--details", "--threshold-file", "/dev/null"], ["--counters"]):
