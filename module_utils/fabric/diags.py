@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core import locks
+from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
-from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, node_checks, subnet_manager, tool_output
-from .node_checks import ANSWER, UMAD
+from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
 from .sweep import CA, ManagerEvent, Sweep
 
-TOOLS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
+PROGRAMS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
 LOCK = "fabric"
 # Seconds to wait for another sweep of this host, and for one response of a subnet manager.
 PATIENCE, ASK = 10.0, 15.0
@@ -41,6 +41,29 @@ _VERSION = re.compile(r"BUILD VERSION: ([0-9]{1,4})\b")
 _NO_UMAD = re.compile(
     r"open UMAD port|Failed to open |client_register for mgmt|ib_umad module loaded|No SM/SA found on port"
 )
+
+
+TOOLS = Check(
+    "ib_fabric.tools",
+    why="the fabric is queried by infiniband-diags; without one of its tools the switches are not checked",
+    fix="install it on this host: apt-get install infiniband-diags (dnf install infiniband-diags on EL)",
+)
+"""Are the tools that query the fabric installed, and may root run them"""
+UMAD = Check(
+    "ib_fabric.umad",
+    why="a fabric query needs /dev/infiniband/umad*, which only root may open, and an InfiniBand port that is up; an"
+    " Ethernet port has no subnet",
+    fix="run the play as root (become), load the device (modprobe ib_umad), and look at ls -l /dev/infiniband",
+)
+"""Can the host open the management device of the InfiniBand port that it sweeps through; `unsupported` where its ports
+are Ethernet"""
+ANSWER = Check(
+    "ib_fabric.answer",
+    why="if a tool hangs or the subnet manager does not respond, the state of the fabric is unknown",
+    fix="run the command on the host to see what it waits for; a device that drops management packets delays each"
+    " query",
+)
+"""Did the tools end in time, and did the subnet manager of each port respond"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +116,7 @@ def _missing(host: Host, tools: Sequence[str]) -> List[Finding]:
             host.tool(name)
         except ReadError as error:
             want, have = "installed, and writable by root alone", error.problem.message
-            found.append(node_checks.TOOLS.judge(error.problem.source, "drift", want, have))
+            found.append(TOOLS.judge(error.problem.source, "drift", want, have))
     return found
 
 
@@ -116,12 +139,12 @@ def read(
     ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
         port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
     ]
-    tools = TOOLS if partitions else [name for name in TOOLS if name != "smpquery"]
+    tools = PROGRAMS if partitions else [name for name in PROGRAMS if name != "smpquery"]
     reading = Reading(host, seconds, partitions, _missing(host, tools))
     if reading.findings:
         return reading
     found = reading.findings
-    found.append(node_checks.TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
+    found.append(TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
     found += map(UMAD.unreadable, problems)
     if not ports:
         found.append(_no_port(local))
@@ -217,7 +240,7 @@ class Reading:
         fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
         for problem in unread:
             path = problem.source
-            check = node_checks.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else node_checks.MANAGER_LOG
+            check = subnet_manager.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else subnet_manager.MANAGER_LOG
             self.findings.append(check.judge(path, "unknown", "all of it read", problem.message, path, fix % path))
 
     def _read_log(self, path: str, unread: List[Problem]) -> str:

@@ -3,7 +3,7 @@
 """A sweep: the state of one InfiniBand plane at one time, and its plain data.
 
 The JSON of 600 switches and 4,096 HCA ports has to stay small: ports are rows, and counters that are 0 are left out.
-The control node types and bounds what a node returned: plugin_utils/fabric/sweep_data.py.
+The control node types and bounds what a node returned: plugin_utils/fabric/record.py.
 Sources: InfiniBand Architecture Specification 1, PortInfo (14.2.5.6) and the counters of 16.1.3; rates as the kernel
 computes them in drivers/infiniband/core/sysfs.c.
 """

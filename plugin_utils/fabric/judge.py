@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG
 
 from ..terminal import counted
 from . import cabling, counters, links, members, rail_leaves, subnet, tree

@@ -23,7 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 
 from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
-from . import cabling_plan, judge, members, record, subnet, sweep_data
+from . import cabling_plan, judge, members, record, subnet
 from .evidence import Evidence, Host, Wanted
 from .judge import Line
 from .planes import End
@@ -163,7 +163,7 @@ def read_result(host: str, of_host: PlainView) -> NodeResult:
         return NodeResult(why=" ".join(str(given.get("msg") or "it gave no reason").split())[:300])
     try:
         _RESULT(given)
-        sweeps = tuple(replace(sweep_data.from_dict(one), host=host) for one in given["sweeps"])
+        sweeps = tuple(replace(record.read_sweep(one), host=host) for one in given["sweeps"])
     except (ParseError, codec.Invalid) as error:
         return NodeResult(why=f"{result_schema.SAID}{error}")
     findings = tuple(map(from_dict, given["findings"]))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.node_checks import MANAGER_LOG, UNHEALTHY
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG, UNHEALTHY
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
 
-from .. import cabling_neighbours, result_schema, suite
+from .. import result_schema, suite
 from ..codec import many
 from ..fabric import cabling_plan
 from ..role_result import RoleResult
@@ -92,13 +92,11 @@ def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Findin
     return None, [PLAN.judge(path, "unknown", "a file that can be read", said, path)]
 
 
-def _neighbours(path: Path) -> tuple[cabling_neighbours.Neighbour, ...]:
-    return cabling_neighbours.neighbours(cabling_plan.read_text(path), str(path))
+def _neighbours(path: Path) -> tuple[cabling_plan.Neighbour, ...]:
+    return cabling_plan.neighbours(cabling_plan.read_text(path), str(path))
 
 
-def _ends_from_table(
-    silent: Iterable[End], known: Iterable[cabling_neighbours.Neighbour], heard: Iterable[End]
-) -> list[End]:
+def _ends_from_table(silent: Iterable[End], known: Iterable[cabling_plan.Neighbour], heard: Iterable[End]) -> list[End]:
     """Return ends without LLDP, as the table has them. A switch that others report is the same switch."""
     table = {(host, port): one for one in known for host in aliases(one.host) for port in _port_names(one.port)}
     if not table:

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cabling_plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import judge as fabric_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.sweep_data import from_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import read_sweep as from_dict
 
 from tests import debian
 from tests.fabric.description import names, rail_optimised

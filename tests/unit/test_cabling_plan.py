@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cabling_neighbours import Neighbour, neighbours
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan, load, read, write
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import (
+    Cable,
+    Neighbour,
+    Plan,
+    load,
+    neighbours,
+    read,
+    write,
+)
 
 HEADER = "a_node,a_port,z_node,z_port,rail\n"
 TYPED = HEADER.replace("rail", "rail,a_type")

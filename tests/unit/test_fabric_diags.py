@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import diags
 from ansible_collections.busbar.fabric.plugins.modules import ib_fabric_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import read_sweep
 
 from tests import goldens, trees
 from tests.unit import finding_rows
@@ -220,7 +220,7 @@ def test_two_sweeps_of_one_host_wait_for_each_other(node: Node, monkeypatch: pyt
 def test_what_the_module_answers_passes_the_gate(node: Node) -> None:
     result = json.loads(json.dumps(ib_fabric_info.work(node(), GIVEN, False)))
     kept = result_schema.check("ib_fabric_info", result)
-    [found] = [sweep_data.from_dict(one) for one in kept["sweeps"]]
+    [found] = [read_sweep(one) for one in kept["sweeps"]]
     assert found.complete
     assert kept["findings"] == []
     assert not result["changed"]

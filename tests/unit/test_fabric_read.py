@@ -30,7 +30,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.tool_output import ToolOutput
 from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import sweep_data
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import read_sweep
 
 from tests import goldens
 from tests.nested import changed, places
@@ -362,7 +362,7 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
 @pytest.mark.parametrize("name", READ)
 def test_what_is_read_of_outputs(name: str) -> None:
     found, base = (make() for make in READ[name])
-    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert read_sweep(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert all(str(problem).isprintable() for problem in found.problems)
     goldens.check("fabric_read", name, rows(found, base))
 
@@ -470,7 +470,7 @@ def test_whatever_is_read_becomes_a_sweep_that_travels(seed: int) -> None:
     for number, text in enumerate(by.sample(texts, 5)):
         outputs += dumps.parse(_mangled(text, by), f"file {number}", problems)
     found = dumps.join(outputs, problems, 1.0)
-    assert sweep_data.from_dict(json.loads(json.dumps(sweep.to_dict(found)))) == found
+    assert read_sweep(json.loads(json.dumps(sweep.to_dict(found)))) == found
     assert found.problems
 
 
@@ -513,7 +513,7 @@ def test_a_large_fabric_is_within_what_is_read_of_a_node() -> None:
     nodes += [Node(guid, "ca", "x" * 32, guid, 1, ports=(port(1),)) for guid in guids[600:]]
     text = json.dumps(sweep.to_dict(Sweep(nodes=tuple(nodes))))
     assert len(text) < output_limit.LIMIT * 0.9
-    assert sweep_data.from_dict(json.loads(text)).nodes[-1] == nodes[-1]
+    assert read_sweep(json.loads(text)).nodes[-1] == nodes[-1]
 
 
 HOSTILE: tuple[Any, ...] = (
@@ -538,7 +538,7 @@ def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) 
     refused = 0
     for way in places(data()):
         try:
-            found = sweep_data.from_dict(changed(data(), way, value))
+            found = read_sweep(changed(data(), way, value))
         except ParseError as error:
             refused += 1
             assert str(error).startswith("sweep: ")
@@ -552,14 +552,14 @@ def test_whatever_stands_anywhere_is_the_type_it_must_be_or_refused(value: Any) 
 def test_a_key_less_or_more_a_node_twice_and_a_port_twice_are_refused() -> None:
     for key in data():
         with pytest.raises(ParseError, match=key):
-            sweep_data.from_dict({name: value for name, value in data().items() if name != key})
+            read_sweep({name: value for name, value in data().items() if name != key})
     with pytest.raises(ParseError, match="ansible_facts"):
-        sweep_data.from_dict({**data(), "ansible_facts": {}})
+        read_sweep({**data(), "ansible_facts": {}})
     twice = data()
     twice["nodes"].append(twice["nodes"][0])
     with pytest.raises(ParseError, match="two nodes"):
-        sweep_data.from_dict(twice)
+        read_sweep(twice)
     twice = data()
     twice["nodes"][1][7].append(twice["nodes"][1][7][0])
     with pytest.raises(ParseError, match="a port twice"):
-        sweep_data.from_dict(twice)
+        read_sweep(twice)
