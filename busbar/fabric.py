@@ -20,21 +20,19 @@ from .command_line import complain, print_list
 
 def add(command: argparse.ArgumentParser) -> None:
     actions = command.add_subparsers(required=True, metavar="ACTION")
-    text = "draft a cabling plan for review"
-    action = actions.add_parser("plan", help=text, description=f"{text.capitalize()}.")
-    text = "record of playbooks/fabric.yml (file or directory), or a directory of dumps"
-    action.add_argument("record", type=Path, metavar="RECORD", help=text)
-    action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
-    action.add_argument("-v", "--verbose", action="store_true", help="print each doubt, not one screen")
-    action.set_defaults(run=_plan)
-    text = "compare Slurm's topology with a sweep"
-    action = actions.add_parser("topology", help=text, description=f"{text.capitalize()}.")
-    action.add_argument(
-        "record", type=Path, metavar="RECORD", help="record of playbooks/fabric.yml (file or directory)"
-    )
-    action.add_argument("topology", type=Path, metavar="FILE", help="output of scontrol show topology")
-    action.add_argument("-v", "--verbose", action="store_true", help="print each difference, not one screen")
-    action.set_defaults(run=_topology)
+    record = "record of playbooks/fabric.yml (file or directory)"
+    for name, run, text, given in (
+        ("plan", _plan, "draft a cabling plan for review", f"{record}, or a directory of dumps"),
+        ("topology", _topology, "compare Slurm's topology with a sweep", record),
+    ):
+        action = actions.add_parser(name, help=text, description=f"{text.capitalize()}.")
+        action.add_argument("record", type=Path, metavar="RECORD", help=given)
+        if run is _plan:
+            action.add_argument("-o", "--output", type=Path, metavar="FILE", help="new file (default: standard output)")
+        else:
+            action.add_argument("topology", type=Path, metavar="FILE", help="output of scontrol show topology")
+        action.add_argument("-v", "--verbose", action="store_true", help="print every line, not one screen")
+        action.set_defaults(run=run)
 
 
 def _plan(arguments: argparse.Namespace) -> int:

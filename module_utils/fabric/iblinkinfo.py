@@ -75,13 +75,9 @@ def _port(values: Tuple[Optional[str], ...], kind: Optional[str]) -> Optional[Po
     # The tool prints no rate of a port that is down.
     lanes = int(width) if width and int(width) in WIDTHS else None
     lane = tool_output.lane(speed)
-    most_width, most_lane = lanes, lane
-    better = _WIDTH.search(could)
-    if better is not None and int(better.group(1)) in WIDTHS:
-        most_width = int(better.group(1))
-    better = _SPEED.search(could)
-    if better is not None:
-        most_lane = "FDR10" if better.group(2) else tool_output.lane(better.group(1))
+    wider, faster = _WIDTH.search(could), _SPEED.search(could)
+    most_width = int(wider.group(1)) if wider and int(wider.group(1)) in WIDTHS else lanes
+    most_lane = lane if faster is None else "FDR10" if faster.group(2) else tool_output.lane(faster.group(1))
     peer = far_guid or (tool_output.lid(far_lid) if far else None)
     return PortRow(
         "",

@@ -62,7 +62,8 @@ def parse_sminfo(text: str, source: str = "sminfo") -> ToolOutput:
             output.odd(number, line)
         else:
             output.managers.append(_manager(match.groupdict()))
-    return _with_managers(output)
+    output.cut = "" if output.managers else "it names no subnet manager"
+    return output
 
 
 def parse_records(text: str, source: str = "saquery SMIR") -> ToolOutput:
@@ -82,22 +83,15 @@ def parse_records(text: str, source: str = "saquery SMIR") -> ToolOutput:
             record[field.group(1)] = field.group(2).strip()
         elif line not in ("RID", "SMInfo dump:"):
             output.odd(number, line)
-    return _with_managers(output)
+    output.cut = "" if output.managers else "it names no subnet manager"
+    return output
 
 
 def _manager(record: Dict[str, str]) -> SubnetManager:
     """Raises KeyError and ValueError."""
     guid, state, priority = record["GUID"].replace("0x", "", 1), STATES.get(int(record["SMState"])), record["Priority"]
-    lid = tool_output.lid(record["LID"])
-    return SubnetManager(
-        tool_output.guid(guid), state or "unknown", int(priority) if int(priority) <= 15 else None, lid
-    )
-
-
-def _with_managers(output: ToolOutput) -> ToolOutput:
-    if not output.managers:
-        output.cut = "it names no subnet manager"
-    return output
+    rank, lid = int(priority) if int(priority) <= 15 else None, tool_output.lid(record["LID"])
+    return SubnetManager(tool_output.guid(guid), state or "unknown", rank, lid)
 
 
 def parse_pkeys(text: str) -> Tuple[int, ...]:
@@ -113,9 +107,7 @@ def parse_pkeys(text: str) -> Tuple[int, ...]:
         elif not line.startswith("#"):
             raise ParseError("%.80r is not a row of partition keys" % line)
     if capacity is None or len(keys) < capacity:
-        raise ParseError(
-            "it shows %d partition keys of %s" % (len(keys), "an unknown number" if capacity is None else capacity)
-        )
+        raise ParseError("it shows %d partition keys of %s" % (len(keys), capacity or "an unknown number"))
     return tuple(key for key in keys if key)
 
 

@@ -101,7 +101,7 @@ class Node:
     def port(self, number: int) -> Optional[Port]:
         return next((port for port in self.ports if port.number == number), None)
 
-    def ends(self) -> Iterator[Tuple[Tuple[str, int], Port]]:
+    def ports_by_end(self) -> Iterator[Tuple[Tuple[str, int], Port]]:
         """Yield node GUID and port number of each port, and the port."""
         return (((self.guid, port.number), port) for port in self.ports)
 

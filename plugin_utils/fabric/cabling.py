@@ -313,14 +313,9 @@ def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
         cause, kind = fabric.roots.get(back), "cables elsewhere than in the plan"
         if is_rail:
             check, kind = DOWN, "links down"
-    yield fabric.entry(
-        *(check, "drift", plane, (end, other), want, have, fix),
-        source=fabric.plan_source,
-        severity=severity,
-        because=cause,
-        kind=kind,
-        roots=[one for one in (end, other, at) if one is not None],
-    )
+    about, source = (check, "drift", plane, (end, other), want, have, fix), fabric.plan_source
+    roots = [one for one in (end, other, at) if one is not None]
+    yield fabric.entry(*about, source=source, severity=severity, because=cause, kind=kind, roots=roots)
 
 
 def _is_off(fabric: Fabric, host: str) -> bool:

@@ -157,13 +157,12 @@ def _names(fabric: Fabric) -> tuple[dict[str, str], list[str]]:
         text = node.description.strip()
         if guid not in linked or is_aggregation(node):
             continue
-        if text and shared[node.description] > 1:
-            unusable["of several nodes"].append(text)
-            continue
         try:
             names[guid] = cabling_plan.name(text, "", "name", needed=False)
         except ParseError:
             unusable["that no plan can hold"].append(text)
+        if text and shared[node.description] > 1 and names.pop(guid, ""):
+            unusable["of several nodes"].append(text)
     return names, [
         f"descriptions {what}, which are listed by GUID only: {printable(nodeset.brief(texts, 80))}"
         for what, texts in unusable.items()
@@ -173,17 +172,13 @@ def _names(fabric: Fabric) -> tuple[dict[str, str], list[str]]:
 
 def _cable(fabric: Fabric, names: Mapping[str, str], a: End, z: End) -> Cable:
     kinds = {CA: cabling_plan.HOST, SWITCH: cabling_plan.SWITCH}
-    (a_type, a_name), (z_type, z_name) = (
-        (
-            kinds.get(fabric.nodes[end[0]].kind, ""),
-            f"{fabric.rails[end][0]} {fabric.rails[end][1].device}".strip()
-            if end in fabric.rails
-            else names.get(end[0], ""),
-        )
-        for end in (a, z)
-    )
-    rail = fabric.rails[a][1].rail if a in fabric.rails else None
-    return Cable(*a, *z, rail, 0, a_type, z_type, a_name, z_name)
+    types = [kinds.get(fabric.nodes[end[0]].kind, "") for end in (a, z)]
+    rails = [fabric.rails.get(end) for end in (a, z)]
+    named = [
+        f"{known[0]} {known[1].device}".strip() if known else names.get(end[0], "")
+        for end, known in zip((a, z), rails, strict=True)
+    ]
+    return Cable(*a, *z, rails[0][1].rail if rails[0] else None, 0, *types, *named)
 
 
 def _order(cable: Cable) -> tuple[object, ...]:

@@ -78,7 +78,7 @@ def _read(
     for source, of_source in sources:
         for node in of_source:
             nodes.setdefault(node.guid, node)
-            for end, port in node.ends():
+            for end, port in node.ports_by_end():
                 # An HCA with two ports is in two planes, and each of them sees one of its cables.
                 if end not in ports or ports[end][0].peer is None:
                     ports[end] = port, source
@@ -146,7 +146,7 @@ class Fabric:
         """Return a label by rails, which last longer than the GUID of the present manager."""
         seen = {end for end in self.rails if end in self.cables and self.plane_of.get(end) is plane}
         for sweep in plane.before:
-            seen |= {end for node in sweep.nodes for end, port in node.ends() if port.peer is not None}
+            seen |= {end for node in sweep.nodes for end, port in node.ports_by_end() if port.peer is not None}
         # One cable in the wrong plane does not change it.
         counted = Counter(rail.rail for end, (_host, rail) in self.rails.items() if end in seen)
         most = max(counted.values(), default=0)
@@ -260,7 +260,7 @@ class Fabric:
     def links(self, plane: Plane) -> Iterator[Pair]:
         """Yield each cable of a plane once, the host's end first."""
         for node in plane.nodes.values():
-            for end, _port in node.ends():
+            for end, _port in node.ports_by_end():
                 other = self.cables.get(end)
                 if other is None or self.plane_of[end] is not plane:
                     continue

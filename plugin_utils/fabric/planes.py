@@ -74,7 +74,7 @@ class Plane:
     def holes(self) -> tuple[tuple[End, str], ...]:
         """Ends without the node that must be there: the sweep is partial, whatever its tools report."""
         found: list[tuple[End, str]] = []
-        ports = {end: port for node in self.nodes.values() for end, port in node.ends()}
+        ports = {end: port for node in self.nodes.values() for end, port in node.ports_by_end()}
         for end, port in ports.items():
             peer = port.peer
             if peer is None:

@@ -241,7 +241,7 @@ def host_findings(
 
 def marks(found: Iterable[tuple[tuple[End, ...], Finding]], sweeps: Iterable[Sweep]) -> tuple[Mark, ...]:
     """Return each bad cable once, with its root finding.   found: ends of one cable, or of several."""
-    cables = {end: port.peer for one in sweeps for node in one.nodes for end, port in node.ends() if port.peer}
+    cables = {end: port.peer for one in sweeps for node in one.nodes for end, port in node.ports_by_end() if port.peer}
     marked: dict[frozenset[End], Mark] = {}
     for ends, finding in sorted(found, key=lambda one: one[1].because is not None):
         for pair in [ends] if len(ends) <= 2 else [(end, *filter(None, [cables.get(end)])) for end in ends]:

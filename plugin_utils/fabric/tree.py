@@ -71,7 +71,7 @@ class Leaf:
 def build_leaf(fabric: Fabric, plane: Plane, guid: str) -> Leaf:
     """Return what is cabled to a switch."""
     leaf = Leaf(guid)
-    for end, port in plane.switches[guid].ends():
+    for end, port in plane.switches[guid].ports_by_end():
         other = fabric.cables.get(end)
         if other is None or other[0] not in plane.nodes or other[0] == guid:
             continue
