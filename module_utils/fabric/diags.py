@@ -51,17 +51,14 @@ TOOLS = Check(
 """Are the tools that query the fabric installed, and may root run them"""
 UMAD = Check(
     "ib_fabric.umad",
-    why="a fabric query needs /dev/infiniband/umad*, which only root may open, and an InfiniBand port that is up; an"
-    " Ethernet port has no subnet",
+    why="a query needs /dev/infiniband/umad*, which only root may open, and an InfiniBand port that is up",
     fix="run the play as root (become), load the device (modprobe ib_umad), and look at ls -l /dev/infiniband",
 )
-"""Can the host open the management device of the InfiniBand port that it sweeps through; `unsupported` where its ports
-are Ethernet"""
+"Can the host open the management device of the port that it sweeps through; `unsupported` if its ports are Ethernet"
 ANSWER = Check(
     "ib_fabric.answer",
     why="if a tool hangs or the subnet manager does not respond, the state of the fabric is unknown",
-    fix="run the command on the host to see what it waits for; a device that drops management packets delays each"
-    " query",
+    fix="run the command on the host to see what it waits for; lost management packets delay each query",
 )
 """Did the tools end in time, and did the subnet manager of each port respond"""
 

@@ -21,15 +21,9 @@ from . import tool_output
 from .sweep import EXITED, MOST_PORT_NUMBER, ManagerEvent, SubnetManager
 from .tool_output import ToolOutput
 
-MANAGER_LOG = Check(
-    "ib_fabric.manager_log",
-    why="a subnet manager that cannot reach or configure a node leaves it without routes, or with old ones",
-    severity="minor",
-)
+MANAGER_LOG = Check("ib_fabric.manager_log", why="nodes may be without routes, or have old ones", severity="minor")
 "Are the logs of the subnet managers free of errors and of an exit, in the last 24 hours"
-UNHEALTHY = Check(
-    "ib_fabric.unhealthy_port", why="the subnet manager counts the port as unhealthy; it may ignore or isolate it"
-)
+UNHEALTHY = Check("ib_fabric.unhealthy_port", why="the subnet manager may ignore or isolate the port")
 "Does the subnet manager list no port as unhealthy"
 # SMState of the IBTA.
 STATES = {0: "not_active", 1: "discovering", 2: "standby", 3: "master"}

@@ -42,8 +42,7 @@ FABRIC = Check(
 "Can the fabric and the rails of the profile do SHARP"
 LIBRARY = Check(
     "sharp.library",
-    why="the plugin reduces in the switches by libsharp_coll.so; NCCL continues without it, and reports that only in"
-    " its log",
+    why="the plugin reduces in the switches by libsharp_coll.so; without it NCCL goes on, and only logs that",
     fix="install HPC-X or DOCA's sharp package; where it lies elsewhere, name its directory in sharp_directories",
 )
 "Is libsharp_coll.so there (Debian's `libsharp0` is spherical harmonics)"
@@ -110,7 +109,8 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
     usable = [one for one in have.plugins if one.version]
     plugin = usable[0] if usable else File("")
     no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
-    no_library = "%s is of libsharp0, spherical harmonics" % have.others[0] if have.others else "not found"
+    sphere = "%s is of libsharp0, spherical harmonics, and no SHARP"
+    no_library = sphere % have.others[0] if have.others else "not found"
     return Plan(
         (
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),

@@ -25,39 +25,19 @@ from .planes import End, Plane
 
 _BY_PLAN = "the plan has it"
 
-DOWN = Check(
-    "ib_fabric.link_down",
-    why="a cable that the plan has and the fabric lacks: its rail is gone, or its leaf has fewer uplinks",
-    severity="critical",
-)
+DOWN = Check("ib_fabric.link_down", why="its rail is gone, or its leaf has fewer uplinks", severity="critical")
 "Is every link of the cabling plan between existing nodes up"
 
-SWAPPED = Check(
-    "ib_fabric.swapped",
-    why="swapped cables lead their rails over the spines, or into another plane, where nothing responds",
-    severity="critical",
-)
+SWAPPED = Check("ib_fabric.swapped", why="the rails go over the spines, or end in another plane", severity="critical")
 "Is no cable swapped: the finding names the pair, or the whole cycle"
 
-RAIL_LEAF = Check(
-    "ib_fabric.rail_leaf",
-    why="rail N of one node talks to rail N of all: on another rail's leaf it goes through the spines",
-)
-"""Does each rail end at a leaf of that rail: by the plan, and without one where the leaves are otherwise of one rail
-each"""
+RAIL_LEAF = Check("ib_fabric.rail_leaf", why="on another rail's leaf the traffic between nodes goes through the spines")
+"Does each rail end at a leaf of that rail: by the plan, else where the leaves are otherwise of one rail each"
 
-PLAN = Check(
-    "ib_fabric.plan",
-    why="where the plan and the fabric differ, one of them is wrong, and checks that use the plan cannot be trusted",
-    severity="minor",
-)
+PLAN = Check("ib_fabric.plan", why="one of both is wrong; checks that use the plan cannot be trusted", severity="minor")
 "Does the cabling match the plan, and do the plan's nodes, ports and names exist"
 
-SWITCH_GONE = Check(
-    "ib_fabric.switch",
-    why="a switch that is gone takes its hosts' rails, or its share of all leaves' uplinks, with it",
-    severity="critical",
-)
+SWITCH_GONE = Check("ib_fabric.switch", why="rails of hosts, or uplinks of leaves, go with it", severity="critical")
 "Does every switch of the plan, and of the last sweep, exist"
 
 

@@ -32,8 +32,7 @@ LIMITS = {
 }
 ERRORS = Check(
     "ib_fabric.errors",
-    why="a packet that arrives damaged is sent again, and all ranks wait for it; buffers that overrun lose what is in"
-    " them",
+    why="a packet that arrives damaged is sent again, and all ranks wait for it; full buffers lose packets",
     fix="clean and reseat the cable at both ends, then exchange it, then the transceivers",
 )
 """Did no link count more errors since the last sweep than is usual: receive errors 10/s, discards 100/s, link
@@ -41,8 +40,7 @@ recoveries 5/min, integrity errors and buffer overruns none"""
 
 SYMBOLS = Check(
     "ib_fabric.symbol_errors",
-    why="symbol errors predict a failing link; the limit is UFM's rule for isolating a port from NDR on, and 120 an"
-    " hour on older links",
+    why="symbol errors predict a failing link; the limit is UFM's from NDR on, and 120 an hour on older links",
     fix=ERRORS.fix,
 )
 """Had no link more symbol errors since the last sweep than its speed allows: NDR 3 in 125 minutes (2.88 in 12), XDR 6
@@ -50,8 +48,7 @@ SYMBOLS = Check(
 
 LINK_DOWNED = Check(
     "ib_fabric.link_downed",
-    why="a link that goes down while jobs run ends them; where both ends count it, and no reboot explains it, it is the"
-    " cable or a transceiver",
+    why="it ends jobs; if both ends count it, and no reboot explains it, it is the cable or a transceiver",
     fix="reseat the cable at both ends; if it goes down again, exchange it, then the transceivers",
     severity="critical",
 )

@@ -22,14 +22,9 @@ LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
 
 SPEED = Check("ib_fabric.link_speed", why=_WHY)
-"""Is each rail's link as fast as the profile's rate, and each cable from a leaf to a spine as fast as a rail of that
-leaf; other links are not checked"""
+"Is each rail's link as fast as the profile's rate, and each cable between its leaf and a spine as fast as the rail"
 
-ACTIVE = Check(
-    "ib_fabric.link_state",
-    why="a link that is trained and not active carries nothing: no subnet manager has set it up",
-    severity="critical",
-)
+ACTIVE = Check("ib_fabric.link_state", why="a link that is trained and not active carries nothing", severity="critical")
 "Is every trained link active: set up by its subnet manager"
 
 WIDTH = Check("ib_fabric.link_width", why="a lane that is missing is a bad cable, connector or transceiver; " + _WHY)

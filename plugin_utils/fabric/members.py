@@ -22,36 +22,19 @@ from .evidence import Rail
 from .map import Entry, Fabric, Pair, is_aggregation, names, several
 from .planes import End, Plane, plane_label
 
-SWEEP = Check(
-    "ib_fabric.sweep",
-    why="the state of what was not seen is unknown: the tools also end with exit code 0 for a part of a fabric",
-)
+SWEEP = Check("ib_fabric.sweep", why="what was not seen is unknown: the tools end with 0 for a part of a fabric, too")
 "Was each plane swept completely: every switch and host responded, and the tools reported nothing"
 
-PLANE = Check(
-    "ib_fabric.plane",
-    why="planes are separate so that one can fail alone; a cable between two merges them, with two subnet managers",
-    severity="critical",
-)
+PLANE = Check("ib_fabric.plane", why="planes are separate so that one can fail alone", severity="critical")
 "Was every plane of the inventory's rails and of the last sweep swept, and are their switches separate"
 
-MISSING = Check(
-    "ib_fabric.missing_host", why="every job on that host lacks a rail that is not in the fabric", severity="critical"
-)
+MISSING = Check("ib_fabric.missing_host", why="every job on that host lacks the rail", severity="critical")
 "Is every rail of every host of the inventory in the fabric, by its GUID"
 
-UNKNOWN = Check(
-    "ib_fabric.unknown_host",
-    why="a port on the fabric that is in no list uses it without being monitored",
-    severity="minor",
-)
+UNKNOWN = Check("ib_fabric.unknown_host", why="it uses the fabric without being monitored", severity="minor")
 "Is every HCA in the fabric a rail of the inventory, a host of it, a subnet manager that is named, or in the plan"
 
-GUID = Check(
-    "ib_fabric.guid",
-    why="the subnet manager cannot distinguish two ports with one GUID: traffic for one goes to the other at times",
-    severity="critical",
-)
+GUID = Check("ib_fabric.guid", why="traffic for one of the ports goes to the other at times", severity="critical")
 "Has each rail of the inventory a unique GUID"
 _WHOLE = "a complete sweep"
 

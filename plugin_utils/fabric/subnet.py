@@ -22,33 +22,16 @@ from .planes import Plane
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
 
-MANAGER = Check(
-    "ib_fabric.manager",
-    why="two masters overwrite each other's routes; without one no link comes up, and no change is noticed",
-    severity="critical",
-)
-"""Does each plane have exactly one master subnet manager, a standby, and only those of `busbar_fabric_managers`, if
-it names any"""
+MANAGER = Check("ib_fabric.manager", why="masters overwrite each other; without one no link is up", severity="critical")
+"Has each plane one master subnet manager and a standby, and only those of `busbar_fabric_managers`, if it names any"
 
-FIRMWARE = Check(
-    "ib_fabric.firmware",
-    why="two firmwares of one board behave differently under congestion and in link training",
-    severity="minor",
-)
-"""Have all nodes of one PSID one firmware, that of `busbar_firmware` where it names one; checked if the sweep's source
-reports firmware: ibdiagnet does"""
+FIRMWARE = Check("ib_fabric.firmware", why="they differ under congestion and in link training", severity="minor")
+"Have all nodes of one PSID one firmware, that of `busbar_firmware` if it names one; needs dumps of ibdiagnet"
 
-PARTITION = Check(
-    "ib_fabric.partition",
-    why="a port without the key cannot talk in that partition, and two limited members cannot talk to each other",
-    severity="critical",
-)
+PARTITION = Check("ib_fabric.partition", why="without the key a port cannot talk in it", severity="critical")
 "Has each rail's port all keys of `busbar_fabric_partitions`, as a full member where the key has bit 15"
 
-ROUTING = Check(
-    "ib_fabric.routing",
-    why="with another routing engine, or without adaptive routing, flows share links though others are free",
-)
+ROUTING = Check("ib_fabric.routing", why="otherwise flows share links though others are free")
 "Is the plane routed by the engine, and with the adaptive routing, that the site requires"
 
 

@@ -21,19 +21,12 @@ from .map import Entry, Fabric, is_aggregation, several
 from .planes import End, Plane, join_groups
 
 UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
-"""Does each leaf have all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on
-its spines"""
+"Has each leaf all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on its spines"
 
-OVERSUBSCRIPTION = Check(
-    "ib_fabric.oversubscription",
-    why="what all hosts of a leaf send to other leaves at once has to fit into its uplinks",
-)
+OVERSUBSCRIPTION = Check("ib_fabric.oversubscription", why="what a leaf's hosts send to others has to fit into uplinks")
 "Is the ratio of each leaf's bandwidth to hosts to that to spines at most `busbar_fabric_oversubscription`"
 
-SPINES = Check(
-    "ib_fabric.spines",
-    why="routing shares flows evenly over spines: the one with fewer cables from this leaf is full first",
-)
+SPINES = Check("ib_fabric.spines", why="flows are spread evenly: the spine with fewer cables is full first")
 "Does each leaf have equally many cables to each spine, up to one; checked without a plan"
 # Ratios are of floats.
 _SLACK = 1.001
