@@ -368,19 +368,12 @@ def _switch(fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[P
     have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
     have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
     removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first" * (who == _BY_PLAN)
-    fix = (
-        f"check the power of {name} and read its console; if you removed it, {removed or 'this sweep'} is the"
-        f" last that misses it{'; its rails need another leaf' if rails else ''}"
-    )
-    entry = fabric.entry(
-        *(SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix),
-        subject=f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}",
-        source=fabric.plan_source,
-        hosts=sorted({*rails, *(host for plane in planes for host in plane.hosts)}),
-        kind="switches that are gone",
-        name=name,
-        roots=others,
-    )
+    fix = f"check power and console of {name}; if you removed it, {removed or 'this sweep'} is the last that misses it"
+    fix += "; its rails need another leaf" if rails else ""
+    about, kind = (SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix), "switches that are gone"
+    subject = f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}"
+    hosts, source = sorted({*rails, *(host for plane in planes for host in plane.hosts)}), fabric.plan_source
+    entry = fabric.entry(*about, subject=subject, source=source, hosts=hosts, kind=kind, name=name, roots=others)
     fabric.gone[guid] = entry.finding
     return entry
 

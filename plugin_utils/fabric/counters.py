@@ -134,10 +134,7 @@ def _not_judged(
 ) -> Iterator[Entry]:
     """Report ports of which no growth is known: not read, not read before, or read before by a later clock."""
     if unread:
-        fix = (
-            f"repair that, and sweep again: {SWEEP_AGAIN}; to see it by hand: ibqueryerrors --data --counters on"
-            f" {plane.hosts[0]}"
-        )
+        fix = f"repair that, then {SWEEP_AGAIN}; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"
         have = several([f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(unread.items())], 2)
         yield _unknown(fabric, plane, "counters", "counters of every port", have, fix, None)
     if unmeasured:
@@ -236,10 +233,7 @@ def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[E
     # perfquery finds a switch by its own GUID, an HCA by its port's, or by its LID.
     guid = end[0] if fabric.is_switch(end[0]) else port.guid
     address = f"-G 0x{guid}" if guid else str(port.lid)
-    fix = (
-        f"reset this port's counters: perfquery {plane.options}-R {address} {end[1]} on {host}; other"
-        " tools that read them see a reset"
-    )
+    fix = f"reset its counters, also for other tools: perfquery {plane.options}-R {address} {end[1]} on {host}"
     have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
     about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
     subject, kind = f"{fabric.guid_name(end[0])} port {end[1]}", "ports whose counters have ended"

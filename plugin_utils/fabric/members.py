@@ -274,10 +274,7 @@ def _twice(fabric: Fabric) -> Iterator[Entry]:
             if rail.port_guid or rail.node_guid:
                 guid = f"port 0x{rail.port_guid}" if rail.port_guid else f"node 0x{rail.node_guid} {rail.port}"
                 holders.setdefault(guid, []).append((host, rail.rail))
-    fix = (
-        "find the card that has this GUID on its label; drain the host of the other card, set the GUID on its own label"
-        " (flint -d DEVICE --guid GUID sg) and reboot"
-    )
+    fix = "drain the host whose card's label has another GUID, set that GUID: flint -d DEVICE --guid GUID sg; reboot"
     for guid, rails in sorted(holders.items()):
         if len(rails) > 1:
             hosts, have = sorted({host for host, _rail in rails}), f"{len(rails)} rails have it: {names(rails)}"
@@ -331,15 +328,9 @@ def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Findi
     fix = f"run ibstat on {host} for {device}: Down or Polling is the cable or its ends, Initialize the subnet manager"
     plane = fabric.find_plane(place) if place else None
     ends = (*fabric.ends(rail), *([place] if place else []))
-    return fabric.entry(
-        *(MISSING, "drift", plane, ends, "in the fabric", have, fix),
-        subject=name,
-        hosts=[host],
-        name=(host, rail.rail),
-        source="sweeps",
-        kind="rails that are not in the fabric",
-        because=cause,
-    )
+    about, kind = (MISSING, "drift", plane, ends, "in the fabric", have, fix), "rails that are not in the fabric"
+    at = (host, rail.rail)
+    return fabric.entry(*about, subject=name, hosts=[host], name=at, source="sweeps", kind=kind, because=cause)
 
 
 def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:

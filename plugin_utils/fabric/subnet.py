@@ -39,13 +39,9 @@ def events(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the managers' logs and the dump of unhealthy ports, where a source has them."""
     for event in dict.fromkeys(event for sweep in plane.sweeps for event in sweep.events):
         yield _event(fabric, plane, event)
-    fix = (
-        "see ib_fabric findings and counters of this link, reseat or exchange cable and transceivers; then mark the"
-        " port healthy in UFM (Unhealthy Ports) or in opensm's health policy file"
-    )
+    fix = "repair this link by its findings and counters, then mark it healthy in UFM or opensm's health policy file"
     for end, text in {end: text for sweep in plane.sweeps for end, text in sweep.unhealthy.items()}.items():
-        other = fabric.cables.get(end)
-        name = f"0x{end[0]} port {end[1]}"
+        other, name = fabric.cables.get(end), f"0x{end[0]} port {end[1]}"
         yield fabric.entry(
             *(UNHEALTHY, "drift", plane, (end,), "healthy", text, fix),
             source="opensm-unhealthy-ports.dump",
@@ -173,20 +169,13 @@ def partitions(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         if not keys:
             unread.append(fabric.name(end))
         elif lacking:
-            fix = (
-                f"add the port (GUID 0x{fabric.ports[end].guid or end[0]}) as a full member in UFM, or in"
-                " /etc/opensm/partitions.conf on the subnet manager, then pkill -HUP opensm"
-            )
-            have = f"lacks {lacking}: {fabric.end(end)}"
+            guid = fabric.ports[end].guid or end[0]
+            fix = f"add GUID 0x{guid} as full in UFM, or in /etc/opensm/partitions.conf with pkill -HUP opensm"
             # It is of the rail's host, and not of its cable.
-            yield fabric.entry(
-                *(PARTITION, "drift", plane, (), want, have, fix),
-                source="smpquery pkeys",
-                subject=fabric.subject(end),
-                hosts=fabric.concerned(plane, end),
-                kind=f"rails that lack {lacking}",
-                name=fabric.name(end),
-            )
+            about = (PARTITION, "drift", plane, (), want, f"lacks {lacking}: {fabric.end(end)}", fix)
+            hosts, name, kind = fabric.concerned(plane, end), fabric.name(end), f"rails that lack {lacking}"
+            subject = fabric.subject(end)
+            yield fabric.entry(*about, source="smpquery pkeys", subject=subject, hosts=hosts, kind=kind, name=name)
     if unread:
         fix = (
             "read them on a host: grep . /sys/class/infiniband/DEVICE/ports/1/pkeys/* | grep -v 0x0000, or by"

@@ -175,10 +175,7 @@ def _oversubscribed(fabric: Fabric, plane: Plane, leaf: Leaf, lost: Finding | No
     fix = f"find out why none of its uplinks is up: iblinkinfo -S 0x{leaf.guid}"
     if leaf.up:
         have += f" at {leaf.up_gbps:g} Gb/s, {ratio:.3g}:1"
-        fix = (
-            "cable more of its ports to the spines, or move hosts to another leaf; if it was built so, set"
-            f" busbar_fabric_oversubscription: {ratio:.3g}"
-        )
+        fix = f"cable more to the spines, or move hosts; if built so, set busbar_fabric_oversubscription: {ratio:.3g}"
     # The cause is what the leaf has too many hosts by, or too few uplinks, if without that it would be well.
     extra = [fabric.roots[end] for end in leaf.down if end in fabric.roots]
     cause = lost or next(iter(extra), None)
