@@ -65,14 +65,10 @@ def read(host: Host, folder: str) -> Tuple[Sweep, ...]:
     paths = ["%s/%s" % (folder, name) for name in host.listdir_system(folder)]
     folders = [path for path in paths if os.path.isdir(host.system(path))]
     if len(folders) > PLANES:
-        raise ParseError(
-            "%s holds %d folders, expected one for each of at most %d planes" % (folder, len(folders), PLANES)
-        )
+        raise ParseError("%s holds %d folders, expected one a plane, %d at most" % (folder, len(folders), PLANES))
     found = [sweep for sweep in (_plane(host, place) for place in [folder, *folders]) if sweep is not None]
     if not found:
-        raise ParseError(
-            "%s holds no file; write outputs of ibnetdiscover, iblinkinfo --line and others there" % folder
-        )
+        raise ParseError("%s holds no file; write outputs of ibnetdiscover, iblinkinfo --line etc. there" % folder)
     return tuple(found)
 
 
@@ -82,10 +78,8 @@ def _plane(host: Host, folder: str) -> Optional[Sweep]:
     paths = [path for path in paths if not os.path.isdir(host.system(path))]
     if not paths:
         return None
-    problems: List[Problem] = []
-    if len(paths) > FILES:
-        text = "holds %d files, of which %d were read" % (len(paths), FILES)
-        problems.append(tool_output.problem(folder, text))
+    text = "holds %d files, of which %d were read" % (len(paths), FILES)
+    problems = [tool_output.problem(folder, text)] if len(paths) > FILES else []
     outputs: List[Tuple[str, ToolOutput]] = []
     newest = 0.0
     for path in paths[:FILES]:
@@ -127,13 +121,12 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
         else:
             output = _TOOLS[tool][1]("\n".join(lines), name)
             output.complain("\n".join(complaints))
-        if output.cut or output.odd_lines:
-            is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy"))
-            hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
-            if output.cut:
-                output.cut += hint
-            else:
-                output.odd_lines[-1] += hint
+        is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy"))
+        hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
+        if output.cut:
+            output.cut += hint
+        elif output.odd_lines:
+            output.odd_lines[-1] += hint
         found.append((tool, output))
     of_none = ToolOutput(source)
     of_none.complain("\n".join(rest))

@@ -189,11 +189,10 @@ class Merged:
         for output in outputs:
             self.missing += output.missing()
             for (lid, number), why in output.unread.items():
-                node = self.of_lid.get(lid)
-                if node is None:
-                    self.missing.append(tool_output.problem(output.source, "LID %d: %s" % (lid, why)))
+                if lid in self.of_lid:
+                    failed[self.of_lid[lid][0], number] = why
                 else:
-                    failed[node[0], number] = why
+                    self.missing.append(tool_output.problem(output.source, "LID %d: %s" % (lid, why)))
         read = [self._counted(output) for output in outputs]
         clean = any(output.clean for output in outputs)
         every = ((guid, number, port) for guid, ports in self.ports.items() for number, port in ports.items() if number)
@@ -232,14 +231,11 @@ class Merged:
         self._check_links()
         self._check_ports()
         nodes = tuple(self._node(guid) for guid in self.nodes)
-        texts = {
-            kind: "; ".join(found[:NAMED]) + ("; and %d more" % (len(found) - NAMED) if found[NAMED:] else "")
-            for kind, found in self.doubts.items()
-            if found
-        }
-        doubts = {kind: tool_output.problem("fabric", "%s: %s" % (kind, text)) for kind, text in texts.items()}
-        missing = [*problems, *self.missing, *(doubts[kind] for kind in doubts if kind not in _REMARKS)]
-        remarks = [*self.remarks, *(doubts[kind] for kind in _REMARKS if kind in doubts)]
+        missing, remarks = [*problems, *self.missing], list(self.remarks)
+        for kind, found in self.doubts.items():
+            more = "; and %d more" % (len(found) - NAMED) if found[NAMED:] else ""
+            doubt = tool_output.problem("fabric", "%s: %s%s" % (kind, "; ".join(found[:NAMED]), more))
+            (remarks if kind in _REMARKS else missing).extend([doubt] if found else [])
         masters = [one.guid for one in self.managers.values() if one.state == "master"]
         about.setdefault("plane", masters[0] if len(masters) == 1 else "")
         # Of all switches, where they agree and none is missing.

@@ -137,20 +137,15 @@ class ToolOutput:
 
     def missing(self) -> List[Problem]:
         """Return why this output may not be all that there is."""
-        texts = list(self.odd_lines)
-        if self.odd_count > len(self.odd_lines):
-            texts.append("and %d more lines are not understood" % (self.odd_count - len(self.odd_lines)))
-        return [problem(self.source, text) for text in [*texts, *filter(None, [self.cut]), *self.partial]]
+        more = self.odd_count - len(self.odd_lines)
+        rest = "and %d more lines are not understood" % more if more else ""
+        return [problem(self.source, text) for text in (*self.odd_lines, rest, self.cut, *self.partial) if text]
 
     def remarks(self) -> List[Problem]:
         """Return what is odd, and does not make the sweep incomplete."""
-        texts = list(self.notes)
-        if self.undecoded:
-            texts.append(
-                "%d ports are printed without a rate; tools that are older than the links do so (XDR: rdma-core before"
-                " 50): install a newer infiniband-diags" % self.undecoded
-            )
-        return [problem(self.source, text) for text in texts]
+        text = "%d ports are printed without a rate: install a newer infiniband-diags (XDR: rdma-core 50)"
+        undecoded = text % self.undecoded if self.undecoded else ""
+        return [problem(self.source, each) for each in (*self.notes, undecoded) if each]
 
 
 def problem(source: str, message: str) -> Problem:

@@ -9,7 +9,7 @@ docs/fabric.md#sharp lists what was never seen.
 from __future__ import annotations
 
 import os
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core import fix_command
 from ..core.check import Check
@@ -108,6 +108,7 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
     library = have.libraries[0].path if have.libraries else ""
     usable = [one for one in have.plugins if one.version]
     plugin = usable[0] if usable else File("")
+    version = "%s in %s" % (plugin.version, plugin.path)
     no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
     sphere = "%s is of libsharp0, spherical harmonics, and no SHARP"
     no_library = sphere % have.others[0] if have.others else "not found"
@@ -115,13 +116,10 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
         (
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
             _file(have, LIBRARY, COLL, "a library", library, library, no_library),
-            _file(
-                *(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path),
-                *("%s in %s" % (plugin.version, plugin.path), no_plugin),
-            ),
+            _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
             *_release(have.libraries, usable),
             _manager(have, want),
-            *_switches(have),
+            *(_switch(have, name, *switch) for name, switch in _SWITCHES.items()),
             *_folk(have),
             *_threshold(have, want),
         )
@@ -183,13 +181,13 @@ def _given(have: SharpState, name: str) -> Tuple[Given, ...]:
     return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
 
 
-def _switches(have: SharpState) -> List[Finding]:
-    return [
-        _switch(have, "NCCL_COLLNET_ENABLE", "1", lambda value: value is not None and grammar.strtoll(value)[0] == 1),
-        # The plugin compares with the text.
-        _switch(have, "NCCL_SHARP_DISABLE", "not 1", lambda value: value != "1"),
-        _switch(have, "NCCL_ALGO", "not set, or with CollNet", lambda value: value is None or with_collnet(value)),
-    ]
+# Variable -> its value in words, and whether a value fits.
+_SWITCHES: Dict[str, Tuple[str, Callable[[Optional[str]], bool]]] = {
+    "NCCL_COLLNET_ENABLE": ("1", lambda value: value is not None and grammar.strtoll(value)[0] == 1),
+    # The plugin compares with the text.
+    "NCCL_SHARP_DISABLE": ("not 1", lambda value: value != "1"),
+    "NCCL_ALGO": ("not set, or with CollNet", lambda value: value is None or with_collnet(value)),
+}
 
 
 def _switch(have: SharpState, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:

@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
 from .evidence import Evidence, Rail
-from .planes import End, Plane, group_planes, plane_label
+from .planes import End, Plane, group_planes, plane_label, rails_text
 
 Pair = tuple[End, End]
 # Characters of a node's description that are shown: a NodeDescription has 64.
@@ -349,8 +349,7 @@ def names(given: Iterable[tuple[str, int] | str]) -> str:
     parts = []
     room = max(_ROOM // max(len(of_hosts) + bool(others), 1), 40)
     for group, rails in list(of_hosts.items())[:8]:
-        word = nodeset.fold(map(str, rails)).strip("[]")
-        parts.append(f"rail{'s' if len(rails) > 1 else ''} {word} of {nodeset.brief(group, room)}")
+        parts.append(f"{rails_text(rails)} of {nodeset.brief(group, room)}")
     if len(of_hosts) > 8:
         left = sum(len(hosts) * len(rails) for hosts, rails in list(of_hosts.items())[8:])
         parts.append(f"and {left} more rails")

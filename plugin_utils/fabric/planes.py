@@ -15,6 +15,8 @@ from functools import cached_property
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import SWITCH, Node, Sweep
 
+from .. import nodeset
+
 # Node GUID and port number.
 End = tuple[str, int]
 _UP = ("active", "armed", "init")
@@ -144,14 +146,12 @@ def _before(before: Sequence[Sweep], managers: set[str], switches: set[str]) -> 
     return tuple(best[name] for name in sorted(best))
 
 
+def rails_text(rails: Iterable[int]) -> str:
+    """Return ``rails 0-3,6``."""
+    numbers = sorted(set(rails))
+    return f"rail{'s' * (len(numbers) > 1)} {nodeset.fold(map(str, numbers)).strip('[]')}"
+
+
 def plane_label(rails: Iterable[int]) -> str:
     """Return ``plane of rails 0-3,6``."""
-    numbers = sorted(set(rails))
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"plane of rail{'s' if len(numbers) > 1 else ''} {text}"
+    return f"plane of {rails_text(rails)}"
