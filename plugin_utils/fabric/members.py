@@ -154,8 +154,8 @@ def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hos
     return entry
 
 
-def _problems(sweep: Sweep, nothing: str) -> str:
-    return several([f"{problem.source}: {problem.message}" for problem in sweep.problems], 2) or nothing
+def _problems(sweep: Sweep) -> str:
+    return several(list(map(str, sweep.problems)), 2) or "it names no problem"
 
 
 def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
@@ -163,7 +163,7 @@ def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
         f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host or 'the fabric host'};"
         " without a response check the subnet manager of this plane, and the port (ibstat: ACTIVE)"
     )
-    have = f"no subnet manager or no node was seen: {_problems(sweep, 'nothing was read')}"
+    have = f"no subnet manager or no node was seen: {_problems(sweep)}"
     subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
     about = (SWEEP, "unknown", None, (), _WHOLE, have, fix)
     return fabric.entry(*about, subject=subject, hosts=[sweep.host], source=sweep.source)
@@ -171,15 +171,14 @@ def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
 
 def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
     partial = [sweep for sweep in plane.sweeps if not sweep.complete]
-    problems = [_problems(sweep, "as it reports itself") for sweep in partial]
     if plane.complete:
-        for sweep, problem in zip(partial, problems, strict=True):
-            have = f"a part, which another host's sweep makes good: {problem}"
+        for sweep in partial:
+            have = f"a part, which another host's sweep makes good: {_problems(sweep)}"
             about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
             subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
             yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
         return
-    parts = problems[:2]
+    parts = [_problems(sweep) for sweep in partial[:2]]
     if plane.holes:
         parts.append(several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3))
     lacking = found.covered.get(plane.index, [])
@@ -193,15 +192,10 @@ def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
 def _by_hand(sweep: Sweep) -> str:
     if not sweep.device:
         return f"write {sweep.source} again when the fabric is quiet"
+    where = f"-C {sweep.device} -P {sweep.port} as root on {sweep.host}"
     if not sweep.plane:
-        return (
-            "start the subnet manager of this plane (systemctl start opensm on its machine, or UFM), until"
-            f" sminfo -C {sweep.device} -P {sweep.port} as root on {sweep.host} names it"
-        )
-    return (
-        f"run ibnetdiscover -C {sweep.device} -P {sweep.port} as root on {sweep.host}: its stderr names the path that"
-        " does not respond; reboot or replug that node"
-    )
+        return f"start this plane's subnet manager (systemctl start opensm there, or UFM) until sminfo {where} names it"
+    return f"run ibnetdiscover {where}: its stderr names the path that does not respond; reboot or replug that node"
 
 
 def _joined(fabric: Fabric, plane: Plane) -> Entry:

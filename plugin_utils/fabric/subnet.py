@@ -42,14 +42,11 @@ def events(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     fix = "repair this link by its findings and counters, then mark it healthy in UFM or opensm's health policy file"
     for end, text in {end: text for sweep in plane.sweeps for end, text in sweep.unhealthy.items()}.items():
         other, name = fabric.cables.get(end), f"0x{end[0]} port {end[1]}"
-        yield fabric.entry(
-            *(UNHEALTHY, "drift", plane, (end,), "healthy", text, fix),
-            source="opensm-unhealthy-ports.dump",
-            kind="ports that the subnet manager lists as unhealthy",
-            subject=fabric.subject(end, other) if other else name,
-            hosts=fabric.concerned(plane, end, other) if other else plane.hosts,
-            name=name,
-        )
+        about, source = (UNHEALTHY, "drift", plane, (end,), "healthy", text, fix), "opensm-unhealthy-ports.dump"
+        hosts = fabric.concerned(plane, end, other) if other else plane.hosts
+        subject = fabric.subject(end, other) if other else name
+        kind = "ports that the subnet manager lists as unhealthy"
+        yield fabric.entry(*about, source=source, kind=kind, subject=subject, hosts=hosts, name=name)
 
 
 def _event(fabric: Fabric, plane: Plane, event: ManagerEvent) -> Entry:
