@@ -15,20 +15,15 @@ from .planes import End
 _STRANGE = 0.25
 
 
-def _group_rails(fabric: Fabric) -> tuple[dict[str, list[End]], list[End]]:
-    """Return leaf -> rails on it that no plan has, and those on spines."""
+def judge_rails(fabric: Fabric) -> list[Entry]:
+    """Report rails on leaves of other rails, where most leaves have one rail each."""
+    # Leaf -> rails on it that no plan has, and those on spines.
     leaves: dict[str, list[End]] = {}
     high: list[End] = []
     for end in fabric.rails:
         at = fabric.cables.get(end, ("", 0))[0]
         if end in fabric.plane_of and end not in fabric.plan.planned and fabric.is_switch(at):
             (high if at in fabric.spines else leaves.setdefault(at, [])).append(end)
-    return leaves, high
-
-
-def judge_rails(fabric: Fabric) -> list[Entry]:
-    """Report rails on leaves of other rails, where most leaves have one rail each."""
-    leaves, high = _group_rails(fabric)
     own: dict[str, int] = {}
     odd: list[End] = []
     tied: list[str] = []

@@ -33,8 +33,8 @@ def parse(text: str, source: str) -> dict[str, list[str]]:
         if not line.strip():
             continue
         if match is None:
-            shown = f"{source}, line {number}: {printable(line)[:80]!r} is not a line of scontrol show topology"
-            raise ParseError(f"{shown}: store all that `scontrol show topology` prints")
+            shown = f"{printable(line)[:80]!r} is not a line of scontrol show topology: store all that it prints"
+            raise ParseError(f"{source}, line {number}: {shown}")
         kind, name, rest = match.groups()
         fields = dict(_FIELD.findall(rest))
         if kind == "AggregatedBlock" or fields.get("Level", "0") != "0":
@@ -54,7 +54,7 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
     """Return the differences, a sentence each."""
     leaves = _leaves(fabric)
     # Slurm's node names may lack the domain of the inventory's, or have one.
-    short = Counter(_short(host) for host in leaves)
+    short = Counter(map(_short, leaves))
     hosts = {**{_short(host): host for host in leaves if short[_short(host)] == 1}, **{host: host for host in leaves}}
     found: list[str] = []
     listed: set[str] = set()
