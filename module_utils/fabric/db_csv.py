@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parse ibdiagnet2.db_csv: sections between ``START_X`` and ``END_X``, whose columns are found by name.
+"""Parse ibdiagnet2.db_csv: sections between ``START_X`` and ``END_X``, whose columns are found by name; ibdiagnet2.pm.
 
 Names differ by release (NodeGUID and NodeGuid, PortNum and PortNumber); before 2.7.0 ports without a cable are left
 out. Other sections are skipped.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from . import tool_output
 from .subnet_manager import STATES
@@ -47,6 +47,10 @@ _COUNTERS = {
     "linkdowned": "LinkDownedCounter",
     "linkerrorrecovery": "LinkErrorRecoveryCounter",
     "symbolerror": "SymbolErrorCounter",
+    # Of ibdiagnet2.pm.
+    "excessivebuffererrors": "ExcessiveBufferOverrunErrors",
+    "linkdowncounter": "LinkDownedCounter",
+    "portxmitdiscard": "PortXmitDiscards",
 }
 
 
@@ -220,9 +224,14 @@ def _link(output: ToolOutput, row: _Row) -> None:
 
 
 def _counters(output: ToolOutput, row: _Row) -> None:
+    output.counters[row.end()] = _read_counters(row.values.items())
+
+
+def _read_counters(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
+    """Return counters by the IBTA's names. Raises ValueError."""
     counters: Dict[str, int] = {}
     wide = set()
-    for column, text in row.values.items():
+    for column, text in columns:
         base = re.sub("ext(ended)?$", "", column)
         name = _COUNTERS.get(base)
         if name is None or (name in wide and base == column):
@@ -233,7 +242,7 @@ def _counters(output: ToolOutput, row: _Row) -> None:
             counters[name] = value
             if base != column:
                 wide.add(name)
-    output.counters[row.end()] = counters
+    return counters
 
 
 def _manager(output: ToolOutput, row: _Row) -> None:
@@ -259,3 +268,32 @@ _READERS: Dict[str, Callable[[ToolOutput, _Row], None]] = {
     "SM_INFO": _manager,
     "AR_INFO": _adaptive,
 }
+
+
+_PM_PORT = re.compile(r"Port=([0-9]{1,3}) Lid=0x[0-9a-fA-F]{1,8} GUID=0x([0-9a-fA-F]{1,16}) Device=[0-9]+ Port Name=.*")
+PM_LINE = re.compile(r"Port=[0-9]+ Lid=0x[0-9a-fA-F]+ GUID=0x|-{20,}\s*$")
+_PM_VALUE = re.compile(r"(\w{1,64})=(\S*)")
+
+
+def parse_pm(text: str, source: str = "ibdiagnet2.pm") -> ToolOutput:
+    """Parse ibdiagnet2.pm: for each port a line that names it, and one for each counter, ``vl15_dropped=0x0``."""
+    output = ToolOutput(source, every=True)
+    ports: List[Tuple[Tuple[str, int], Dict[str, str]]] = []
+    for number, line in output.lines(text):
+        port, value = _PM_PORT.fullmatch(line), _PM_VALUE.fullmatch(line)
+        if port is not None and int(port.group(1)) <= MOST_PORT_NUMBER:
+            ports.append(((tool_output.guid(port.group(2)), int(port.group(1))), {}))
+        elif value is not None and ports:
+            column = value.group(1).lower().replace("_", "")
+            try:
+                _read_counters([(column, value.group(2))])
+            except ValueError:
+                output.odd(number, line)
+            else:
+                ports[-1][1][column] = value.group(2)
+        elif line.strip("-"):
+            output.odd(number, line)
+    output.counters = {end: _read_counters(columns.items()) for end, columns in ports}
+    if not ports:
+        output.cut = "it names no port"
+    return output

@@ -33,6 +33,7 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),
     _LOG: (subnet_manager.LOG_LINE, subnet_manager.parse_log),
     "unhealthy ports": (subnet_manager.UNHEALTHY_LINE, subnet_manager.parse_unhealthy),
+    "ibdiagnet2.pm": (db_csv.PM_LINE, db_csv.parse_pm),
     _ERRORS: (
         re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: '),
         lambda text, source: ibqueryerrors.parse(text, "", source),
@@ -45,7 +46,7 @@ _UNREADABLE = (
     (re.compile(r"CA '[\w.-]+'$|Infiniband device '"), "ibnetdiscover and sminfo"),
     (re.compile(r"PortSelect:\."), "ibqueryerrors --counters"),
     (re.compile(r"BaseVers:\.|Mkey:\.|NodeRecord dump:"), "ibnetdiscover"),
-    (re.compile(r"-[IWE]- |Port=[0-9]+ Lid=0x|-{20,}\s*$"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
+    (re.compile(r"-[IWE]- "), "ibdiagnet, and store its ibdiagnet2.db_csv"),
     (re.compile(r"[{\[]\s*$|[{\[].*\"|<"), "ibdiagnet, and store its ibdiagnet2.db_csv"),
     (re.compile(r"[^\n]*[\x00-\x08]"), "ibnetdiscover without --cache"),
 )
@@ -121,7 +122,7 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
         else:
             output = _TOOLS[tool][1]("\n".join(lines), name)
             output.complain("\n".join(complaints))
-        is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy"))
+        is_file = tool.startswith((_DB_CSV, _LOG, "unhealthy", "ibdiagnet"))
         hint = "; copy the whole file" if is_file else "; store all that `%s` prints" % tool
         if output.cut:
             output.cut += hint

@@ -324,6 +324,7 @@ READ: dict[str, tuple[Base, Base]] = {
     "Quantum-3, newer tool": (lambda: of(topology(quantum3), decodes_xdr=True), lambda: of(topology(quantum3))),
     "log of the manager": (lambda: joined(said("opensm.log"), said("ibnetdiscover.txt")), lambda: of(topology())),
     "unhealthy ports": (lambda: joined(said("opensm-unhealthy-ports.txt")), sweep.Sweep),
+    "ibdiagnet2.pm": (lambda: joined(said("ibnetdiscover.txt"), said("ibdiagnet2.pm.txt")), lambda: of(topology())),
     **{name: (partial(READERS[key], change), partial(READERS[key], str)) for name, (key, change) in CHANGED.items()},
 }
 
@@ -409,7 +410,6 @@ def test_adaptive_routing_is_that_of_all_switches(first: str, second: str, expec
         ("-I- Discovering ... 8 nodes\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
         ("\x01\x00\x00\x00cache\n", "ibnetdiscover without --cache"),
         ("SW  3  1 0x0008f10500200003 4x HDR - CA  1\n", "ibnetdiscover without -p"),
-        ("-" * 60 + "\nPort=1 Lid=0x0002 GUID=0x0\n", "ibdiagnet, and store its ibdiagnet2.db_csv"),
         ("hello\n", "ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters"),
     ],
 )
