@@ -20,7 +20,8 @@ MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
 LONGEST = 256 * 1024
 
 # Parts of a word. A quote that does not end is taken to the end of the text.
-_PART = r"""\$?'[^']*(?:'|\Z)|\$?"(?:[^"\\]|\\.)*(?:"|\\?\Z)|\\(?:.|\Z)|\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}]{0,400}\}"""
+_PART = r"""\$?'[^']*(?:'|\Z)|\$?"(?:[^"\\`]|\\.|`[^`]*(?:`|\Z))*(?:"|\\?\Z)"""
+_PART += r"""|\\(?:.|\Z)|\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}]{0,400}\}"""
 _PART += r"""|`[^`]*(?:`|\Z)|[^\s'"\\`$;&|()<>]+|\$"""
 _PARTS = re.compile(_PART, re.DOTALL)
 _TOKEN = re.compile(
