@@ -4,7 +4,7 @@
 
 An idle GPU's clocks, power state and PCIe speed are not findings, nor is persistence mode: each finding is a state that
 no load explains, or growth, never a total. A check is ok only if every element that it needs has a value; what the GPU
-cannot have is unsupported. Sources: limits.py, gpu_elements.py.
+cannot have is unsupported. Sources: limits.py, smi.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
-from . import gpu_elements, limits, nvlink, record, smi
+from . import limits, nvlink, record, smi
 
 RECHECK = "then run site.yml --tags node_health for this host again"
 # One finding is printed for all GPUs that have it: its advice holds for each of them.
@@ -185,7 +185,7 @@ def _answers(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
         text = _first([*gpu.lost, *("%s: no value" % path for path in dict.fromkeys(missing) if path not in failed)])
         severity = "critical" if gpu.lost else "major"
         return GPU_ANSWERS.judge(name, "unknown", want, text, source, because=cause, severity=severity)
-    return GPU_ANSWERS.judge(name, "ok", want, "%d elements" % len(gpu_elements.ELEMENTS), source)
+    return GPU_ANSWERS.judge(name, "ok", want, "%d elements" % smi.ELEMENTS, source)
 
 
 def _first(texts: Sequence[str], most: int = 5) -> str:
