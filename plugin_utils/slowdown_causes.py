@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules
+from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FABRIC_MANAGER
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_kernel_log import NIC_DRIVER, PCIE_ERROR, XID
 
 _LINKS = (judge_gpu.NVLINK_STATE.id, judge_gpu.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)
@@ -22,7 +23,7 @@ _PCIE = (judge_gpu.PCIE_REPLAY.id, judge.AER.id, PCIE_ERROR.id)
 SLOWED = (*_LIMITS, *_LINKS, *_PCIE, *_FAULTS, "node_health.port_", *_MODULES)
 # Faults that keep a program over the node's GPUs from running.
 STOPPED = (
-    *(judge.GPU_COUNT.id, judge_gpu.GPU_ANSWERS.id, judge.FABRIC_MANAGER.id, judge.FABRIC_STATE.id),
+    *(judge.GPU_COUNT.id, judge_gpu.GPU_ANSWERS.id, FABRIC_MANAGER.id, judge.FABRIC_STATE.id),
     *(judge_gpu.MIG.id, judge_gpu.CONFIDENTIAL.id, *_FAULTS, judge_gpu.NVLINK_STATE.id),
 )
 RAIL = (*_PCIE, NIC_DRIVER.id, "node_health.port_", *_MODULES)

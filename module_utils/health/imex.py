@@ -13,19 +13,19 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
-from ..core.systemd_files import mask_of, start, unit_files, wanted_at_boot
+from ..core.systemd_files import start
 from ..driver import nvidia_options
 from ..machine.platform_checks import NVLINK_FABRIC
 from ..machine.profile import NvlinkDomain
-from . import smi
-from .fabric_manager import running
+from . import service, smi
+from .service import RECHECK, Service
 
 UNIT = "nvidia-imex.service"
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
@@ -38,11 +38,10 @@ TOOL = ("nvidia-imex-ctl", "-N", "-j")
 TIMEOUT = 10.0
 # Entries: a domain has 72 GPUs at most today; a longer list is invalid.
 MOST = 1024
-_RECHECK = "then run site.yml --tags node_health for this host again"
 SERVICE = Check(
     "imex.service",
     why="without IMEX on every node of the NVLink domain, jobs over several nodes cannot use NVLink between them",
-    fix="install nvidia-imex of the driver's version, then %s; %s" % (start(UNIT, ""), _RECHECK),
+    fix="install nvidia-imex of the driver's version, then %s; %s" % (start(UNIT, ""), RECHECK),
     severity="critical",
 )
 """Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot; where jobs start their own IMEX
@@ -51,7 +50,7 @@ NODES_CONFIG = Check(
     "imex.nodes",
     why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
     fix="write the address of each node of the domain into %s, one a line and the same file on all of them, then"
-    " systemctl restart %s on all; %s" % (NODES, UNIT, _RECHECK),
+    " systemctl restart %s on all; %s" % (NODES, UNIT, RECHECK),
     severity="critical",
     aspect="persisted",
 )
@@ -61,7 +60,7 @@ STATE = Check(
     "imex.state",
     why="if the domain is not UP, a node cannot export or import memory: NCCL fails, or uses no NVLink between nodes",
     fix="run nvidia-imex-ctl -N -H on the node, read /var/log/nvidia-imex.log on those that are not READY; %s"
-    % _RECHECK,
+    % RECHECK,
     severity="critical",
 )
 "Is the IMEX domain UP, and are all its nodes READY with the driver's version"
@@ -69,7 +68,7 @@ CHANNEL = Check(
     "imex.channel",
     why="without an IMEX channel CUDA refuses to share memory between nodes (insufficient permission)",
     fix="load the NVIDIA driver with NVreg_CreateImexChannel0=1 (driver_options of the profile, site.yml --tags"
-    " nvidia_peermem, then reboot); %s" % _RECHECK,
+    " nvidia_peermem, then reboot); %s" % RECHECK,
     severity="critical",
 )
 "Does the device of IMEX channel 0 exist, with the current major number of the driver"
@@ -80,7 +79,7 @@ MEMBERSHIP = Check(
     why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes,"
     " for the whole job",
     fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
-    " or reboot the node; %s" % _RECHECK,
+    " or reboot the node; %s" % RECHECK,
     severity="critical",
 )
 "Do all GPUs of the node report the same NVLink domain, a pair of UUID and clique"
@@ -96,26 +95,19 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class ImexState:
-    """installed, active, enabled: of the service; None: not known.   mask: the file that masks it.
-    nodes: the list, None where there is none.
+class ImexState(Service):
+    """nodes: the list, None where there is none.   domain: None where it was not queried or did not respond.
 
-    domain: None where it was not queried or did not respond. channel: what is wrong with it, "" for nothing.
-    asked: whether the domain's state is wanted.   off: the driver was loaded without channel 0.
-    problems: by part: service, nodes, state, channel.
+    channel: what is wrong with it, "" for nothing.   asked: whether the domain's state is wanted.
+    off: the driver was loaded without channel 0.   problems: by part: nodes, state, channel.
     """
 
-    installed: Optional[bool] = None
-    active: Optional[bool] = None
-    enabled: Optional[bool] = None
-    state: str = ""
     nodes: Optional[Tuple[str, ...]] = None
     domain: Optional[Domain] = None
     channel: str = ""
     asked: bool = True
     off: bool = False
     problems: Dict[str, Problem] = field(default_factory=dict)
-    mask: str = ""
 
 
 def parse_nodes(text: str) -> Tuple[str, ...]:
@@ -147,10 +139,9 @@ def parse_domain(text: str) -> Domain:
         raise ParseError("nodes is not a mapping of mappings")
     if len(entries) > MOST:
         raise ParseError("has more than %d nodes" % MOST)
-    nodes = [
-        tuple(_word(one, key) for key in ("host", "status", "version")) for _number, one in sorted(entries.items())
-    ]
-    return Domain(said["status"][:40], tuple((host, status, version) for host, status, version in nodes))
+    each = [entry for _number, entry in sorted(entries.items())]
+    nodes = tuple((_word(one, "host"), _word(one, "status"), _word(one, "version")) for one in each)
+    return Domain(said["status"][:40], nodes)
 
 
 def _word(entry: Dict[str, Any], key: str) -> str:
@@ -160,40 +151,28 @@ def _word(entry: Dict[str, Any], key: str) -> str:
 
 def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
     """Read IMEX on this node. ask: query the state of the whole domain, which may take seconds."""
-    problems: Dict[str, Problem] = {}
-    channel = _channel(host, problems)
+    problems: Dict[str, List[Problem]] = {"channel": [], "nodes": [], "state": []}
+    channel = _channel(host, problems["channel"])
     loaded = attempt(lambda: host.read(nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
-    off = re.search(r"(?m)^%s: 0$" % _OPTION, loaded) is not None
-    service = _service(host, problems)
-    if domain.imex == "job":
-        return replace(service, channel=channel, off=off, problems=problems)
-    unread: List[Problem] = []
-    text = attempt(lambda: host.read_system(NODES), NODES, unread)
-    nodes = attempt(lambda: parse_nodes(text or ""), NODES, unread) if text is not None else None
-    if unread:
-        problems["nodes"] = unread[0]
-    seen = None
-    if service.active and ask:
-        said: List[Problem] = []
-        seen = attempt(lambda: parse_domain(host.query(TOOL, TIMEOUT)), " ".join(TOOL), said)
-        if said:
-            problems["state"] = said[0]
-    return replace(service, nodes=nodes, domain=seen, channel=channel, asked=ask, off=off, problems=problems)
+    unit = service.read(host, UNIT)
+    nodes = seen = None
+    if domain.imex != "job":
+        text = attempt(lambda: host.read_system(NODES), NODES, problems["nodes"])
+        nodes = attempt(lambda: parse_nodes(text or ""), NODES, problems["nodes"]) if text is not None else None
+        if unit.active and ask:
+            seen = attempt(lambda: parse_domain(host.query(TOOL, TIMEOUT)), " ".join(TOOL), problems["state"])
+    return ImexState(
+        **vars(unit),
+        nodes=nodes,
+        domain=seen,
+        channel=channel,
+        asked=ask or domain.imex == "job",
+        off=re.search(r"(?m)^%s: 0$" % _OPTION, loaded) is not None,
+        problems={part: several[0] for part, several in problems.items() if several},
+    )
 
 
-def _service(host: Host, problems: Dict[str, Problem]) -> ImexState:
-    try:
-        mask = mask_of(host, UNIT)
-        if not mask and not unit_files(host, UNIT):
-            return ImexState(False, False, False, "not installed")
-        active, state = running(host, UNIT)
-        return ImexState(True, active, wanted_at_boot(host, UNIT), state, mask=mask)
-    except ReadError as error:
-        problems["service"] = error.problem
-    return ImexState()
-
-
-def _channel(host: Host, problems: Dict[str, Problem]) -> str:
+def _channel(host: Host, problems: List[Problem]) -> str:
     path = CHANNELS + "/channel0"
     try:
         devices = host.read(DEVICES) or ""
@@ -204,10 +183,10 @@ def _channel(host: Host, problems: Dict[str, Problem]) -> str:
             return "there is no %s" % path
         found = os.stat(host.hardware(path))
     except ReadError as error:
-        problems["channel"] = error.problem
+        problems.append(error.problem)
         return ""
     except OSError as error:
-        problems["channel"] = Problem(path, "cannot be read: %s" % error.strerror)
+        problems.append(Problem(path, "cannot be read: %s" % error.strerror))
         return ""
     if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != int(match.group(1)):
         return "%s has major number %d, the driver %s" % (path, os.major(found.st_rdev), match.group(1))
@@ -219,9 +198,11 @@ def judge(have: ImexState, domain: NvlinkDomain, driver: Optional[str], options:
     found = [_judge_channel(have, _OPTION in options)]
     if domain.imex != "rack":
         return found + _judge_owner(have)
-    service = _judge_service(have)
-    found += [service, _judge_nodes(have, domain, service)]
-    return found + _judge_state(have, driver, service) if have.asked else found
+    other = "where jobs (Slurm, ComputeDomains) start IMEX, set imex: job in the profile's nvlink_domain"
+    log = "/var/log/nvidia-imex.log"
+    unit = service.judge(SERVICE, UNIT, UNIT, have, "active and enabled", None, log, other)
+    found += [unit, _judge_nodes(have, domain, unit)]
+    return [*found, _judge_state(have, driver, unit)] if have.asked else found
 
 
 def _judge_channel(have: ImexState, by_driver: bool) -> Finding:
@@ -236,78 +217,56 @@ def _judge_channel(have: ImexState, by_driver: bool) -> Finding:
 def _judge_owner(have: ImexState) -> List[Finding]:
     """Judge the host's own service where jobs start IMEX; a job may have started this very unit."""
     want, source = "not started by the host: jobs do that", "systemctl show %s" % UNIT
-    if "service" in have.problems:
-        said = str(have.problems["service"])
-        return [SERVICE.judge(UNIT, "unknown", want, said, source, "run %s on the node" % source, severity="major")]
+    if have.problem is not None:
+        fix = "run %s on the node" % source
+        return [SERVICE.judge(UNIT, "unknown", want, str(have.problem), source, fix, severity="major")]
     if have.enabled:
-        said = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
+        text = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
         fix = "systemctl disable --now %s (where ComputeDomains start IMEX, also systemctl mask %s); %s"
-        fix %= (UNIT, UNIT, _RECHECK)
-        return [SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major")]
-    known = have.active is not None
+        fix %= (UNIT, UNIT, RECHECK)
+        return [SERVICE.judge(UNIT, "drift", want, text, source, fix, severity="major")]
     text = "%s, %s" % (have.state, "masked" if have.mask else "not enabled")
-    return [SERVICE.judge(UNIT, "ok", want, text, source)] if known else []
+    return [] if have.active is None else [SERVICE.judge(UNIT, "ok", want, text, source)]
 
 
-def _judge_service(have: ImexState) -> Finding:
-    want, source = "active and enabled", "systemctl show %s" % UNIT
-    if "service" in have.problems:
-        said = str(have.problems["service"])
-        return SERVICE.judge(UNIT, "unknown", want, said, source, "run %s on the node" % source)
-    begin = start(UNIT, have.mask)
-    if not have.active and have.mask:
-        said = "masked: %s" % have.mask
-        fix = "where jobs (Slurm, ComputeDomains) start IMEX, set imex: job in the profile's nvlink_domain; else %s; %s"
-        return SERVICE.judge(UNIT, "unknown", want, said, source, fix % (begin, _RECHECK), severity="major")
-    if not have.active:
-        fix = None
-        if have.installed:
-            fix = "read journalctl -u %s and /var/log/nvidia-imex.log, then %s; %s" % (UNIT, begin, _RECHECK)
-        return SERVICE.judge(UNIT, "drift", want, have.state, source, fix)
-    if not have.enabled:
-        fix = "%s; %s" % (begin, _RECHECK)
-        said = "active, %s: it does not come back after a reboot" % ("masked" if have.mask else "not enabled")
-        return SERVICE.judge(UNIT, "drift", want, said, source, fix, severity="major", aspect="persisted")
-    return SERVICE.judge(UNIT, "ok", want, want, source)
-
-
-def _judge_nodes(have: ImexState, domain: NvlinkDomain, service: Finding) -> Finding:
+def _judge_nodes(have: ImexState, domain: NvlinkDomain, unit: Finding) -> Finding:
     want = "one address a line, of %d nodes at most" % domain.nodes
     if "nodes" in have.problems:
         return NODES_CONFIG.judge(NODES, "unknown", want, str(have.problems["nodes"]), NODES)
-    because = service if have.installed is False or (have.mask and not have.active) else None
-    if not have.nodes:
-        return NODES_CONFIG.judge(
-            NODES, "drift", want, "no address" if have.nodes is not None else "absent", because=because
-        )
-    twice = sorted({one for one in have.nodes if have.nodes.count(one) > 1})
-    if twice:
-        return NODES_CONFIG.judge(NODES, "drift", want, "%s is listed twice" % twice[0])
-    if len(have.nodes) > domain.nodes:
-        return NODES_CONFIG.judge(NODES, "drift", want, "%d addresses" % len(have.nodes))
-    return NODES_CONFIG.judge(NODES, "ok", want, "%d addresses" % len(have.nodes))
+    nodes = have.nodes or ()
+    twice = sorted({one for one in nodes if nodes.count(one) > 1})
+    text, state, because = "%d addresses" % len(nodes), "drift", None
+    if not nodes:
+        text = "no address" if have.nodes is not None else "absent"
+        because = unit if have.installed is False or (have.mask and not have.active) else None
+    elif twice:
+        text = "%s is listed twice" % twice[0]
+    elif len(nodes) <= domain.nodes:
+        state = "ok"
+    return NODES_CONFIG.judge(NODES, state, want, text, because=because)
 
 
-def _judge_state(have: ImexState, driver: Optional[str], service: Finding) -> List[Finding]:
+def _judge_state(have: ImexState, driver: Optional[str], unit: Finding) -> Finding:
     subject, want, source = "imex domain", "UP, every node READY", " ".join(TOOL)
     if have.domain is None:
         problem = have.problems.get("state")
-        said = str(problem) if problem else "not checked: the service does not run"
-        because = None if have.active else service
+        text = str(problem) if problem else "not checked: the service does not run"
+        because = None if have.active else unit
         severity = "major" if have.mask and not have.active else None
         fix = None if problem is None else "run %s on the node; where it hangs, restart %s" % (source, UNIT)
-        return [STATE.judge(subject, "unknown", want, said, source, fix, because, severity=severity)]
+        return STATE.judge(subject, "unknown", want, text, source, fix, because, severity=severity)
     away = ["%s %s" % (host, status or "?") for host, status, _version in have.domain.nodes if status != "READY"]
+    versions = sorted({version for _host, _status, version in have.domain.nodes if version})
+    state, text, fix = "ok", "UP, %d nodes READY" % len(have.domain.nodes), None
     if have.domain.state != "UP" or away:
         more = ": %s%s" % (away[0], " and %d more" % (len(away) - 1) if away[1:] else "") if away else ""
-        return [STATE.judge(subject, "drift", want, have.domain.state + more, source)]
-    versions = sorted({version for _host, _status, version in have.domain.nodes if version})
-    if driver is not None and versions and versions != [driver]:
+        state, text = "drift", have.domain.state + more
+    elif driver is not None and versions and versions != [driver]:
+        state, want, text = "drift", "version %s" % driver, "versions %s" % ", ".join(versions)
         fix = "install nvidia-imex of the driver's version %s on every node, then systemctl restart %s" % (driver, UNIT)
-        return [STATE.judge(subject, "drift", "version %s" % driver, "versions %s" % ", ".join(versions), source, fix)]
-    if not have.domain.nodes:
-        return [STATE.judge(subject, "unknown", want, "UP, and no node is listed", source)]
-    return [STATE.judge(subject, "ok", want, "UP, %d nodes READY" % len(have.domain.nodes), source)]
+    elif not have.domain.nodes:
+        state, text = "unknown", "UP, and no node is listed"
+    return STATE.judge(subject, state, want, text, source, fix)
 
 
 # -- the domain -------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from ..core import systemd_files
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError
@@ -20,8 +19,9 @@ from ..machine import platform_checks
 from ..machine.profile import Profile
 from ..machine.topology import Topology
 from . import fabric_manager, imex, judge_gpu, judge_kernel_log, limits, nvlink, record, smi, xid
-from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, RECHECK, REPLACE, Growth, counts, within
+from .judge_gpu import GPU_ANSWERS, NVLINK_ERRORS, NVLINK_STATE, REPLACE, Growth, counts, within
 from .node import NodeState
+from .service import RECHECK
 
 GPU_COUNT = Check(
     "node_health.gpu_count",
@@ -36,12 +36,6 @@ NIC_TEMPERATURE = Check(
     fix="check the node's fans and the airflow of the NIC, reseat the module; " + RECHECK,
 )
 "Is each rail's NIC, and its module, below its own temperature limit"
-FABRIC_MANAGER = Check(
-    "node_health.fabric_manager",
-    why="without the Fabric Manager of exactly the driver's version CUDA does not start on NVSwitches (error 802)",
-    severity="critical",
-)
-"Does the Fabric Manager run, now and after a reboot, in exactly the driver's version"
 FABRIC_STATE = Check(
     "node_health.fabric_state",
     why="a GPU whose NVLink fabric is degraded is slower than the others, though it is registered",
@@ -255,7 +249,7 @@ def _fabric(have: NodeState, topology: Topology, profile: Profile) -> List[Findi
     """Judge whether all GPUs are in one NVLink fabric; across nodes imex.domain does."""
     found = []
     if have.fabric_manager is not None:
-        found.append(_fabric_manager(have.fabric_manager, topology.driver.version if topology.driver else None))
+        found.append(fabric_manager.judge(have.fabric_manager, topology.driver.version if topology.driver else None))
     gpus = list((have.gpus or {}).values())
     ids = {
         (gpu.fabric.get("clusterUuid"), gpu.fabric.get("cliqueId"))
@@ -287,48 +281,6 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
         because = platform_checks.NVLINK_FABRIC.finding_id("nvlink fabric")
         return [FABRIC_STATE.judge(name, "drift", "Completed, Success", have, _FABRIC, because=because)]
     return [judge_gpu.assess(FABRIC_STATE, gpu, name, "Completed, Success, healthy", have, _FABRIC)]
-
-
-def _fabric_manager(there: fabric_manager.FabricManager, driver: Optional[str]) -> Finding:
-    subject, want = "nvidia-fabricmanager", "active, in the driver's version %s" % (driver or "(not loaded)")
-    source = "systemctl show %s" % fabric_manager.UNIT
-    start = systemd_files.start(fabric_manager.UNIT, there.mask)
-    fix = "install the nvidia-fabricmanager package of version %s, then %s; %s" % (
-        driver or "of the driver",
-        start,
-        RECHECK,
-    )
-    if there.installed is None:
-        text = str(there.problem or Problem(source, "printed nothing"))
-        return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, "run %s on the node" % source)
-    if not there.installed:
-        return FABRIC_MANAGER.judge(subject, "drift", want, "not installed", source, fix)
-    if there.mask and not there.active:
-        # The administrator may run another one, as a container; platform.nvlink_fabric judges its result.
-        text = "masked: %s" % there.mask
-        fix = "%s; if a container runs the Fabric Manager, list this in busbar_accepted; %s" % (start, RECHECK)
-        return FABRIC_MANAGER.judge(subject, "unknown", want, text, source, fix, severity="major")
-    # With another version it does not start: that is the cause, not that it is stopped.
-    if there.version is not None and driver is not None and there.version != driver:
-        text = "%s, version %s" % (there.state, there.version)
-        return FABRIC_MANAGER.judge(subject, "drift", want, text, " ".join(fabric_manager.TOOL), fix)
-    if not there.active:
-        fix = "read journalctl -u %s and /var/log/fabricmanager.log, then %s; %s" % (
-            fabric_manager.UNIT,
-            start,
-            RECHECK,
-        )
-        return FABRIC_MANAGER.judge(subject, "drift", want, there.state, source, fix)
-    if there.version is None or driver is None:
-        text = str(there.problem) if there.problem else "%s, of an unknown version" % there.state
-        return FABRIC_MANAGER.judge(
-            subject, "unknown", want, text, " ".join(fabric_manager.TOOL), "run %s on the node" % fabric_manager.TOOL[0]
-        )
-    if not there.enabled:
-        fix = "%s; %s" % (start, RECHECK)
-        text = "active, %s: it does not come back after a reboot" % ("masked" if there.mask else "not enabled")
-        return FABRIC_MANAGER.judge(subject, "drift", want, text, source, fix, severity="major", aspect="persisted")
-    return FABRIC_MANAGER.judge(subject, "ok", want, "%s, version %s" % (there.state, there.version), source)
 
 
 # -- the record ------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 from ..core.check import Check
 from ..core.finding import Finding
 from . import limits, nvlink, record, smi
+from .service import RECHECK
 
-RECHECK = "then run site.yml --tags node_health for this host again"
 # One finding is printed for all GPUs that have it: its advice holds for each of them.
 EACH = "with the address of each GPU of this finding as ADDRESS"
 RESET = (

@@ -16,10 +16,11 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Nic, Topology
 from . import xid
-from .judge_gpu import RECHECK, RESET
+from .judge_gpu import RESET
 from .kernel_log import Log, Series
 from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule, counts
 from .node import NodeState
+from .service import RECHECK
 
 XID = Check(
     "node_health.xid",

@@ -15,10 +15,10 @@ from ..core.finding import Finding, one_cause
 from ..core.plan import Plan
 from . import judge_ports, port_limits
 from .judge import NIC_TEMPERATURE
-from .judge_gpu import RECHECK
 from .mlxlink import ERRORS, Module, Reading, command
 from .node import NodeState
 from .port_counters import Port
+from .service import RECHECK
 
 MLXLINK = Check(
     "node_health.mlxlink",

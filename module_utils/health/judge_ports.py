@@ -16,10 +16,10 @@ from ..core.finding import Finding
 from ..core.host import Problem
 from ..core.plan import Plan
 from . import port_counters, port_limits, record
-from .judge_gpu import RECHECK
 from .node import NodeState
 from .port_counters import Growth, Port
 from .port_limits import DAY, Rate
+from .service import RECHECK
 
 _CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers"
 PORT_COUNTERS = Check(

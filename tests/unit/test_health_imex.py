@@ -16,7 +16,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     driver_library,
     fabric_manager,
     imex,
-    judge,
     page_size,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, ImexState
@@ -33,7 +32,7 @@ RACK, JOB = NvlinkDomain(3, "rack"), NvlinkDomain(3, "job")
 NODES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 READY = tuple((host, "READY", "580.95.05") for host in NODES)
-GOOD = ImexState(True, True, True, "active (running)", NODES, Domain("UP", READY))
+GOOD = ImexState(True, True, True, "active (running)", nodes=NODES, domain=Domain("UP", READY))
 
 
 def changed(**values: Any) -> ImexState:
@@ -76,7 +75,7 @@ def test_a_masked_service_is_never_started(
     have = imex.read(host, domain, ask=False)
     (service,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
     assert [service.state, service.severity] == expected
-    manager = judge._fabric_manager(replace(fabric_manager.read(host), version="1.2.3"), "1.2.3")
+    manager = fabric_manager.judge(replace(fabric_manager.read(host), version="1.2.3"), "1.2.3")
     assert manager.state == ("unknown" if mask and not running else "drift" if mask else "ok")
     for finding in (service, manager):
         at = finding.fix.find("enable")
@@ -101,7 +100,8 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     put_all(tmp_path, files)
     host = Host(str(tmp_path), str(tmp_path))
     have, active = imex.read(host, RACK), "active (running)"
-    assert have == ImexState(True, True, True, active, NODES, Domain("UP", (("10.0.0.1", "READY", "580.95.05"),)))
+    seen = Domain("UP", (("10.0.0.1", "READY", "580.95.05"),))
+    assert have == ImexState(True, True, True, active, nodes=NODES, domain=seen)
     assert imex.read(host, RACK, ask=False).domain is None
     assert imex.read(host, JOB) == ImexState(True, True, True, active)
     put_all(tmp_path, {imex.NODES: "node01\n", "/proc/driver/nvidia/params": "CreateImexChannel0: 0\n"})
