@@ -16,6 +16,7 @@ from ..core.finding import Finding
 from ..core.host import Problem
 from ..core.plan import Plan
 from . import port_counters, port_limits, record
+from .judge_gpu import within
 from .node import NodeState
 from .port_counters import Growth, Port
 from .port_limits import DAY, Rate
@@ -101,7 +102,6 @@ _SOFTWARE = (
     "no program had posted a buffer for what came: look at the CPU load of this rail's jobs and their affinity, not at"
     " the network; " + RECHECK
 )
-_UP = "up all the time"
 # Counters whose growth the control node compares over the fleet.
 FLEET_COUNTERS = (
     *("port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "symbol_error", "rx_pcs_symbol_err_phy"),
@@ -109,49 +109,39 @@ FLEET_COUNTERS = (
     *(*port_limits.RETRIES, "out_of_sequence", "duplicate_request"),
     *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
 )
-# Counters that each of these checks compares, by their names in fleet_counters().
-_COUNTERS: Mapping[str, Sequence[str]] = {
-    PORT_LINK_DOWNED.id: ("link_downed",),
-    PORT_SYMBOL_ERRORS.id: ("symbol_error", "rx_pcs_symbol_err_phy"),
-    PORT_ERRORS.id: tuple(port_limits.ERRORS),
-    PORT_DISCARDS.id: tuple(port_limits.DISCARDS),
-    PORT_HOST_DISCARDS.id: (*port_limits.HOST_DISCARDS, *port_limits.STALLS),
-    PORT_RDMA_RETRIES.id: tuple(port_limits.RETRIES),
-    PORT_PAUSE.id: ("tx_paused_us",),
+# Counters that each of these checks compares, by their names in fleet_counters(). One of their limits is enough.
+_COUNTERS: Mapping[Check, Sequence[str]] = {
+    PORT_LINK_DOWNED: ("link_downed",),
+    PORT_SYMBOL_ERRORS: ("symbol_error", "rx_pcs_symbol_err_phy"),
+    PORT_ERRORS: tuple(port_limits.ERRORS),
+    PORT_DISCARDS: tuple(port_limits.DISCARDS),
+    PORT_HOST_DISCARDS: (*port_limits.HOST_DISCARDS, *port_limits.STALLS),
+    PORT_RDMA_RETRIES: tuple(port_limits.RETRIES),
+    PORT_PAUSE: ("tx_paused_us",),
 }
+# Check -> its finding on one port, None if the port passes it. A check that was not compared has no key.
+_Results = Dict[Check, Optional[Finding]]
 
 
 def plan(have: NodeState) -> Plan:
     """Return a finding for each port and check that is not ok; for a check that is ok everywhere, one for all ports."""
-    found: List[Finding] = []
-    checks = (PORT_LINK_DOWNED, PORT_SYMBOL_ERRORS, PORT_ERRORS, PORT_DISCARDS, PORT_HOST_DISCARDS)
-    well = {check.id: check for check in (PORT_COUNTERS, PORT_SATURATED, *checks, PORT_RDMA_RETRIES, PORT_PAUSE)}
-    for port in have.ports:
-        growth = since(have, port)
-        own = [*_unreadable(port, growth.gone if growth else ()), *_saturated(port)]
-        compared: Dict[str, bool] = {}
-        if growth is not None:
-            own += _link(port, growth, compared)
-            own += _traffic(port, growth, compared, own)
-        said = {one.check for one in own}
-        for name in list(well):
-            asked = name in (PORT_COUNTERS.id, PORT_SATURATED.id) or compared.get(name, False)
-            if name in said or not asked:
-                # A check is ok only if every port was compared.
-                del well[name]
-        found += own
+    results = [_judge(port, since(have, port)) for port in have.ports]
+    found = [finding for result in results for finding in result.values() if finding is not None]
     if have.ports:
         subject = "ports of %d rails" % len(have.ports)
         grown = [port.grown for port in fleet_counters(have)]
-        found += [check.judge("ports", "ok", have=_most(check, grown), source=subject) for check in well.values()]
+        for check in (PORT_COUNTERS, PORT_SATURATED, *_COUNTERS):
+            # A check is ok only if every port was compared.
+            if all(check in result and result[check] is None for result in results):
+                found.append(check.judge("ports", "ok", have=_most(check, grown), source=subject))
     return Plan(tuple(found))
 
 
 def _most(check: Check, grown: Sequence[Mapping[str, int]]) -> str:
     """Name the counter that grew most where every port passes the check. grown: by how much, of each port."""
-    if check.id not in _COUNTERS:
+    if check not in _COUNTERS:
         return "%d ports read" % len(grown)
-    most = max(((n, name) for port in grown for name, n in port.items() if name in _COUNTERS[check.id]), default=None)
+    most = max(((n, name) for port in grown for name, n in port.items() if name in _COUNTERS[check]), default=None)
     return "%s +%d at most" % most[::-1] if most else "+0 on %d ports" % len(grown)
 
 
@@ -207,135 +197,152 @@ def notes(have: NodeState) -> List[str]:
     return ["counters of rails %s were reset since the previous run; growth is judged from the next run on" % rails]
 
 
-def _unreadable(port: Port, gone: Sequence[str]) -> List[Finding]:
+def _judge(port: Port, growth: Optional[Growth]) -> _Results:
+    """Judge one port: what was read, the cable, the traffic. Each finding is caused by those before it."""
+    found = {
+        PORT_COUNTERS: _unreadable(port, growth.gone if growth else ()),
+        PORT_SATURATED: _saturated(port),
+    }
+    if growth is not None:
+        judge = _GrowthJudge(port, growth, found)
+        judge.link_downed()
+        judge.symbol_errors()
+        judge.rated(PORT_ERRORS, port_limits.ERRORS)
+        judge.rated(PORT_DISCARDS, port_limits.DISCARDS, "port_xmit_packets")
+        judge.host_discards()
+        judge.pause()
+        judge.rated(PORT_RDMA_RETRIES, port_limits.RETRIES)
+    return found
+
+
+def _unreadable(port: Port, gone: Sequence[str]) -> Optional[Finding]:
     """Report counters that could not be read. gone: counters that the last record has."""
     problems = list(port.problems)
     if gone and not problems:
         text = "shows no more %s%s" % (", ".join(gone[:3]), " and %d others" % (len(gone) - 3) if gone[3:] else "")
-        problems.append(Problem("/sys/class/infiniband/%s/ports/%d" % (port.device, port.number), text))
+        problems.append(Problem(_folder(port), text))
     if not problems:
-        return []
+        return None
     more = "; and %d more" % (len(problems) - 1) if len(problems) > 1 else ""
     first = problems[0]
-    return [PORT_COUNTERS.judge(port.label, "unknown", "counters", str(first) + more, first.source)]
+    return PORT_COUNTERS.judge(port.label, "unknown", "counters", str(first) + more, first.source)
 
 
-def _saturated(port: Port) -> List[Finding]:
+def _saturated(port: Port) -> Optional[Finding]:
     ended = port_counters.saturated(port)
     if not ended:
-        return []
+        return None
     how = "drain the node and reload mlx5_core, or reboot"
     if port.link_layer == "InfiniBand":
         how = "perfquery -C %s -P %d -R" % (port.device, port.number)
     fix = "reset this port's counters to 0, because only that makes them count again: %s; other tools that read them"
     fix = fix % how + " sees a reset; " + RECHECK
     text = "saturated: %s" % ", ".join("%s at %d" % (name, port_limits.END[name]) for name in ended)
-    source = "/sys/class/infiniband/%s/ports/%d/counters" % (port.device, port.number)
-    return [PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, source, fix)]
+    return PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, _folder(port) + "/counters", fix)
 
 
-def _link(port: Port, growth: Growth, compared: Dict[str, bool]) -> List[Finding]:
-    """Judge the cable: each finding is caused by those before it."""
-    found: List[Finding] = []
-    source, downs = _source(port), port_counters.downs(port, growth)
-    compared[PORT_LINK_DOWNED.id] = downs is not None
-    if downs:
-        grave = downs >= port_limits.DOWNS * max(1.0, growth.seconds / DAY)
-        often = "%d times" % downs if downs > 1 else "once"
-        text = "went down and came up again %s%s" % (often, _within(growth))
-        severity = "major" if grave else None
-        found.append(PORT_LINK_DOWNED.judge(port.label, "drift", _UP, text, source, severity=severity))
-    symbol = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    many = growth.counts.get(symbol)
-    compared[PORT_SYMBOL_ERRORS.id] = many is not None and symbol not in port_counters.saturated(port)
-    allowed = port_limits.symbol_limit(growth.speed, growth.seconds)
-    if many is not None and many > allowed:
-        want, text = "%d at most at %s" % (allowed, growth.speed or "an unknown speed"), _counted(growth, [symbol])
-        cause = found[0] if found else None
-        found.append(PORT_SYMBOL_ERRORS.judge(port.label, "drift", want, text, source, because=cause))
-    return found + _rated(PORT_ERRORS, port, growth, port_limits.ERRORS, compared, found[0] if found else None)
+@dataclass(frozen=True)
+class _GrowthJudge:
+    """Judge the growth of one port's counters.   found: results so far, which causes are taken from."""
 
+    port: Port
+    growth: Growth
+    found: _Results
 
-def _rated(
-    check: Check,
-    port: Port,
-    growth: Growth,
-    rates: Mapping[str, Rate],
-    compared: Dict[str, bool],
-    because: Optional[Finding],
-    packets: str = "",
-) -> List[Finding]:
-    """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
-    compared[check.id] = _exposed(growth, rates, port_counters.saturated(port))
-    bad, grave = _above(growth, rates, growth.counts.get(packets))
-    if not bad:
-        return []
-    text, severity = _counted(growth, bad, packets), "major" if grave else None
-    return [check.judge(port.label, "drift", "few", text, _source(port), because=because, severity=severity)]
+    def link_downed(self) -> None:
+        downs, seconds = port_counters.downs(self.port, self.growth), self.growth.seconds
+        self._compared(PORT_LINK_DOWNED, downs is not None)
+        if downs:
+            severity = "major" if downs >= port_limits.DOWNS * max(1.0, seconds / DAY) else None
+            text = "went down and came up again %s" % ("%d times" % downs if downs > 1 else "once") + within(seconds)
+            self._drift(PORT_LINK_DOWNED, "up all the time", text, severity)
 
+    def symbol_errors(self) -> None:
+        name = "symbol_error" if self.port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
+        many, speed = self.growth.counts.get(name), self.growth.speed
+        allowed = port_limits.symbol_limit(speed, self.growth.seconds)
+        self._compared(PORT_SYMBOL_ERRORS, many is not None and name not in port_counters.saturated(self.port))
+        if many is not None and many > allowed:
+            want = "%d at most at %s" % (allowed, speed or "an unknown speed")
+            self._drift(PORT_SYMBOL_ERRORS, want, self._counted([name]), None, because=self._first())
 
-def _traffic(port: Port, growth: Growth, compared: Dict[str, bool], before: Sequence[Finding]) -> List[Finding]:
-    """Judge the traffic: the switch's side, the host's, and their consequences.
+    def rated(self, check: Check, rates: Mapping[str, Rate], packets: str = "") -> None:
+        """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
+        bad, severity = self._above(check, rates, packets)
+        if bad:
+            self._drift(check, "few", self._counted(bad, packets), severity, because=self._first())
 
-    before: findings of the link, which cause retransmissions.
-    """
-    link = next((one for one in before if one.state == "drift"), None)
-    found = _rated(PORT_DISCARDS, port, growth, port_limits.DISCARDS, compared, link, "port_xmit_packets")
-    host = _host_discards(port, growth)
-    compared[PORT_HOST_DISCARDS.id] = _exposed(growth, port_limits.HOST_DISCARDS, port_counters.saturated(port))
-    found += host
-    compared[PORT_PAUSE.id] = port.link_layer != "Ethernet" or _paused("tx", growth) is not None
-    paused = (_paused("tx", growth) or 0) / 1e6
-    storms = growth.counts.get("tx_pause_storm_error_events", 0)
-    if storms or paused > port_limits.PAUSED * growth.seconds:
-        want = "%g %% at most" % (100 * port_limits.PAUSED)
-        text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
-        text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
-        cause, severity = host[0] if host else None, "major" if storms else None
-        found.append(PORT_PAUSE.judge(port.label, "drift", want, text, _source(port), because=cause, severity=severity))
-    cause = link or (found[0] if found else None)
-    return found + _rated(PORT_RDMA_RETRIES, port, growth, port_limits.RETRIES, compared, cause)
+    def host_discards(self) -> None:
+        counts, hours = self.growth.counts, self.growth.seconds / 3600
+        bad, severity = self._above(PORT_HOST_DISCARDS, port_limits.HOST_DISCARDS, "port_rcv_packets")
+        stalls = [name for name, share in port_limits.STALLS.items() if counts.get(name, 0) > share * self._span]
+        texts = [self._counted(bad, "port_rcv_packets")] if bad else []
+        texts += ["%s +%d s of %.1f h" % (name, counts[name], hours) for name in stalls]
+        fix = _BUFFERS if any(name in port_limits.BUFFERS for name in bad) else _SOFTWARE
+        fix = _PCIE if stalls or any(name in port_limits.PCIE for name in bad) else fix
+        if texts:
+            self._drift(PORT_HOST_DISCARDS, "few", "; ".join(texts), severity, fix)
 
+    def pause(self) -> None:
+        pause, seconds = _paused("tx", self.growth), self.growth.seconds
+        self._compared(PORT_PAUSE, self.port.link_layer != "Ethernet" or pause is not None)
+        paused, storms = (pause or 0) / 1e6, self.growth.counts.get("tx_pause_storm_error_events", 0)
+        if storms or paused > port_limits.PAUSED * seconds:
+            want = "%g %% at most" % (100 * port_limits.PAUSED)
+            text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / seconds, seconds / 3600)
+            text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
+            cause, severity = self.found.get(PORT_HOST_DISCARDS), "major" if storms else None
+            self._drift(PORT_PAUSE, want, text, severity, because=cause)
 
-def _host_discards(port: Port, growth: Growth) -> List[Finding]:
-    counts = growth.counts
-    bad, grave = _above(growth, port_limits.HOST_DISCARDS, counts.get("port_rcv_packets"))
-    stalls = [name for name, share in port_limits.STALLS.items() if counts.get(name, 0) > share * _span(growth)]
-    if not bad and not stalls:
-        return []
-    texts = [_counted(growth, bad, "port_rcv_packets")] if bad else []
-    texts += ["%s +%d s of %.1f h" % (name, counts[name], growth.seconds / 3600) for name in stalls]
-    fix = _SOFTWARE
-    if stalls or any(name in port_limits.PCIE for name in bad):
-        fix = _PCIE
-    elif any(name in port_limits.BUFFERS for name in bad):
-        fix = _BUFFERS
-    severity = "major" if grave else None
-    source = _source(port)
-    return [PORT_HOST_DISCARDS.judge(port.label, "drift", "few", "; ".join(texts), source, fix, severity=severity)]
+    def _compared(self, check: Check, compared: bool) -> None:
+        self.found.update({check: None} if compared else {})
 
+    def _first(self) -> Optional[Finding]:
+        """Return the first fault of the port."""
+        return next((one for one in self.found.values() if one is not None and one.state == "drift"), None)
 
-def _above(growth: Growth, of: Mapping[str, Rate], packets: Optional[int] = None) -> Tuple[List[str], bool]:
-    """Return counters of ``of`` that have grown by too much, and whether any has gravely.
+    def _drift(
+        self,
+        check: Check,
+        want: str,
+        text: str,
+        severity: Optional[str],
+        fix: Optional[str] = None,
+        because: Optional[Finding] = None,
+    ) -> None:
+        tool = ", ethtool -S %s" % self.port.netdev if self.port.netdev else ""
+        source = "%s%s; %s" % (_folder(self.port), tool, record.FILE)
+        label = self.port.label
+        self.found[check] = check.judge(label, "drift", want, text, source, fix, because, severity=severity)
 
-    packets: in this direction; a small share of them is normal. None if not counted, or not relevant.
-    """
-    bad, grave = [], False
-    for name, (few, rate) in of.items():
-        many = growth.counts.get(name, 0)
-        if many > max(few * max(1.0, growth.seconds / DAY), port_limits.SHARE * (packets or 0)):
-            bad.append(name)
-            grave = grave or (rate is not None and many > rate[0] * _span(growth) / rate[1])
-    return bad, grave
+    @property
+    def _span(self) -> float:
+        """Return seconds over which a rate is spread."""
+        return max(self.growth.seconds, port_limits.LEAST)
 
+    def _above(self, check: Check, rates: Mapping[str, Rate], packets: str) -> Tuple[List[str], Optional[str]]:
+        """Return counters that have grown by too much, and the severity: None for the check's usual one.
 
-def _exposed(growth: Growth, of: Mapping[str, Rate], stuck: Sequence[str]) -> bool:
-    return any(name in growth.counts for name in of) and not any(name in stuck for name in of)
+        packets: counter of those in this direction, of which a small share is normal; "" if it is not relevant.
+        """
+        counts, stuck = self.growth.counts, port_counters.saturated(self.port)
+        exposed = any(name in counts for name in rates) and not any(name in stuck for name in rates)
+        self._compared(check, exposed)
+        bad, severity = [], None
+        for name, (few, rate) in rates.items():
+            many, days = counts.get(name, 0), max(1.0, self.growth.seconds / DAY)
+            if many > max(few * days, port_limits.SHARE * counts.get(packets, 0)):
+                bad.append(name)
+                grave = rate is not None and many > rate[0] * self._span / rate[1]
+                severity = "major" if grave else severity
+        return bad, severity
 
-
-def _span(growth: Growth) -> float:
-    """Return seconds over which a rate is spread."""
-    return max(growth.seconds, port_limits.LEAST)
+    def _counted(self, names: Sequence[str], of: str = "") -> str:
+        """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
+        counts, reset = self.growth.counts, self.growth.reset
+        texts = ["%s +%s%d" % (name, "at least " if name in reset else "", counts[name]) for name in names]
+        packets = ", of %.2g packets" % counts[of] if counts.get(of) else ""
+        return ", ".join(texts) + within(self.growth.seconds) + packets
 
 
 def _paused(way: str, growth: Growth) -> Optional[int]:
@@ -344,20 +351,5 @@ def _paused(way: str, growth: Growth) -> Optional[int]:
     return max((growth.counts[name] for name in names if name in growth.counts), default=None)
 
 
-def _counted(growth: Growth, names: Sequence[str], of: str = "") -> str:
-    """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
-    said = []
-    for name in names:
-        least = "at least " if name in growth.reset else ""
-        said.append("%s +%s%d" % (name, least, growth.counts[name]))
-    packets = growth.counts.get(of)
-    return ", ".join(said) + _within(growth) + (", of %.2g packets" % packets if packets else "")
-
-
-def _within(growth: Growth) -> str:
-    return " in %.1f h" % (growth.seconds / 3600)
-
-
-def _source(port: Port) -> str:
-    tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
-    return "/sys/class/infiniband/%s/ports/%d%s; %s" % (port.device, port.number, tool, record.FILE)
+def _folder(port: Port) -> str:
+    return "/sys/class/infiniband/%s/ports/%d" % (port.device, port.number)
