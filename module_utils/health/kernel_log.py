@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import printable
-from ..core.host import Host, Output, Problem, ReadError, ToolHung
+from ..core.host import Host, Problem, ReadError, ToolHung
 
 DMESG = ("dmesg",)
 UPTIME = "/proc/uptime"
@@ -27,15 +26,9 @@ _TEXT, _JOINED, _SERIES, _OF_A_RULE = 400, 1200, 2000, 400
 _BEGINNING = 2.0
 # Seconds between two lines of a series from which on they are two bursts; from a stall to the last frame of its stack.
 _BURST, _STACK = 10.0, 5.0
-# ``[   12.345678] text``, with CONFIG_PRINTK_CALLER also ``[   12.345678][  T123] text``; ``dmesg -T`` and ``-x``;
-# ``--time-format iso`` and the journal's short-iso. The journal puts the host's name and ``kernel:`` before the text.
-_HEAD = re.compile(
-    r"(?:<[0-9]{1,3}>)?(?:[a-z]{3,8} *:[a-z]{3,6} *: )?(?:\[ *(?P<seconds>[0-9]{1,10}\.[0-9]{1,9})\]"
-    r"|\[(?P<date>[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9]{2}:[0-9]{2}:[0-9]{2} [0-9]{4})\]"
-    r"|(?P<iso>[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8})(?:[.,][0-9]{1,9})?(?P<zone>[+-][0-9]{2}:?[0-9]{2}|Z)?)"
-    r"(?:\[ *[TC][0-9]{1,8}\])? ?(?:\S{1,64} kernel: )?(?P<text>.*)"
-)
-_DATES = ("%a %b %d %H:%M:%S %Y", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z")
+# ``[   12.345678] text``, with CONFIG_PRINTK_CALLER also ``[   12.345678][  T123] text``. The journal puts the host's
+# name and ``kernel:`` before the text. A line of another form has no time, and counts.
+_HEAD = re.compile(r"\[ *([0-9]{1,10}\.[0-9]{1,9})\](?:\[ *[TC][0-9]{1,8}\])? ?(?:\S{1,64} kernel: )?(.*)")
 # Driver 570 writes these three as one message or as three.
 _GPU_HEAD, _GPU_TAIL = "NVRM: The NVIDIA GPU ", ("NVRM: (PCI ID:", "NVRM: fallen off the bus")
 # A stalled CPU or task, and frames of its stack, which name the module.
@@ -94,12 +87,10 @@ class Log:
         return max(0.0, self.uptime - line.at)
 
 
-def parse(
-    text: str, words: Sequence[str], match: Match, begin: float = 0.0, booted: float = 0.0
-) -> Tuple[Log, Optional[float]]:
+def parse(text: str, words: Sequence[str], match: Match, begin: float = 0.0) -> Tuple[Log, Optional[float]]:
     """Return the log, and the time of the first line of all that has one.
 
-    begin: seconds since boot from which on lines matter.   booted: seconds of the epoch.
+    begin: seconds since boot from which on lines matter.
     """
     records: List[Line] = []
     first: Optional[float] = None
@@ -111,28 +102,15 @@ def parse(
             joins = False
             continue
         head = _HEAD.match(raw)
-        at = None if head is None else _seconds(head, booted)
+        at = None if head is None else float(head.group(1))
         first = at if first is None else first
         if head is None and joins and raw[:1].isspace():
             records[-1] = _joined(records[-1], raw)
             continue
-        line = Line(at, printable((raw if head is None else head.group("text"))[:_TEXT]), order)
+        line = Line(at, printable((raw if head is None else head.group(2))[:_TEXT]), order)
         joins = wanted and _added(records, line)
     series, dropped = _sorted(records, match, begin)
     return Log(series, total=len(lines), dropped=dropped), first
-
-
-def _seconds(head: re.Match[str], booted: float) -> Optional[float]:
-    """Return the seconds since boot, however the log writes the time."""
-    if head.group("seconds") is not None:
-        return float(head.group("seconds"))
-    text = head.group("date") or head.group("iso") + (head.group("zone") or "")
-    for form in _DATES:
-        try:
-            return max(0.0, datetime.strptime(text, form).timestamp() - booted)
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None
 
 
 def _added(records: List[Line], line: Line) -> bool:
@@ -184,12 +162,12 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
 
     since: seconds of the epoch from which on every line matters.   now: the same clock.
     """
-    uptime = _uptime(host)
-    # If the boot time is unknown, all of the log counts, and dates cannot be converted.
+    uptime = read_uptime(host)
+    # If the boot time is unknown, all of the log counts.
     booted = 0.0 if uptime is None else now - uptime
     begin = 0.0 if uptime is None else max(0.0, since - booted)
     try:
-        log, first = parse(host.query(DMESG), words, match, begin, booted)
+        log, first = parse(host.query(DMESG), words, match, begin)
     except ReadError as error:
         log, first, why = Log(), None, error.problem
     else:
@@ -197,14 +175,13 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
             return replace(log, uptime=uptime)
         why = Problem("dmesg", "begins %.0f s after the boot: what was before is overwritten or cleared" % first)
     argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
-    problem = why
     try:
         # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
         if not _journal(host, (*argv, "-n", "1")).strip():
             raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
         grep = "--grep=%s" % "|".join(map(re.escape, words))
         text = _journal(host, (*argv, "--since=@%d" % max(since, booted), grep))
-        return replace(parse(text, words, match, begin, booted)[0], uptime=uptime, source="journalctl -k -b")
+        return replace(parse(text, words, match, begin)[0], uptime=uptime, source="journalctl -k -b")
     except ToolHung as error:
         problem = error.problem
     except ReadError as error:
@@ -213,7 +190,8 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
     return replace(log, uptime=uptime, complete=False, problem=problem)
 
 
-def _uptime(host: Host) -> Optional[float]:
+def read_uptime(host: Host) -> Optional[float]:
+    """Return the seconds since boot; None if they cannot be read."""
     try:
         word = (host.read(UPTIME) or "").split(" ")[0]
         return float(word) if re.fullmatch(r"[0-9]{1,10}(\.[0-9]{1,6})?", word) else None
@@ -223,7 +201,5 @@ def _uptime(host: Host) -> Optional[float]:
 
 def _journal(host: Host, argv: Sequence[str]) -> str:
     """Return the output of journalctl, which ends with 1 if nothing matches. Raises ReadError."""
-    done: Output = host.run(argv)
-    if done.rc not in (0, 1) or (done.rc == 1 and done.stderr.strip()):
-        return done.answer()
-    return done.stdout
+    done = host.run(argv)
+    return done.stdout if done.rc == 1 and not done.stderr.strip() else done.answer()

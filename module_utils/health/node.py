@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
-from ..machine.pci import read_value
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
@@ -84,9 +83,10 @@ def read(
     problems: List[Problem] = []
     now = clock()
     boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
-    kept, unkept = _read_record(host)
+    unread_record: List[Problem] = []
+    kept = attempt(lambda: record.read(host), record.FILE, unread_record)
     before = record.baseline(kept, now, boot_id) if boot_id else None
-    uptime = read_value(host, kernel_log.UPTIME, _seconds, problems) if since_boot else None
+    uptime = kernel_log.read_uptime(host) if since_boot else None
     # A line of the kernel counts from the last record on, and for a day at least.
     window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
     before = None if states_only else before
@@ -114,7 +114,7 @@ def read(
         kept=kept,
         before=before,
         uptime=uptime,
-        unkept=unkept,
+        unkept=next(iter(unread_record), None),
         problems=tuple(problems + unread),
     )
 
@@ -137,14 +137,6 @@ def _nvidia(
     return found
 
 
-def _seconds(text: str) -> float:
-    """Return the first number of /proc/uptime. Raises ParseError."""
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError) as error:
-        raise ParseError("%r is not an uptime" % text[:40]) from error
-
-
 def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bool:
     """Return whether the machine is one board with NVSwitches: bare metal, or a guest that was given them.
 
@@ -163,13 +155,6 @@ def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Option
     if domain is None or domain.imex == "none" or not topology.gpus:
         return None
     return imex.read(host, domain, ask)
-
-
-def _read_record(host: Host) -> Tuple[Optional[record.StoredRecords], Optional[Problem]]:
-    try:
-        return record.read(host), None
-    except (ReadError, ParseError) as error:
-        return None, problem_of(error, record.FILE)
 
 
 def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
