@@ -8,7 +8,7 @@ requested. Source: the mstflint tools.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..core import fix_command
 from ..core.check import Check
@@ -17,11 +17,10 @@ from ..core.host import Problem
 from ..core.plan import Command, Plan
 from . import pending, tools, wanted
 from .apply import CardCommand, Reset, Write
-from .nv_settings import Setting, Value
+from .nv_settings import Value
 from .pending import Record, Waiting
 from .read import Card, CardState, NicsState
-from .reset_levels import PCI_RESET, Levels
-from .tools import CardSettings
+from .tools import CardSettings, Levels
 from .wanted import Wanted
 
 _RUN = fix_command.run_tag("nic_firmware")
@@ -98,7 +97,7 @@ def plan(have: NicsState) -> Plan:
             source = told.answer.source
             findings.append(SETTINGS.judge(card.label, "unknown", card.key, str(told.answer), source, fix))
             continue
-        judged = _card(have, card, told, told.answer)
+        judged = _CardPlan(have, card, told, told.answer).plan()
         findings += judged.findings
         commands += judged.commands
         reboot += judged.reboot
@@ -107,153 +106,132 @@ def plan(have: NicsState) -> Plan:
     return Plan(one_cause(findings, ("unsupported",)), (), tuple(commands), tuple(reboot))
 
 
-def _card(have: NicsState, card: Card, told: CardState, answer: CardSettings) -> Plan:
-    """Return findings of one card that has responded, and the changes."""
-    usable = card.changeable(answer)
-    refused: List[str] = []
-    for one in card.wanted:
-        setting = answer.settings.get(one.name)
-        if setting is None:
-            refused += ["%s: not shown" % one.name] if one.declared else []
-        elif setting.read_only and one.declared and not one.matches(setting.following):
-            refused.append("%s: %s, read-only" % (one.name, setting.following))
-    findings: List[Finding] = []
-    if any(one.declared for one in card.wanted):
-        state, said = "unsupported" if refused else "ok", "; ".join(refused) or "all are there"
-        want, fix = "each setting that is declared", SUPPORTED.fix % card.address
-        findings.append(SUPPORTED.judge(card.label, state, want, said, answer.source, fix))
-    if not usable:
-        return Plan(tuple(findings))
-    writes, persisted = _persisted(have, card, usable, answer)
-    live, resets, reboot, image = _live(have, card, told, usable, answer, persisted)
-    images = () if image is None else (image,)
-    return Plan((*findings, *images, persisted, live), (), (*writes, *resets), reboot)
+class _CardPlan:
+    """Judge and plan one card that has responded."""
 
+    def __init__(self, have: NicsState, card: Card, told: CardState, answer: CardSettings) -> None:
+        self.have, self.card, self.told, self.answer = have, card, told, answer
+        self.usable = card.changeable(answer)
+        record = have.record
+        self.waiting = record.find(card.address, card.key) if isinstance(record, Record) else None
+        # Levels by which the card was reset in this boot.
+        self.tried = self.waiting.tried if self.waiting is not None and self.waiting.boot == have.boot else ()
+        self.entry = Waiting(have.boot, card.key, self.tried)
+        self.findings: List[Finding] = []
+        self.commands: List[Command] = []
+        self.reboot: Tuple[str, ...] = ()
 
-def _persisted(
-    have: NicsState, card: Card, usable: Sequence[Tuple[Wanted, Setting]], answer: CardSettings
-) -> Tuple[Tuple[Write, ...], Finding]:
-    """Return the writes, and the finding on what the card will load at its next reset."""
-    pairs = [(one, setting.following) for one, setting in usable]
-    wrong = [one for one, value in pairs if one.differs(value)]
-    state = "drift" if wrong else "unknown" if any(value is None for _one, value in pairs) else "ok"
-    said, fix = _values_text(pairs), None
-    failed = have.failed.get(card.address)
-    if wrong and failed:
-        said, fix = "%s; %s" % (said, failed), "read the tool's output, fix it, then " + _RUN
-    elif state == "unknown":
-        fix = "see %s on the node; update the card's firmware if it shows nothing" % answer.source
-    writes: Tuple[Write, ...] = ()
-    because = None
-    if wrong and isinstance(have.record, Problem):
-        because = TOOL.finding_id(have.record.source)
-    elif wrong:
-        argv = (answer.source.split()[0], "-d", card.address, "-y", "set", *(one.argument for one in wrong))
-        entry = Waiting(have.boot, card.key, _tried(have, card))
-        writes = (Write(argv, "for the card's next reset", "none", tools.SET_SECONDS, card, entry),)
-    want, why = wanted.text([one for one, _setting in usable]), _why(wrong or [one for one, _setting in usable])
-    return writes, SETTINGS.judge(card.label, state, want, said, answer.source, fix, because, why, aspect="persisted")
+    def plan(self) -> Plan:
+        """Return findings and changes."""
+        self._supported()
+        if self.usable:
+            persisted = self._persisted()
+            live = self._live(persisted)
+            self.findings += [persisted, live]
+        return Plan(tuple(self.findings), (), tuple(self.commands), self.reboot)
 
+    def _supported(self) -> None:
+        refused: List[str] = []
+        declared = [one for one in self.card.wanted if one.declared]
+        for one in declared:
+            setting = self.answer.settings.get(one.name)
+            if setting is None:
+                refused.append("%s: not shown" % one.name)
+            elif setting.read_only and not one.matches(setting.following):
+                refused.append("%s: %s, read-only" % (one.name, setting.following))
+        if declared:
+            state, have = "unsupported" if refused else "ok", "; ".join(refused) or "all are there"
+            want, fix = "each setting that is declared", SUPPORTED.fix % self.card.address
+            self.findings.append(SUPPORTED.judge(self.card.label, state, want, have, self.answer.source, fix))
 
-def _live(
-    have: NicsState,
-    card: Card,
-    told: CardState,
-    usable: Sequence[Tuple[Wanted, Setting]],
-    answer: CardSettings,
-    persisted: Finding,
-) -> Tuple[Finding, Tuple[Reset, ...], Tuple[str, ...], Optional[Finding]]:
-    """Return the finding on the card's current settings; the reset, or else the reason for a reboot, that fixes it.
+    def _persisted(self) -> Finding:
+        """Plan the write. Return the finding on what the card will load at its next reset."""
+        pairs = [(one, setting.following) for one, setting in self.usable]
+        wrong = [one for one, value in pairs if one.differs(value)]
+        state = "drift" if wrong else "unknown" if any(value is None for _one, value in pairs) else "ok"
+        note, fix, because = "", None, None
+        if wrong and self.have.failed.get(self.card.address):
+            note, fix = self.have.failed[self.card.address], "read the tool's output, fix it, then " + _RUN
+        elif state == "unknown":
+            fix = "see %s on the node; update the card's firmware if it shows nothing" % self.answer.source
+        if wrong and isinstance(self.have.record, Problem):
+            because = TOOL.finding_id(self.have.record.source)
+        elif wrong:
+            tool = self.answer.source.split()[0]
+            argv = (tool, "-d", self.card.address, "-y", "set", *(one.argument for one in wrong))
+            write = Write(argv, "for the card's next reset", "none", tools.SET_SECONDS, self.card, self.entry)
+            self.commands.append(write)
+        return self._judge("persisted", pairs, state, note, fix, because)
 
-    Last: the finding on the firmware that such a reset would load, None if none is declared.
-    """
-    pairs = [(one, setting.current) for one, setting in usable]
-    want, said = wanted.text([one for one, _setting in usable]), _values_text(pairs)
-    wrong = [one for one, value in pairs if one.differs(value)]
+    def _live(self, persisted: Finding) -> Finding:
+        """Plan the reset, or else the reboot. Return the finding on the card's current settings."""
+        pairs = [(one, setting.current) for one, setting in self.usable]
+        if not any(one.differs(value) for one, value in pairs):
+            if all(value is not None for _one, value in pairs):
+                return self._judge("live", pairs, "ok")
+            fix = "update the card's firmware, which does not report its active settings; after a reboot it is what the"
+            return self._judge("live", pairs, "unknown", fix=fix + " next boot's settings were")
+        image = _image(self.card, self.told, self.have.firmware)
+        self.findings += [] if image is None else [image]
+        if persisted.state == "unknown" or isinstance(self.have.record, Problem):
+            cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
+            return self._judge("live", pairs, "unknown", "the value after the next boot is unknown", because=cause)
+        if image is not None and not image.ok:
+            return self._judge("live", pairs, "drift", fix=image.fix, because=image)
+        waiting, card, against = self.waiting, self.card, self._against()
+        refused = ": %s" % waiting.said if waiting is not None and waiting.said else ""
+        if waiting is not None and waiting.boot != self.have.boot and persisted.ok:
+            fix = _POWER_CYCLE + "; if that does not load it, declare a value that the card accepts"
+            return self._judge("live", pairs, "drift", "a reboot did not load it" + refused, fix)
+        if not against and isinstance(self.told.levels, Levels):
+            levels = tuple(level for level in self.told.levels.resets if level > max(self.tried, default=-1))
+            costs = "driver" if tools.PCI_RESET in levels else "link"
+            argv = (tools.RESET[0], "-d", card.address, "-l", str(levels[0]), "-y", "reset")
+            reset = Reset(argv, "to load its settings", costs, tools.RESET_SECONDS, card, self.entry, levels)
+            self.commands.append(reset)
+            note = "waits for a reset of level %d" % levels[0]
+            return self._judge("live", pairs, "drift", note, None, persisted, costs)
+        against += refused
+        # A reboot does not help if the write failed.
+        if persisted.ok or not self.have.failed.get(card.address):
+            self.reboot = ("NIC %s has settings that wait for a reboot (%s)" % (card.label, against),)
+        note, fix = "waits for a reboot, %s" % against, "reboot the node, or " + _RUN
+        return self._judge("live", pairs, "drift", note, fix, persisted, "reboot")
 
-    def judged(
+    def _judge(
+        self,
+        aspect: str,
+        pairs: Sequence[Tuple[Wanted, Optional[Value]]],
         state: str,
         note: str = "",
         fix: Optional[str] = None,
         because: Union[Finding, str, None] = None,
         costs: str = "none",
     ) -> Finding:
-        have_text = "%s; %s" % (said, note) if note else said
-        why = _why(wrong or [one for one, _setting in usable])
-        return SETTINGS.judge(card.label, state, want, have_text, answer.source, fix, because, why, disruption=costs)
+        """Return a finding on the card's settings.   pairs: with their values."""
+        wrong = ["%s=%s" % (one.name, value or "not reported") for one, value in pairs if not one.matches(value)]
+        have = "; ".join(filter(None, (" ".join(wrong) or "all as wanted", note)))
+        reasons = [one.why for one, value in pairs if one.differs(value)] or [one.why for one, _value in pairs]
+        want, why = wanted.text([one for one, _value in pairs]), "; ".join([*dict.fromkeys(reasons), SETTINGS.why])
+        source, label = self.answer.source, self.card.label
+        return SETTINGS.judge(label, state, want, have, source, fix, because, why, aspect=aspect, disruption=costs)
 
-    if not wrong:
-        if any(value is None for _one, value in pairs):
-            fix = "update the card's firmware, which does not report its active settings; after a reboot it is what the"
-            return judged("unknown", fix=fix + " next boot's settings were"), (), (), None
-        return judged("ok"), (), (), None
-    image = _image(card, told, have.firmware)
-    finding, resets, reboot = _outdated(have, card, told, persisted, image, judged)
-    return finding, resets, reboot, image
-
-
-def _outdated(
-    have: NicsState,
-    card: Card,
-    told: CardState,
-    persisted: Finding,
-    image: Optional[Finding],
-    judged: Callable[..., Finding],
-) -> Tuple[Finding, Tuple[Reset, ...], Tuple[str, ...]]:
-    """Return as ``_live`` for settings that are not in effect. judged: makes the finding.
-
-    image: the finding on the firmware that a reset would load.
-    """
-    if persisted.state == "unknown" or isinstance(have.record, Problem):
-        cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
-        return judged("unknown", "the value after the next boot is unknown", because=cause), (), ()
-    if image is not None and not image.ok:
-        return judged("drift", because=image, fix=image.fix), (), ()
-    waiting = have.record.find(card.address, card.key)
-    if waiting is not None and waiting.boot != have.boot and persisted.ok:
-        note = "a reboot did not load it" + (": %s" % waiting.said if waiting.said else "")
-        fix = _POWER_CYCLE + "; if that does not load it, declare a value that the card accepts"
-        return judged("drift", note, fix), (), ()
-    because = None if persisted.ok else persisted
-    tried = _tried(have, card)
-    against = _against(have, card, told, tried)
-    if not against and isinstance(told.levels, Levels):
-        levels = tuple(level for level in told.levels.resets if level > max(tried, default=-1))
-        costs = "driver" if PCI_RESET in levels else "link"
-        argv = (tools.RESET[0], "-d", card.address, "-l", str(levels[0]), "-y", "reset")
-        entry = Waiting(have.boot, card.key, tried)
-        reset = Reset(argv, "to load its settings", costs, tools.RESET_SECONDS, card, entry, levels)
-        return judged("drift", "waits for a reset of level %d" % levels[0], None, because, costs), (reset,), ()
-    if waiting is not None and waiting.said:
-        against += ": %s" % waiting.said
-    reason = "NIC %s has settings that wait for a reboot (%s)" % (card.label, against)
-    fix = "reboot the node, or " + _RUN
-    # A reboot does not help if the write failed.
-    asked = () if have.failed.get(card.address) and not persisted.ok else (reason,)
-    return judged("drift", "waits for a reboot, %s" % against, fix, because, "reboot"), (), asked
-
-
-def _tried(have: NicsState, card: Card) -> Tuple[int, ...]:
-    """Return the levels by which the card was reset in this boot."""
-    waiting = have.record.find(card.address, card.key) if isinstance(have.record, Record) else None
-    return waiting.tried if waiting is not None and waiting.boot == have.boot else ()
-
-
-def _against(have: NicsState, card: Card, told: CardState, tried: Sequence[int]) -> str:
-    """Return why the card is not reset automatically; "" if it can be."""
-    if card.bluefield:
-        return "since a reset can take a BlueField's mode"
-    if card.others:
-        return "since a reset would take %s, too, which are not declared" % ", ".join(card.others[:3])
-    if have.locked:
-        return "since the kernel is locked down (%s), where no tool resets it" % have.locked
-    if not isinstance(told.levels, Levels):
-        return "since no reset level is known: %s" % told.levels
-    if not told.levels.resets:
-        return "since it offers no other reset than %s" % told.levels
-    if max(tried, default=-1) >= told.levels.resets[-1]:
-        return "since a reset of level %d did not load it" % tried[-1]
-    return ""
+    def _against(self) -> str:
+        """Return why the card is not reset automatically; "" if it can be."""
+        card, levels = self.card, self.told.levels
+        if card.bluefield:
+            return "since a reset can take a BlueField's mode"
+        if card.others:
+            return "since a reset would take %s, too, which are not declared" % ", ".join(card.others[:3])
+        if self.have.locked:
+            return "since the kernel is locked down (%s), where no tool resets it" % self.have.locked
+        if not isinstance(levels, Levels):
+            return "since no reset level is known: %s" % levels
+        if not levels.resets:
+            return "since it offers no other reset than %s" % levels
+        if max(self.tried, default=-1) >= levels.resets[-1]:
+            return "since a reset of level %d did not load it" % self.tried[-1]
+        return ""
 
 
 def _image(card: Card, told: CardState, declared: Mapping[str, str]) -> Optional[Finding]:
@@ -269,16 +247,6 @@ def _image(card: Card, told: CardState, declared: Mapping[str, str]) -> Optional
     said = "%s in flash, %s runs" % (told.image.following, told.image.running)
     source = "%s -d %s query" % (tools.FLINT[0], card.address)
     return IMAGE.judge(card.label, state, meant or "the running firmware", said, source, fix)
-
-
-def _values_text(pairs: Sequence[Tuple[Wanted, Optional[Value]]]) -> str:
-    """Return all values that are not as wanted, or that all are."""
-    wrong = ["%s=%s" % (one.name, value or "not reported") for one, value in pairs if not one.matches(value)]
-    return " ".join(wrong) or "all as wanted"
-
-
-def _why(settings: Sequence[Wanted]) -> str:
-    return "; ".join([*dict.fromkeys(one.why for one in settings), SETTINGS.why])
 
 
 def mended(planned: Plan) -> Set[str]:

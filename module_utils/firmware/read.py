@@ -17,11 +17,9 @@ from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
 from . import pending, tools, wanted
-from .image import Image
 from .nv_settings import Setting
 from .pending import Record
-from .reset_levels import Levels
-from .tools import CardSettings
+from .tools import CardSettings, Image, Levels
 from .wanted import Usual, Wanted
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

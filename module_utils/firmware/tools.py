@@ -10,13 +10,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, Output, ParseError, ReadError, ToolMissing
-from . import image, nv_settings, reset_levels
-from .image import Image
+from . import nv_settings
 from .nv_settings import Setting
-from .reset_levels import Levels
 
 # The tool of mstflint, then that of MFT.
 CONFIG, RESET, FLINT = ("mstconfig", "mlxconfig"), ("mstfwreset", "mlxfwreset"), ("mstflint", "flint")
@@ -25,6 +23,16 @@ QUERY_SECONDS, SET_SECONDS, RESET_SECONDS = 60.0, 120.0, 600.0
 _JSON_LIMIT = 4 * 1024 * 1024
 _NO_JSON = re.compile(r"-E- invalid argument: -j")
 _REFUSED = re.compile(r"-E- (?:The Device doesn't support (\S+) parameter|Unknown Parameter:? (\S+?)\.?)")
+_IMAGE_LINE = re.compile(r"(FW Version|FW Version\(Running\)|PSID): +(\S{1,64})")
+# Level 1 resets only a BlueField's processor.
+LIVE_PATCH, PCI_RESET, WARM_REBOOT, COLD_REBOOT = 0, 3, 4, 5
+NAMES = {
+    LIVE_PATCH: "live patch",
+    PCI_RESET: "driver restart and PCI reset",
+    WARM_REBOOT: "warm reboot",
+    COLD_REBOOT: "cold reboot",
+}
+_LEVEL = re.compile(r"([0-9]): (.{1,120}?) *-(Supported|Not Supported) *(?:\(default\))?")
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,35 @@ class CardSettings:
     settings: Mapping[str, Setting]
     absent: Tuple[str, ...]
     source: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """following: version that the next boot loads.   running: the same where the tool prints it once.   psid: board."""
+
+    following: str
+    running: str
+    psid: str
+
+    @property
+    def pending(self) -> bool:
+        """Return whether other firmware was burned and waits for a reset."""
+        return self.following != self.running
+
+
+@dataclass(frozen=True)
+class Levels:
+    """offered: the levels that the NIC supports in its present state, ascending."""
+
+    offered: Tuple[int, ...]
+
+    @property
+    def resets(self) -> Tuple[int, ...]:
+        """Return the levels that need no reboot of the node."""
+        return tuple(level for level in self.offered if level in (LIVE_PATCH, PCI_RESET))
+
+    def __str__(self) -> str:
+        return ", ".join("%d (%s)" % (level, NAMES.get(level, "unknown")) for level in self.offered) or "none"
 
 
 def find_tool(host: Host, names: Tuple[str, str]) -> str:
@@ -121,7 +158,7 @@ def _stdout(done: Output) -> str:
 
 def levels(host: Host, address: str) -> Levels:
     """Return the resets by which the card can load its settings. Raises ReadError and ParseError."""
-    return reset_levels.parse_query(_stdout(host.run([find_tool(host, RESET), "-d", address, "query"], QUERY_SECONDS)))
+    return parse_levels(_stdout(host.run([find_tool(host, RESET), "-d", address, "query"], QUERY_SECONDS)))
 
 
 def reset(host: Host, address: str, level: int) -> None:
@@ -133,4 +170,38 @@ def reset(host: Host, address: str, level: int) -> None:
 
 def flash(host: Host, address: str) -> Image:
     """Return the firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
-    return image.parse_query(_stdout(host.run([find_tool(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))
+    return parse_image(_stdout(host.run([find_tool(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))
+
+
+def parse_image(text: str) -> Image:
+    """Parse ``mstflint -d DEVICE query``. Raises ParseError."""
+    told: Dict[str, str] = {}
+    for line in text.splitlines():
+        found = _IMAGE_LINE.fullmatch(line.strip())
+        if found is not None:
+            told.setdefault(found.group(1), found.group(2))
+    following = told.get("FW Version")
+    if following is None:
+        raise ParseError("%.80r, expected a line FW Version" % text)
+    return Image(following, told.get("FW Version(Running)", following), told.get("PSID", ""))
+
+
+def parse_levels(text: str) -> Levels:
+    """Parse ``mstfwreset -d DEVICE query``. Raises ParseError if it shows no levels."""
+    inside, seen = False, False
+    offered: List[int] = []
+    for line in text.splitlines():
+        line = line.strip()
+        if line.startswith("Reset-levels:"):
+            inside = seen = True
+        elif line.startswith("Reset-types"):
+            inside = False
+        elif inside and line:
+            found = _LEVEL.fullmatch(line)
+            if found is None:
+                raise ParseError("%.80r, expected a level such as '3: Driver restart and PCI reset -Supported'" % line)
+            if found.group(3) == "Supported":
+                offered.append(int(found.group(1)))
+    if not seen:
+        raise ParseError("%.80r, expected a list that begins with Reset-levels:" % text)
+    return Levels(tuple(sorted(offered)))
