@@ -33,18 +33,9 @@ RESENT, LINK, HOST, EXPLAINED, NORMAL = "resent", "link", "host", "told", "norma
 # Packets came twice, out of turn for good, or not at all. Adaptive routing alone moves out_of_sequence, so that proves
 # nothing alone. From rcvd_seq_err on the names are those of software devices (rxe).
 LOST = (
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "implied_nak_seq_err",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    "req_transport_retries_exceeded",
-    "req_rnr_retries_exceeded",
-    "rcvd_seq_err",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "completer_retry_err",
-    "send_err",
+    *("packet_seq_err", "local_ack_timeout_err", "implied_nak_seq_err", "roce_adp_retrans", "roce_adp_retrans_to"),
+    *("req_transport_retries_exceeded", "req_rnr_retries_exceeded", "rcvd_seq_err", "retry_exceeded_err"),
+    *("retry_rnr_exceeded_err", "completer_retry_err", "send_err"),
 )
 _NAMES = {
     RESENT: LOST,

@@ -37,10 +37,9 @@ _LEVEL = re.compile(r"([0-9]): (.{1,120}?) *-(Supported|Not Supported) *(?:\(def
 
 @dataclass(frozen=True)
 class CardSettings:
-    """settings: the card's, by name.   absent: requested settings that it does not have, or hides."""
+    """settings: the card's, by name, without those that it does not have, or hides."""
 
     settings: Mapping[str, Setting]
-    absent: Tuple[str, ...]
     source: str
 
 
@@ -89,15 +88,12 @@ def query(host: Host, address: str, names: Sequence[str]) -> CardSettings:
     """
     tool = find_tool(host, CONFIG)
     left = list(names)
-    absent: List[str] = []
     while left:
         done = host.run([tool, "-d", address, "-e", "query", *left], QUERY_SECONDS)
         if done.rc == 0:
-            return CardSettings(_settings(host, tool, address, left, done), tuple(absent), done.command)
-        refused = _refused(done, left)
-        left.remove(refused)
-        absent.append(refused)
-    return CardSettings({}, tuple(absent), "%s -d %s -e query" % (tool, address))
+            return CardSettings(_settings(host, tool, address, left, done), done.command)
+        left.remove(_refused(done, left))
+    return CardSettings({}, "%s -d %s -e query" % (tool, address))
 
 
 def _settings(host: Host, tool: str, address: str, names: Sequence[str], done: Output) -> Mapping[str, Setting]:

@@ -19,31 +19,11 @@ from .nv_settings import NAME, WORD, Value, WantedValue, parse_number
 # Settings that a card has once per port. The tool's names end in _P1, _P2.
 OF_A_PORT = frozenset(
     (
-        "CNP_802P_PRIO",
-        "CNP_DSCP",
-        "CNP_RES_PRIO_MODE",
-        "DCBX_CEE",
-        "DCBX_IEEE",
-        "DCBX_WILLING",
-        "DO_NOT_CLEAR_PORT_STATS",
-        "IB_ROUTING_MODE",
-        "KEEP_ETH_LINK_UP",
-        "KEEP_IB_LINK_UP",
-        "KEEP_LINK_UP_ON_BOOT",
-        "KEEP_LINK_UP_ON_STANDBY",
-        "LINK_TYPE",
-        "LLDP_NB_DCBX",
-        "LLDP_NB_RX_MODE",
-        "LLDP_NB_TX_MODE",
-        "NUM_OF_PFC",
-        "NUM_OF_TC",
-        "NUM_OF_VL",
-        "PHY_AUTO_NEG",
-        "PHY_FEC_OVERRIDE",
-        "QOS_TRUST_STATE",
-        "ROCE_CC_ALGORITHM",
-        "ROCE_CC_PRIO_MASK",
-        "SRIOV_IB_ROUTING_MODE",
+        *("CNP_802P_PRIO", "CNP_DSCP", "CNP_RES_PRIO_MODE", "DCBX_CEE", "DCBX_IEEE", "DCBX_WILLING"),
+        *("DO_NOT_CLEAR_PORT_STATS", "IB_ROUTING_MODE", "KEEP_ETH_LINK_UP", "KEEP_IB_LINK_UP"),
+        *("KEEP_LINK_UP_ON_BOOT", "KEEP_LINK_UP_ON_STANDBY", "LINK_TYPE", "LLDP_NB_DCBX", "LLDP_NB_RX_MODE"),
+        *("LLDP_NB_TX_MODE", "NUM_OF_PFC", "NUM_OF_TC", "NUM_OF_VL", "PHY_AUTO_NEG", "PHY_FEC_OVERRIDE"),
+        *("QOS_TRUST_STATE", "ROCE_CC_ALGORITHM", "ROCE_CC_PRIO_MASK", "SRIOV_IB_ROUTING_MODE"),
     )
 )
 LINK_TYPES = {"InfiniBand": 1, "Ethernet": 2}
