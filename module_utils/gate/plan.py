@@ -20,23 +20,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, ReadError
 from ..core.plan import Command, FileChange, Plan
-from .read import (
-    FOLDER,
-    INTENT,
-    KEEP_OUT,
-    LAUNCHERS,
-    PARAMETERS,
-    PROGRAM,
-    PYTHON,
-    STATE,
-    UNKNOWN,
-    GateState,
-    GateWanted,
-    named,
-    owned_files,
-    seconds,
-    total,
-)
+from . import read as gate
 
 # Age of a verdict in hours from which on it has nothing about the node.
 OLD = 48
@@ -66,14 +50,14 @@ KEPT_OUT = Check(
     "gate.kept_out",
     why="a node stays out of service until its fault is repaired",
     fix="repair the findings in %s: the next passed check returns the node; busbar gate HOST -i INVENTORY --run shows"
-    " it" % STATE,
+    " it" % gate.STATE,
 )
 "Has the gate not taken the node out of service"
 HELD = Check(
     "gate.held",
     why="a node with critical findings in service is where the next job fails",
     fix="read %s, here and on other nodes: many at once indicate a wrong intent, a driver or a switch; drain the node"
-    " by hand if it has to leave service" % STATE,
+    " by hand if it has to leave service" % gate.STATE,
     severity="critical",
 )
 "Has the gate drained every node with a critical finding; the breaker, or another reason in Slurm, can prevent it"
@@ -85,8 +69,10 @@ def run(host: Host) -> str:
     Raises ReadError without a verdict.
     """
     # With the machine's Python, wherever the node's files are.
-    done = Host().run((PYTHON, "-I", "-S", host.system(PROGRAM), "command", host.system(INTENT)), timeout=60.0)
-    if done.rc not in (0, UNKNOWN, KEEP_OUT):
+    done = Host().run(
+        (gate.PYTHON, "-I", "-S", host.system(gate.PROGRAM), "command", host.system(gate.INTENT)), timeout=60.0
+    )
+    if done.rc not in (0, gate.UNKNOWN, gate.KEEP_OUT):
         raise ReadError(done.command, "exited with %d: %s" % (done.rc, done.last_words))
     return done.command
 
@@ -100,44 +86,46 @@ def execute(host: Host, planned: Plan) -> List[str]:
     return []
 
 
-def plan(have: GateState, want: GateWanted) -> Plan:
+def plan(have: gate.GateState, want: gate.GateWanted) -> Plan:
     if not want.stages:
         changes = tuple(FileChange(path, text, None) for path, text in have.files.items() if text is not None)
         if not changes or want.stages is None:
             return Plan(notes=(_UNDECIDED,) if changes else ())
         said = ", ".join(change.described() for change in changes)
         still = "no stage is configured; slurm.conf must no longer name them"
-        return Plan((FILES.judge(FOLDER, "drift", still, said, PROGRAM),), changes)
-    judged = [_compared(path, have, want) for path in owned_files()]
-    program, intent = (written.collect(one for one in judged if (one[0].path == INTENT) == is_it) for is_it in (0, 1))
+        return Plan((FILES.judge(gate.FOLDER, "drift", still, said, gate.PROGRAM),), changes)
+    judged = [_compared(path, have, want) for path in gate.owned_files()]
+    program, intent = (
+        written.collect(one for one in judged if (one[0].path == gate.INTENT) == is_it) for is_it in (0, 1)
+    )
     changes = (*program.changes, *intent.changes)
     findings = [
         check.judge(
             subject, files.state, "as the inventory has it", files.wrong or "as written", severity=files.severity
         )
-        for check, subject, files in ((FILES, FOLDER, program), (STALE, INTENT, intent))
+        for check, subject, files in ((FILES, gate.FOLDER, program), (STALE, gate.INTENT, intent))
     ]
     findings += _wired(have, want)
     first = not changes and have.state is None and have.unread is None
     findings += _seen(have)
     # The proof that it runs here, and its first word on the node.
-    argv = (PYTHON, "-I", "-S", PROGRAM, "command")
+    argv = (gate.PYTHON, "-I", "-S", gate.PROGRAM, "command")
     again = (Command(argv, "whether it runs here", timeout=60.0),) if changes or first else ()
     return Plan(tuple(findings), changes, again, notes=(*program.notes, *intent.notes))
 
 
-def _compared(path: str, have: GateState, want: GateWanted) -> Tuple[FileChange, str]:
+def _compared(path: str, have: gate.GateState, want: gate.GateWanted) -> Tuple[FileChange, str]:
     """A change of a file of ours, and its status. Of what has to be there only the sum may be known."""
-    mode = 0o600 if path == INTENT else 0o755
+    mode = 0o600 if path == gate.INTENT else 0o755
     before, wanted = have.files[path], want.sums.get(path)
     if wanted is None:
         return FileChange(path, before, None), written.SAME if before is None else written.DIFFERENT
     found = written.seal_of(before)
-    same = before is not None and total(path, before) == wanted
-    status = written.SAME if same else written.OLDER if found and path != INTENT else written.DIFFERENT
-    if same and path == INTENT:
+    same = before is not None and gate.total(path, before) == wanted
+    status = written.SAME if same else written.OLDER if found and path != gate.INTENT else written.DIFFERENT
+    if same and path == gate.INTENT:
         status = written.EDITED if found is None else written.OLDER if found[0] != written.RELEASE else status
-        status = written.DIFFERENT if want.node and named(before or "") != want.node else status
+        status = written.DIFFERENT if want.node and gate.named(before or "") != want.node else status
     after = before if status == written.SAME else want.texts.get(path, "")
     # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
     change = FileChange(
@@ -147,32 +135,32 @@ def _compared(path: str, have: GateState, want: GateWanted) -> Tuple[FileChange,
 
 
 def _digest(path: str, text: Optional[str]) -> str:
-    return "" if text is None else "sha256 %s\n" % total(path, text)
+    return "" if text is None else "sha256 %s\n" % gate.total(path, text)
 
 
-def _seen(have: GateState) -> List[Finding]:
+def _seen(have: gate.GateState) -> List[Finding]:
     """Judge the gate's last verdict."""
     if have.unread is not None:
         return [VERDICT.unreadable(have.unread)]
     state, want = have.state, "a verdict of the last %d hours" % OLD
     if state is None:
-        if have.files[PROGRAM] is None:
+        if have.files[gate.PROGRAM] is None:
             return []
-        return [VERDICT.judge("the node", "unknown", want, "it has not run yet", STATE)]
+        return [VERDICT.judge("the node", "unknown", want, "it has not run yet", gate.STATE)]
     hours = (have.now - float(state["at"])) / 3600
     said = "%s, at stage %s, %.0f h ago" % (state["verdict"], state["stage"], hours)
     old = not -1 <= hours <= OLD
     if state["verdict"] == "unknown" and state["findings"] and isinstance(state["findings"][0], dict):
         said += ": %s: %s" % (state["findings"][0].get("check"), state["findings"][0].get("have"))
     good = not old and state["verdict"] != "unknown"
-    findings = [VERDICT.judge("the node", "ok" if good else "unknown", want, said[:400], STATE)]
+    findings = [VERDICT.judge("the node", "ok" if good else "unknown", want, said[:400], gate.STATE)]
     out = state["kept_out"]
     text = "in service" if out is None else "out since %s: %s" % (_when(out.get("at")), out.get("reason"))
-    findings.append(KEPT_OUT.judge("the node", "ok" if out is None else "drift", "in service", text[:400], STATE))
+    findings.append(KEPT_OUT.judge("the node", "ok" if out is None else "drift", "in service", text[:400], gate.STATE))
     held = state["action"] in ("held_by_breaker", "left_alone") and state["verdict"] in ("fail", "unknown")
     text = "%s: %s" % (state["action"], state.get("said")) if held else "none"
     if out is None:
-        findings.append(HELD.judge("the node", "drift" if held else "ok", "none", text[:400], STATE))
+        findings.append(HELD.judge("the node", "drift" if held else "ok", "none", text[:400], gate.STATE))
     return findings
 
 
@@ -181,7 +169,7 @@ def _when(at: object) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at)) if known else "?"  # type: ignore[arg-type]
 
 
-def _wired(have: GateState, want: GateWanted) -> List[Finding]:
+def _wired(have: gate.GateState, want: gate.GateWanted) -> List[Finding]:
     if have.config is None:
         problem = have.problem or Problem("scontrol", "was not queried")
         fix = "make scontrol work on the node (gate_scontrol), or set gate_stages: []"
@@ -193,38 +181,34 @@ def _wired(have: GateState, want: GateWanted) -> List[Finding]:
     return found
 
 
-def _wired_stage(have: GateState, stage: str, config: Mapping[str, str]) -> Finding:
-    parameter = PARAMETERS[stage]
-    given, path = config.get(parameter, ""), LAUNCHERS[stage]
+def _wired_stage(have: gate.GateState, stage: str, config: Mapping[str, str]) -> Finding:
+    parameter, path = gate.PARAMETERS[stage], gate.LAUNCHERS[stage]
+    given = config.get(parameter, "")
     lines = ["%s=%s" % (parameter, path)]
     if stage == "health":
         lines += ["%s=300" % INTERVAL, "%s=IDLE,CYCLE" % NODE_STATE]
-    reload = "then: scontrol reconfigure"
-    fix = "put into slurm.conf: %s ; %s" % (" ; ".join(lines), reload)
-    want = "; ".join(lines)
+    fix = "put into slurm.conf: %s ; then: scontrol reconfigure" % " ; ".join(lines)
+    state, text = "drift", "%s=%s" % (parameter, given) if given else "%s is not set" % parameter
     if given and not have.calls.get(stage):
-        have_text = "%s=%s, which does not call it" % (parameter, given)
+        text += ", which does not call it"
         fix = "begin the program %s with this line: %s || exit 1" % (given, path)
         if fnmatch.fnmatch(path, given) or re.search(r"[*?\[]", given):
             fix = "ln -s %s %s/" % (path, given.rpartition("/")[0])
-        return WIRED.judge(parameter, "drift", want, have_text, "scontrol show config", fix)
-    if not given:
-        return WIRED.judge(parameter, "drift", want, "%s is not set" % parameter, "scontrol show config", fix)
-    said = "%s=%s" % (parameter, given)
-    if stage == "health":
-        states = set(config.get(NODE_STATE, "").upper().split(","))
-        interval = number(config.get(INTERVAL, ""))
-        said += "; %s=%s; %s=%s" % (INTERVAL, config.get(INTERVAL), NODE_STATE, config.get(NODE_STATE))
+    elif given and stage == "health":
+        states, interval = config.get(NODE_STATE), config.get(INTERVAL)
+        text += "; %s=%s; %s=%s" % (INTERVAL, interval, NODE_STATE, states)
         # A node that is drained is IDLE to Slurm: NONDRAINED_IDLE would never give it back.
-        if not interval or not states & {"ANY", "IDLE"}:
-            return WIRED.judge(parameter, "drift", want, said, "scontrol show config", fix)
-    return WIRED.judge(parameter, "ok", want, said, "scontrol show config")
+        idle = {"ANY", "IDLE"}.intersection((states or "").upper().split(","))
+        state = "ok" if number(interval or "") and idle else "drift"
+    elif given:
+        state = "ok"
+    return WIRED.judge(parameter, state, "; ".join(lines), text, "scontrol show config", fix)
 
 
 def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Finding]:
     if stage == "health":
         return []
-    needs = seconds(stage, budget)
+    needs = gate.seconds(stage, budget)
     # srun reports "Prolog hung" two seconds before MessageTimeout.
     limits = {"MessageTimeout": 2.0, "PrologEpilogTimeout": 0.0, "BatchStartTimeout": 0.0}
     short = []
@@ -236,7 +220,9 @@ def _limits(stage: str, budget: float, config: Mapping[str, str]) -> List[Findin
     want = "%g s for the gate at stage %s" % (needs, stage)
     fix = "raise the value in slurm.conf, then scontrol reconfigure; or lower gate_budget (half of it counts)"
     state = "drift" if short else "ok"
-    return [LIMITS.judge(PARAMETERS[stage], state, want, ", ".join(short) or "enough", "scontrol show config", fix)]
+    return [
+        LIMITS.judge(gate.PARAMETERS[stage], state, want, ", ".join(short) or "enough", "scontrol show config", fix)
+    ]
 
 
 def number(value: str) -> Optional[int]:

@@ -19,7 +19,7 @@ import resource
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from .. import audit
@@ -107,10 +107,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
         # A machine with too much to do: more of them would give it even more.
         _end("busbar gate: a check is under way", 0)
     last = _LAST_CLOSED if intent.fail == "closed" and stage != "command" else _LAST
-    done = _within(lambda: check(host, intent, stage, begun, begun + seconds - last, spent), seconds - last, alone)
+    checks = GateRun(host, intent, stage, begun, begun + seconds - last, spent)
+    done = _within(checks.check, seconds - last, alone)
     if "verdict" not in done:
         said = "%s: %s" % (stage, done.get("msg"))
-        done = _within(lambda: hung(host, intent, stage, begun, begun + seconds, said), last, alone)
+        late = replace(checks, end=begun + seconds, spent=0.0)
+        done = _within(lambda: late.report_hung(said), last, alone)
     if "verdict" not in done:
         # Not even the state could be read or written.
         done = {"verdict": "unknown", "action": "none", "said": "%s; not stored" % said, "findings": []}
@@ -172,56 +174,84 @@ def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optiona
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-def check(host: Host, intent: Intent, stage: str, begun: float, end: float, spent: float = 0.0) -> Dict[str, Any]:
-    """Check, act and store. Return what is stored, with ``out`` if a job must not have the node.
+@dataclass(frozen=True)
+class GateRun:
+    """One run of the program.
 
-    begun, end: of the available time, by time.monotonic.   spent: seconds of CPU until now.
+    begun, end: of the available time, by time.monotonic.   spent: seconds of CPU so far.
     """
-    steps = [step for step in intent.steps if step.get("quick") or stage in ("health", "command")]
-    left = (end - time.monotonic()) * _SHARE
-    asked = [{"module": step["module"], "arguments": step["arguments"]} for step in steps]
-    results = audit.run(asked, left * _MODULE, left, left * _TOOL)
-    verdict, found = judge(asked, results, intent.ignore)
-    return _done(host, intent, stage, verdict, found, begun, end, spent)
 
+    host: Host
+    intent: Intent
+    stage: str
+    begun: float
+    end: float
+    spent: float
 
-def hung(host: Host, intent: Intent, stage: str, begun: float, end: float, said: str) -> Dict[str, Any]:
-    """Do as ``check`` for a check that did not respond. said: the reason."""
-    found = ANSWERED.judge("the node", "unknown", "a response", said, "the gate's program")
-    return _done(host, intent, stage, "unknown", [found], begun, end, 0.0)
+    def check(self) -> Dict[str, Any]:
+        """Check, act and store. Return what is stored, with ``out`` if a job must not have the node."""
+        steps = [step for step in self.intent.steps if step.get("quick") or self.stage in ("health", "command")]
+        left = (self.end - time.monotonic()) * _SHARE
+        asked = [{"module": step["module"], "arguments": step["arguments"]} for step in steps]
+        results = audit.run(asked, left * _MODULE, left, left * _TOOL)
+        return self._finish(*judge(asked, results, self.intent.ignore))
 
+    def report_hung(self, reason: str) -> Dict[str, Any]:
+        """Do as ``check`` for a check that did not respond."""
+        found = ANSWERED.judge("the node", "unknown", "a response", reason, "the gate's program")
+        return self._finish("unknown", [found])
 
-def _done(
-    host: Host,
-    intent: Intent,
-    stage: str,
-    verdict: str,
-    found: Sequence[Finding],
-    begun: float,
-    end: float,
-    spent: float,
-) -> Dict[str, Any]:
-    before = _before(host)
+    def _finish(self, verdict: str, found: Sequence[Finding]) -> Dict[str, Any]:
+        before = _before(self.host)
 
-    def save(done: gate_slurm.Done) -> Dict[str, Any]:
+        def save(done: gate_slurm.Done) -> Dict[str, Any]:
+            return store(self.host, self._entry(verdict, done), found, done)
+
+        try:
+            done = self._act(verdict, found, before, lambda reason: save(gate_slurm.Done("none", _ABOUT, reason)))
+        except (ReadError, ParseError) as error:
+            # What was noted before the node was drained counts.
+            done = gate_slurm.Done("none", "Slurm: %s" % error, _reason(_before(self.host)))
+        return dict(save(done), out=done.out)
+
+    def _act(
+        self,
+        verdict: str,
+        found: Sequence[Finding],
+        before: Mapping[str, object],
+        note: Callable[[str], object],
+    ) -> gate_slurm.Done:
+        """Raises ReadError and ParseError, of Slurm's tools."""
+        reason, intent = _reason(before), self.intent
+        if self.stage == "command":
+            return gate_slurm.Done("none", "", reason)
+        name = os.environ.get("SLURMD_NODENAME", intent.node)
+        if name != intent.node:
+            text = "this node is %s, the gate's intent is for %s; set drain_slurm_node, then run site.yml --tags gate"
+            raise ReadError("slurmd", text % (name, intent.node))
+        slurmctld = gate_slurm.Slurm(self.host, intent.scontrol, intent.node, self.end)
+        if verdict == "fail" or (verdict == "unknown" and intent.fail == "closed"):
+            return gate_slurm.keep_out(slurmctld, _why(found[0], verdict), intent.max_share, note)
+        # In a Prolog and an Epilog Slurm's tools should not be used; where a node is sick that is worth it.
+        if self.stage != "health" or verdict == "unknown":
+            return gate_slurm.Done("none", "", reason)
+        # No query is needed: by this boot's state the gate has not drained the node.
+        if not reason and before and before.get("boot_id") == _boot_id(self.host):
+            return gate_slurm.Done("none")
+        return gate_slurm.give_back(slurmctld)
+
+    def _entry(self, verdict: str, done: gate_slurm.Done) -> Dict[str, Any]:
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        cpu = spent + sum(one.ru_utime + one.ru_stime for one in used)
-        now = _entry(host, stage, verdict, done, begun, cpu)
-        return store(host, now, found, done)
-
-    def note(reason: str) -> None:
-        save(gate_slurm.Done("none", _ABOUT, reason))
-
-    try:
-        done = _act(host, intent, stage, verdict, found, before, end, note)
-    except (ReadError, ParseError) as error:
-        # What was noted before the node was drained counts.
-        done = gate_slurm.Done("none", "Slurm: %s" % error, _reason(_before(host)))
-    return dict(save(done), out=done.out)
-
-
-def keeps_out(intent: Intent, verdict: str) -> bool:
-    return verdict == "fail" or (verdict == "unknown" and intent.fail == "closed")
+        return {
+            "at": round(time.time(), 3),
+            "boot_id": _boot_id(self.host),
+            "stage": self.stage,
+            "verdict": verdict,
+            "action": done.action,
+            "said": done.said,
+            "seconds": round(time.monotonic() - self.begun, 3),
+            "cpu_seconds": round(self.spent + sum(one.ru_utime + one.ru_stime for one in used), 3),
+        }
 
 
 def judge(
@@ -257,37 +287,7 @@ def judge(
     return verdict, decides + rest
 
 
-def _act(
-    host: Host,
-    intent: Intent,
-    stage: str,
-    verdict: str,
-    found: Sequence[Finding],
-    before: Mapping[str, object],
-    end: float,
-    note: Callable[[str], object],
-) -> gate_slurm.Done:
-    """Raises ReadError and ParseError, of Slurm's tools."""
-    reason = _reason(before)
-    if stage == "command":
-        return gate_slurm.Done("none", "", reason)
-    told = os.environ.get("SLURMD_NODENAME", intent.node)
-    if told != intent.node:
-        said = "this node is %s, the gate's intent is for %s; set drain_slurm_node, then run site.yml --tags gate"
-        raise ReadError("slurmd", said % (told, intent.node))
-    slurmctld = gate_slurm.Slurm(host, intent.scontrol, intent.node, end)
-    if keeps_out(intent, verdict):
-        return gate_slurm.keep_out(slurmctld, why(found[0], verdict), intent.max_share, note)
-    # In a Prolog and an Epilog Slurm's tools should not be used; where a node is sick that is worth it.
-    if stage != "health" or verdict == "unknown":
-        return gate_slurm.Done("none", "", reason)
-    # No query is needed: by this boot's state the gate has not drained the node.
-    if not reason and before and before.get("boot_id") == _boot_id(host):
-        return gate_slurm.Done("none")
-    return gate_slurm.give_back(slurmctld)
-
-
-def why(worst: Finding, verdict: str) -> str:
+def _why(worst: Finding, verdict: str) -> str:
     what = "not known: " if verdict == "unknown" else ""
     return "%s%s of %s: %s, wanted %s" % (what, worst.check, worst.subject, worst.have, worst.want)
 
@@ -314,19 +314,6 @@ def _before(host: Host) -> Dict[str, Any]:
 def _reason(before: Mapping[str, object]) -> Optional[str]:
     reason = (before.get("kept_out") or {}).get("reason")
     return reason if isinstance(reason, str) else None
-
-
-def _entry(host: Host, stage: str, verdict: str, done: gate_slurm.Done, begun: float, cpu: float) -> Dict[str, Any]:
-    return {
-        "at": round(time.time(), 3),
-        "boot_id": _boot_id(host),
-        "stage": stage,
-        "verdict": verdict,
-        "action": done.action,
-        "said": done.said,
-        "seconds": round(time.monotonic() - begun, 3),
-        "cpu_seconds": round(cpu, 3),
-    }
 
 
 def store(host: Host, now: Mapping[str, object], found: Sequence[Finding], done: gate_slurm.Done) -> Dict[str, Any]:
