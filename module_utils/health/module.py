@@ -11,7 +11,7 @@ from ..change import module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan, merge
 from ..machine import profile, topology
-from . import device_report, driver_library, imex, judge, judge_modules, judge_ports, node, page_size, record
+from . import device_report, imex, judge, judge_modules, judge_ports, node, record, system
 
 SPEC: module.Spec = {
     "power_limit": {"type": "int", "default": 0},
@@ -34,8 +34,8 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         have = replace(have, before=record.since_boot(judge.counters(have), have.uptime))
     wanted = judge.Wanted(asked, given["power_limit"] or None)
     version = machine.driver.version if machine.driver else None
-    system = Plan((*page_size.judge(host, asked.page_size), *driver_library.judge(host, version)))
-    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), system)
+    host_wide = (*system.judge_page_size(host, asked.page_size), *system.judge_libraries(host, version))
+    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), Plan(host_wide))
     found = merge(found, judge_modules.plan(have, found.findings))
     if given["record"]:
         found = judge.store_counters(host, have, found)

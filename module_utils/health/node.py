@@ -19,7 +19,7 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import aer, fabric_manager, hwmon, imex, kernel_log, limits, mlxlink, nvlink, port_counters, record, smi, xid
+from . import fabric_manager, imex, kernel_log, limits, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
 from .kernel_log_rules import WORDS, events, match_line
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -54,7 +54,7 @@ class NodeState:
     log: kernel_log.Log = field(default_factory=kernel_log.Log)
     events: Tuple[xid.Event, ...] = ()
     aer: record.Counters = field(default_factory=dict)
-    hot: Tuple[hwmon.Sensor, ...] = ()
+    hot: Tuple[pci_sysfs.Sensor, ...] = ()
     ports: Tuple[port_counters.Port, ...] = ()
     modules: Optional[Tuple[mlxlink.Module, ...]] = ()
     fabric_manager: Optional[fabric_manager.FabricManager] = None
@@ -97,7 +97,6 @@ def read(
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
     modules = mlxlink.read(host, rails)
-    counted, unread = aer.read(host, [] if states_only else _functions(topology, nics))
     return NodeState(
         now=now,
         boot_id=boot_id,
@@ -105,8 +104,8 @@ def read(
         **nvidia,
         log=log,
         events=events(log),
-        aer=counted,
-        hot=hwmon.read(host, nics, problems),
+        aer=pci_sysfs.read_errors(host, [] if states_only else _functions(topology, nics), problems),
+        hot=pci_sysfs.read_hot(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),
         modules=modules,
         fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
@@ -115,7 +114,7 @@ def read(
         before=before,
         uptime=uptime,
         unkept=next(iter(unread_record), None),
-        problems=tuple(problems + unread),
+        problems=tuple(problems),
     )
 
 

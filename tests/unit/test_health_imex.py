@@ -13,10 +13,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import systemd_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    driver_library,
     fabric_manager,
     imex,
-    page_size,
+    system,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, ImexState
 from ansible_collections.busbar.fabric.plugins.module_utils.health.smi import Gpu
@@ -149,7 +148,7 @@ def test_a_node_says_of_which_domain_it_is_or_why_it_cannot(tmp_path: Path, scri
 def test_page_size(tmp_path: Path, said: str | None, asked: int | None, state: str | None) -> None:
     if said is not None:
         tool(tmp_path, "usr/bin/getconf", f"echo {said}")
-    found = page_size.judge(Host(str(tmp_path), str(tmp_path)), asked)
+    found = system.judge_page_size(Host(str(tmp_path), str(tmp_path)), asked)
     assert [one.state for one in found] == ([state] if state else [])
 
 
@@ -159,5 +158,5 @@ def test_libraries_of_the_running_driver_are_not_empty(
 ) -> None:
     put_all(tmp_path, {f"/usr/{path}": text for path, text in files.items()})
     host = Host(str(tmp_path), str(tmp_path))
-    assert [one.state for one in driver_library.judge(host, "570.124.06")] == ([state] if state else [])
-    assert driver_library.judge(host, None) == []
+    assert [one.state for one in system.judge_libraries(host, "570.124.06")] == ([state] if state else [])
+    assert system.judge_libraries(host, None) == []

@@ -13,10 +13,10 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    hwmon,
     judge,
     kernel_log,
     nvlink,
+    pci_sysfs,
     record,
     smi,
     xid,
@@ -326,7 +326,7 @@ SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "part of the log": lambda: healthy(log=kernel_log.Log(complete=False, problem=Problem("dmesg", "7000 s late"))),
     "record not read": lambda: healthy(unkept=Problem(record.FILE, "x")),
     "boot not known": lambda: healthy(boot_id=""),
-    "hot module": lambda: healthy(hot=(hwmon.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
+    "hot module": lambda: healthy(hot=(pci_sysfs.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
 }
 
 

@@ -14,12 +14,12 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    hwmon,
     judge,
     judge_modules,
     judge_ports,
     mlxlink,
     node,
+    pci_sysfs,
     record,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink import Module, Reading
@@ -92,7 +92,9 @@ NIGHTS = {
     # One cause is one finding.
     "counted by the port, too": replace(night(PORT, symbol_error=9000), modules=(module(OLD),)),
     "hot": first(module(replace(OLD, degrees=90.0))),
-    "hot by a sensor": replace(first(module(HOT)), hot=(hwmon.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)),
+    "hot by a sensor": replace(
+        first(module(HOT)), hot=(pci_sysfs.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)
+    ),
     # What is well is said once, and only where every rail was compared.
     "well": first(module(), SECOND),
     "copper": first(module(), replace(SECOND, reading=replace(WELL, degrees=None, alarm=None))),

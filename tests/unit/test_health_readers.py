@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    aer,
     fabric_manager,
-    hwmon,
     kernel_log,
+    pci_sysfs,
     smi,
     xid,
 )
@@ -113,10 +112,11 @@ def test_aer_of_functions_that_count(tmp_path: Path) -> None:
     put(tmp_path, f"sys/bus/pci/devices/{PCI}/aer_dev_correctable", "RxErr 3\nBadTLP 4\nTOTAL_ERR_COR 7\n")
     line(folder / "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
     host = Host(str(tmp_path), str(tmp_path))
-    assert aer.read(host, [PCI, "0000:01:00.0"]) == ({PCI: {"correctable": 7, "fatal": 0}}, [])
+    problems: list[Problem] = []
+    found = pci_sysfs.read_errors(host, [PCI, "0000:01:00.0"], problems)
+    assert (found, problems) == ({PCI: {"correctable": 7, "fatal": 0}}, [])
     line(folder / "aer_dev_fatal", "what")
-    counts, problems = aer.read(host, [PCI])
-    assert (counts, len(problems)) == ({PCI: {"correctable": 7}}, 1)
+    assert (pci_sysfs.read_errors(host, [PCI], problems), len(problems)) == ({PCI: {"correctable": 7}}, 1)
 
 
 def test_hwmon_names_what_is_at_its_own_limit(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_hwmon_names_what_is_at_its_own_limit(tmp_path: Path) -> None:
     lines(folder, {"temp1_input": "65000", "temp1_crit": "105000", "temp1_label": "asic"})
     lines(folder, {"temp2_input": "80000", "temp2_crit": "80000", "temp2_label": "Module0", "temp3_input": "99000"})
     problems: list[Problem] = []
-    (hot,) = hwmon.read(Host(str(tmp_path), str(tmp_path)), [PCI], problems)
+    (hot,) = pci_sysfs.read_hot(Host(str(tmp_path), str(tmp_path)), [PCI], problems)
     assert (hot.label, hot.degrees, hot.limit, problems) == ("Module0", 80.0, 80.0, [])
 
 
