@@ -15,7 +15,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -272,7 +272,7 @@ def _judge_state(have: ImexState, driver: Optional[str], unit: Finding) -> Findi
 # -- the domain -------------------------------------------------------------------------------------------------
 
 
-def pair_of(gpu: smi.Gpu) -> Optional[Tuple[str, str]]:
+def _pair_of(gpu: smi.Gpu) -> Optional[Tuple[str, str]]:
     """Return UUID and clique of a GPU's domain; None if it is in none, or does not report it."""
     uuid, clique = gpu.fabric.get("clusterUuid", ""), gpu.fabric.get("cliqueId", "")
     known = re.fullmatch(r"[0-9a-fA-F-]{36}", uuid) is not None and uuid != ZEROS and clique.isdigit()
@@ -286,21 +286,18 @@ def domain_of(host: Host) -> Tuple[str, str]:
         gpus = smi.parse(host.query(smi.COMMAND))
     except (ReadError, ParseError) as error:
         return "", str(problem_of(error, source))
-    pairs = {pair_of(gpu) for gpu in gpus}
-    if len(pairs) == 1:
-        pair = pairs.pop()
-        if pair is not None:
-            return _named(pair), ""
+    lost = [gpu.pci for gpu in gpus if _pair_of(gpu) is None]
     if not gpus:
         return "", "%s lists no GPU" % source
-    if None in pairs:
-        lost = [gpu.pci for gpu in gpus if pair_of(gpu) is None]
+    if lost:
         return "", "%d of %d GPUs have no UUID and clique of one (%s; %s)" % (len(lost), len(gpus), lost[0], source)
-    return "", "its GPUs are of %d domains (%s)" % (len(pairs), source)
+    domains = _domains(gpus)
+    return (domains[0], "") if len(domains) == 1 else ("", "its GPUs are of %d domains (%s)" % (len(domains), source))
 
 
-def _named(pair: Tuple[str, str]) -> str:
-    return "%s.%s" % pair
+def _domains(gpus: Iterable[smi.Gpu]) -> List[str]:
+    """Return ``UUID.clique`` of each domain, "" of GPUs that are in none."""
+    return sorted({".".join(_pair_of(gpu) or ()) for gpu in gpus})
 
 
 def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> List[Finding]:
@@ -309,7 +306,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
     found = []
     pairs: Dict[Tuple[str, str], int] = {}
     for pci, gpu in gpus.items():
-        pair = pair_of(gpu)
+        pair = _pair_of(gpu)
         name = names.get(pci, pci)
         if pair is not None:
             pairs[pair] = pairs.get(pair, 0) + 1
@@ -330,8 +327,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
 
 def fleet_facts(have: Optional[ImexState], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
     """Return what the control node compares over all nodes of a domain; None if there is nothing to compare."""
-    pairs = {pair_of(gpu) for gpu in gpus.values()}
-    pair = pairs.pop() if len(pairs) == 1 else None
-    if have is None or not have.nodes or pair is None:
+    domains = _domains(gpus.values())
+    if have is None or not have.nodes or len(domains) != 1 or not domains[0]:
         return None
-    return {"domain": _named(pair), "nodes": list(have.nodes)}
+    return {"domain": domains[0], "nodes": list(have.nodes)}

@@ -100,26 +100,22 @@ def read(
         module = Module(rail, nic.pci, nic.label)
         if hung is None and clock() > until:
             hung = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
-        if hung is not None:
-            found.append(replace(module, problem=hung))
-            continue
         argv = command(nic.pci)
         try:
-            reading = parse(_answer(host, argv))
-            warning = None
-            if reading.is_near:
+            if hung is None:
+                module = replace(module, reading=parse(_answer(host, argv)))
+            if module.reading is not None and module.reading.is_near:
                 argv = (TOOL, "-d", nic.pci, "--cable", "--ddm", "--json")
-                warning = parse_warning(_answer(host, argv))
-            found.append(replace(module, reading=reading, warning=warning))
+                module = replace(module, warning=parse_warning(_answer(host, argv)))
         except ToolHung as error:
             hung = error.problem
-            found.append(replace(module, problem=hung))
         except ReadError as error:
             # The same cause gives the same message on all ports.
-            said = Problem(error.problem.source, error.problem.message.replace(nic.pci, "DEVICE"))
-            found.append(replace(module, problem=said))
+            message = error.problem.message.replace(nic.pci, "DEVICE")
+            module = Module(rail, nic.pci, nic.label, problem=Problem(error.problem.source, message))
         except ParseError as error:
-            found.append(replace(module, problem=Problem(" ".join(argv), str(error))))
+            module = Module(rail, nic.pci, nic.label, problem=Problem(" ".join(argv), str(error)))
+        found.append(module if hung is None else Module(rail, nic.pci, nic.label, problem=hung))
     return tuple(found)
 
 
