@@ -9,7 +9,7 @@ is not a fault: `docs/cabling.md#lldp`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding, one_cause
@@ -148,7 +148,7 @@ def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
     known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
     findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
     findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
-    findings += _lossless(known, want, heard) if heard.tlvs else []
+    findings += _lossless(known, want, heard.source) if heard.tlvs else []
     return Plan(one_cause(findings, ("unknown",)))
 
 
@@ -221,92 +221,89 @@ def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Findi
     return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), frames, source)
 
 
-def _lossless(known: Mapping[RailPort, Neighbour], want: LldpIntent, heard: LldpState) -> List[Finding]:
+# What the intent wants of a TLV, what of it is wrong ("" for nothing), and what was sent; None: nothing about RDMA.
+_Comparison = Optional[Tuple[str, str, str]]
+
+
+def _lossless(known: Mapping[RailPort, Neighbour], want: LldpIntent, source: str) -> List[Finding]:
     """Judge DCBX. If one switch port sends it, another that does not is a finding, wanted or not."""
     chain = want.roce.chain
     found: List[Finding] = []
     if chain.pfc is not None:
-        found += _each(PFC, known, (dcbx.PFC,), dcbx.pfc, want, heard, _pfc)
+        found += _each(PFC, known, (dcbx.PFC,), _pfc, want, source)
     if chain.dscp is not None and chain.trust == "dscp":
-        found += _each(DSCP, known, (dcbx.APPLICATION,), _rdma_applications, want, heard, _dscp)
+        found += _each(DSCP, known, (dcbx.APPLICATION,), _dscp, want, source)
     if chain.pfc and chain.priority in chain.pfc:
-        found += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), dcbx.ets, want, heard, _ets)
+        found += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), _ets, want, source)
     return found
-
-
-def _rdma_applications(data: Sequence[int]) -> Optional[dcbx.Applications]:
-    """Return the applications; None if none of them is RDMA."""
-    found = dcbx.applications(data)
-    return found if found.dscp or found.roce else None
 
 
 def _each(
     check: Check,
     known: Mapping[RailPort, Neighbour],
     subtypes: Sequence[int],
-    read: Any,
+    compare: Callable[[Sequence[int], LldpIntent], _Comparison],
     want: LldpIntent,
-    heard: LldpState,
-    judge: Any,
+    source: str,
 ) -> List[Finding]:
     """Judge each port. subtypes: the first that is sent counts."""
-    answers: Dict[RailPort, Any] = {}
-    refused: Dict[RailPort, str] = {}
+    results: Dict[RailPort, Union[_Comparison, ParseError]] = {}
     for port, one in known.items():
         try:
-            sent = (dcbx.decode(one.dcbx, subtype, read) for subtype in subtypes)
-            answers[port] = next((answer for answer in sent if answer is not None), None)
+            sent = (dcbx.decode(one.dcbx, subtype, lambda data: compare(data, want)) for subtype in subtypes)
+            results[port] = next((result for result in sent if result is not None), None)
         except ParseError as error:
-            refused[port] = "%s: %s" % (one.label, error)
-    asked = any(answer is not None for answer in answers.values()) or (want.dcbx and check is not ETS)
+            results[port] = error
+    needed = any(isinstance(result, tuple) for result in results.values()) or (want.dcbx and check is not ETS)
     found = []
-    for port, one in known.items():
-        if port in refused:
-            found.append(check.judge(port.label, "unknown", "a TLV of IEEE 802.1Qaz", refused[port], heard.source))
-        elif answers[port] is not None:
-            wanted, wrong, have = judge(answers[port], want)
-            state = "drift" if wrong else "ok"
-            found.append(check.judge(port.label, state, wanted, "%s: %s" % (one.label, wrong or have), heard.source))
-        elif asked:
+    for port, result in results.items():
+        switch, label = known[port], port.label
+        if isinstance(result, ParseError):
+            have = "%s: %s" % (switch.label, result)
+            found.append(check.judge(label, "unknown", "a TLV of IEEE 802.1Qaz", have, source))
+        elif result is not None:
+            wanted, wrong, have = result
+            state, have = "drift" if wrong else "ok", "%s: %s" % (switch.label, wrong or have)
+            found.append(check.judge(label, state, wanted, have, source))
+        elif needed:
+            fix = "let %s send DCBX (IEEE 802.1Qaz) on this port" % (switch.name or "the switch")
+            fix += ", or set busbar_lldp_dcbx: false" if want.dcbx else ""
             have = "the switch does not send it (DCBX)"
-            fix = "let %s send DCBX (IEEE 802.1Qaz) on this port" % (one.name or "the switch")
-            if want.dcbx:
-                fix += ", or set busbar_lldp_dcbx: false"
-            found.append(check.judge(port.label, "unknown", "what the switch sends", have, heard.source, fix))
+            found.append(check.judge(label, "unknown", "what the switch sends", have, source, fix))
     return found
 
 
-def _pfc(answer: Tuple[int, ...], want: LldpIntent) -> Tuple[str, str, str]:
-    """Return (wanted, what is wrong, actual)."""
-    pfc = want.roce.chain.pfc or ()
-    have = "PFC %s" % _listed(answer)
-    return "PFC %s" % _listed(pfc), "" if answer == tuple(pfc) else have, have
+def _pfc(data: Sequence[int], want: LldpIntent) -> _Comparison:
+    sent, pfc = dcbx.pfc(data), want.roce.chain.pfc or ()
+    have = "PFC %s" % _listed(sent)
+    return "PFC %s" % _listed(pfc), "" if sent == tuple(pfc) else have, have
 
 
-def _dscp(answer: dcbx.Applications, want: LldpIntent) -> Tuple[str, str, str]:
-    chain = want.roce.chain
+def _dscp(data: Sequence[int], want: LldpIntent) -> _Comparison:
+    sent, chain = dcbx.applications(data), want.roce.chain
+    if not sent.dscp and not sent.roce:
+        return None
     wrong, have = [], []
     for dscp, priority in sorted(chain.dscp2prio.items()):
-        given = answer.dscp.get(dscp)
-        if given is None:
+        given = sent.dscp.get(dscp)
+        if given is not None:
+            (have if given == (priority,) else wrong).append("DSCP %d to %s" % (dscp, _listed(given)))
+        elif dscp == chain.dscp and sent.dscp:
             # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
-            if dscp == chain.dscp and answer.dscp:
-                wrong.append("DSCP %d to none" % dscp)
-            continue
-        (have if given == (priority,) else wrong).append("DSCP %d to %s" % (dscp, _listed(given)))
-    if answer.roce:
-        right = answer.roce == (chain.priority,)
-        (have if right else wrong).append("UDP port %d to %s" % (dcbx.ROCE_V2, _listed(answer.roce)))
+            wrong.append("DSCP %d to none" % dscp)
+    if sent.roce:
+        right = sent.roce == (chain.priority,)
+        (have if right else wrong).append("UDP port %d to %s" % (dcbx.ROCE_V2, _listed(sent.roce)))
     wanted = ["DSCP %d to %d" % entry for entry in sorted(chain.dscp2prio.items())]
     return ", ".join(wanted), ", ".join(wrong), ", ".join(have)
 
 
-def _ets(answer: dcbx.Ets, want: LldpIntent) -> Tuple[str, str, str]:
-    asked, chain = want.roce, want.roce.chain
+def _ets(data: Sequence[int], want: LldpIntent) -> _Comparison:
+    sent, asked, chain = dcbx.ets(data), want.roce, want.roce.chain
     priority, pfc = chain.priority or 0, chain.pfc or ()
-    number = answer.prio2tc[priority]
-    share, shares = answer.bandwidth[number], answer.tsa[number] == dcbx.SHARES
-    others = [one for one in range(8) if answer.prio2tc[one] == number and one not in pfc]
+    number = sent.prio2tc[priority]
+    share, shares = sent.bandwidth[number], sent.tsa[number] == dcbx.SHARES
+    others = [one for one in range(8) if sent.prio2tc[one] == number and one not in pfc]
     wanted, wrong = "priority %d in a separate class, with bandwidth" % priority, []
     if others:
         wrong.append("class %d has priority %d and %s, which are without PFC" % (number, priority, _listed(others)))
