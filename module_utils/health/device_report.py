@@ -7,7 +7,7 @@ device it is. Only devices with growth or a finding are reported.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
 from ..core.finding import Finding, printable
 from ..core.host import Host, attempt
@@ -15,7 +15,7 @@ from ..machine import vpd
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import judge, record
+from . import judge
 from .node import NodeState
 
 SLOTS = "/sys/bus/pci/slots"
@@ -43,8 +43,9 @@ def devices(
     for pci in sorted({*names, *listed, *have.aer}):
         gpu = listed.get(pci)
         grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)
-        errors, since = _errors(have, pci)
-        counts = {name: n for name, n in (*grown.items(), *errors.items()) if n and name != _NORMAL}
+        errors, since = judge.grown_errors(have, pci)
+        counts = {name: n for name, n in grown.items() if n and name != _NORMAL}
+        counts.update({"PCIe %s" % kind: n for kind, n in errors.items() if n})
         links = (have.speeds or {}).get((gpu.uuid if gpu else None) or "", {})
         if not counts and pci not in wrong and None not in links.values():
             continue
@@ -66,15 +67,6 @@ def devices(
     slots, board = _slots(host), attempt(partial(host.read, BOARD), BOARD, [])
     serial = None if board in (None, *_NO_SERIAL) else printable(str(board))[:200]
     return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=serial) for one in found]
-
-
-def _errors(have: NodeState, pci: str) -> Tuple[Dict[str, int], float]:
-    """Return growth of AER counters since the previous run, and over how many seconds."""
-    before = have.before
-    if before is None or pci not in before.pci:
-        return {}, 0.0
-    grown = record.grown(before.pci[pci], have.aer.get(pci, {}))
-    return {"PCIe %s" % kind: n for kind, n in grown.items()}, have.now - before.at
 
 
 def _slots(host: Host) -> Dict[str, str]:

@@ -86,10 +86,10 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     notes = tuple(judge_kernel_log.notes(have, path))
     if not topology.gpus:
         return Plan((*logged, *_aer(have, path.names, logged)), notes=notes)
-    names = {gpu.pci: "%s GPU%d" % (gpu.pci, gpu.index) for gpu in topology.gpus}
+    names, driver = path.names, topology.driver.version if topology.driver else None
     fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
     found = [*troubles.values(), *logged]
-    found += _listed(have, topology, troubles)
+    found += _listed(have, topology, names, troubles)
     now = counters(have)
     fastest = max((speed or 0 for links in (have.speeds or {}).values() for speed in links.values()), default=0)
     for pci, gpu in (have.gpus or {}).items():
@@ -98,23 +98,20 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
         own += _links(have, gpu, name, growth, fastest)
         found += judge_gpu.explained([*own, *_fabric_of(gpu, name, wanted.profile.gpus.nvlink_fabric)])
     found += _nvlinks(have)
+    if have.fabric_manager is not None:
+        found.append(fabric_manager.judge(have.fabric_manager, driver))
     domain = wanted.profile.nvlink_domain
-    found += _fabric(have, topology, wanted.profile)
-    if domain is not None:
+    if domain is None:
+        found += _one_fabric(have)
+    else:
         found += imex.judge_membership(have.gpus or {}, names)
-    if domain is not None and have.imex is not None:
-        asked = [option.name for option in wanted.profile.driver_options]
-        found += imex.judge(have.imex, domain, topology.driver.version if topology.driver else None, asked)
-    found += _aer(have, path.names, logged)
-    found += [
-        NIC_TEMPERATURE.judge(
-            one.pci, "drift", "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees), one.source
-        )
-        for one in have.hot
-    ]
-    found += _again(have, names)
-    found += _record(have)
-    return Plan(tuple(found), notes=notes)
+        options = [option.name for option in wanted.profile.driver_options]
+        found += imex.judge(have.imex, domain, driver, options) if have.imex is not None else []
+    found += _aer(have, names, logged)
+    for one in have.hot:
+        want, text = "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees)
+        found.append(NIC_TEMPERATURE.judge(one.pci, "drift", want, text, one.source))
+    return Plan((*found, *_again(have, names), *_record(have)), notes=notes)
 
 
 def notes(have: NodeState) -> List[str]:
@@ -160,7 +157,9 @@ def counters(have: NodeState) -> record.Record:
 # -- state --------------------------------------------------------------------------------------------------
 
 
-def _listed(have: NodeState, topology: Topology, troubles: Mapping[str, Finding]) -> List[Finding]:
+def _listed(
+    have: NodeState, topology: Topology, names: Mapping[str, str], troubles: Mapping[str, Finding]
+) -> List[Finding]:
     command = " ".join(smi.COMMAND)
     if have.gpus is None:
         problem = next((one for one in have.problems if command in one.source), None)
@@ -173,8 +172,7 @@ def _listed(have: NodeState, topology: Topology, troubles: Mapping[str, Finding]
     want, found = "%d, as on the bus" % len(topology.gpus), []
     for gpu in topology.gpus:
         if gpu.pci not in have.gpus:
-            name = "%s GPU%d" % (gpu.pci, gpu.index)
-            cause = troubles.get(gpu.pci)
+            name, cause = names[gpu.pci], troubles.get(gpu.pci)
             own = cause.id if cause is not None and not cause.ok else None
             own = own or (None if gpu.in_driver else platform_checks.GPU_DRIVER.finding_id(name))
             text = "%d, without this one" % len(have.gpus)
@@ -215,16 +213,22 @@ def _nvlinks(have: NodeState) -> List[Finding]:
     return found
 
 
+def grown_errors(have: NodeState, pci: str) -> Growth:
+    """Return growth of a device's AER counters, and seconds since the baseline; ({}, 0) without one."""
+    before = have.before
+    if before is None or pci not in before.pci:
+        return {}, 0.0
+    return record.grown(before.pci[pci], have.aer.get(pci, {})), have.now - before.at
+
+
 def _aer(have: NodeState, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
     """Judge PCIe errors of each device. names: address -> subject."""
     errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
-    before = have.before
     found = []
     for pci, totals in sorted(have.aer.items()):
         source = "/sys/bus/pci/devices/%s/aer_dev_*" % pci
         name = names.get(pci, "%s bridge" % pci)
-        grown = record.grown(before.pci.get(pci, {}), totals) if before else {}
-        seconds = have.now - before.at if before else 0.0
+        grown, seconds = grown_errors(have, pci)
         grave = {kind: n for kind, n in grown.items() if kind != "correctable" and n}
         few = seconds < record.SHORTEST or grown.get("correctable", 0) <= limits.AER_CORRECTABLE * seconds
         if grave:
@@ -245,21 +249,12 @@ def _aer(have: NodeState, names: Mapping[str, str], logged: Sequence[Finding]) -
 # -- the fabric ------------------------------------------------------------------------------------------------------
 
 
-def _fabric(have: NodeState, topology: Topology, profile: Profile) -> List[Finding]:
+def _one_fabric(have: NodeState) -> List[Finding]:
     """Judge whether all GPUs are in one NVLink fabric; across nodes imex.domain does."""
-    found = []
-    if have.fabric_manager is not None:
-        found.append(fabric_manager.judge(have.fabric_manager, topology.driver.version if topology.driver else None))
-    gpus = list((have.gpus or {}).values())
-    ids = {
-        (gpu.fabric.get("clusterUuid"), gpu.fabric.get("cliqueId"))
-        for gpu in gpus
-        if gpu.fabric.get("state", "").lower() == "completed"
-    }
-    if profile.nvlink_domain is None and len(ids) > 1:
-        text = "; ".join(sorted("cluster %s, clique %s" % one for one in ids))
-        found.append(FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, _FABRIC))
-    return found
+    fabrics = [gpu.fabric for gpu in (have.gpus or {}).values() if gpu.fabric.get("state", "").lower() == "completed"]
+    ids = {(fabric.get("clusterUuid"), fabric.get("cliqueId")) for fabric in fabrics}
+    text = "; ".join(sorted("cluster %s, clique %s" % one for one in ids))
+    return [FABRIC_STATE.judge("nvlink fabric", "drift", "all GPUs in one", text, _FABRIC)] if len(ids) > 1 else []
 
 
 def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
