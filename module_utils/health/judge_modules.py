@@ -15,7 +15,7 @@ from ..core.finding import Finding, one_cause
 from ..core.plan import Plan
 from . import judge_ports, port_limits
 from .judge import NIC_TEMPERATURE
-from .mlxlink import ERRORS, Module, Reading, command
+from .mlxlink import ERRORS, TOOL, Module, Reading, command
 from .node import NodeState
 from .port_counters import Port
 from .service import RECHECK
@@ -42,31 +42,31 @@ BIT_ERRORS = Check(
 )
 """Does each rail's link have few bit errors after error correction: a share of 1e-15 from NDR on, 1e-12 before;
 checked if mlxlink is installed"""
+_UNKNOWN = "an unknown speed"
 
 
 def plan(have: NodeState, before: Sequence[Finding]) -> Plan:
     """Judge modules. before: findings of the node so far, which may be causes."""
     modules = have.modules or ()
     ports = {port.pci: port for port in have.ports}
-    silent, found = [], []
-    compared: Dict[str, List[str]] = {MODULE_TEMPERATURE.id: [], BIT_ERRORS.id: []}
+    silent = [_silent(module) for module in modules if module.reading is None]
+    judged: Dict[Check, List[Optional[Finding]]] = {MODULE_TEMPERATURE: [], BIT_ERRORS: []}
     for module in modules:
-        if module.reading is None:
-            silent.append(_silent(module))
-            continue
-        warm = _temperature(module, module.reading, have)
-        wrong = _bit_errors(module, module.reading, have, ports.get(module.pci), _cause(module, before, warm))
-        for one in (warm, wrong):
-            if one is not None:
-                compared[one.check].append(one.have or "")
-                found += [] if one.ok else [one]
-    said = {one.check for one in found}
+        warm = wrong = None
+        if module.reading is not None:
+            warm = _temperature(module, module.reading, have)
+            wrong = _bit_errors(module, module.reading, have, ports.get(module.pci), _cause(module, before, warm))
+        judged[MODULE_TEMPERATURE].append(warm)
+        judged[BIT_ERRORS].append(wrong)
+    found = []
     if modules and not silent:
-        found.append(MLXLINK.judge("mlxlink", "ok", have="%d modules read" % len(modules), source=command("DEVICE")[0]))
-    for check in (MODULE_TEMPERATURE, BIT_ERRORS):
+        found.append(MLXLINK.judge("mlxlink", "ok", have="%d modules read" % len(modules), source=TOOL))
+    for check, results in judged.items():
+        found += [one for one in results if one is not None and not one.ok]
         # A check is ok only if every rail was compared.
-        if modules and len(compared[check.id]) == len(modules) and check.id not in said:
-            text = ", ".join(dict.fromkeys(compared[check.id]))
+        good = [one.have or "" for one in results if one is not None and one.ok]
+        if modules and len(good) == len(modules):
+            text = ", ".join(dict.fromkeys(good))
             found.append(check.judge("rails", "ok", have=text, source="mlxlink on %d rails" % len(modules)))
     return Plan((*one_cause(silent, ("unknown",)), *found))
 
@@ -125,18 +125,14 @@ def _bit_errors(
         and port_limits.LONG <= growth.seconds <= (reading.seconds or 0.0)
     ):
         many, allowed = growth.counts[ERRORS], port_limits.symbol_limit(growth.speed, growth.seconds)
-        bad, want = many > allowed, "%d at most at %s" % (allowed, _speed(growth.speed))
+        bad, want = many > allowed, "%d at most at %s" % (allowed, growth.speed or _UNKNOWN)
         text = "+%d in %.1f h" % (many, growth.seconds / 3600)
     elif reading.rate is not None and reading.seconds is not None and reading.seconds >= port_limits.SHORT:
         speed = None if port is None else port.speed
         limit = port_limits.error_rate(speed, reading.seconds)
-        bad, want = reading.rate > limit, "%g at most at %s" % (limit, _speed(speed))
+        bad, want = reading.rate > limit, "%g at most at %s" % (limit, speed or _UNKNOWN)
         text = "a share of %.2g in %.1f h, since the port was cleared" % (reading.rate, reading.seconds / 3600)
         text += "" if reading.errors is None else ": %d errors" % reading.errors
     else:
         return None
     return BIT_ERRORS.judge(module.label, "drift" if bad else "ok", want, text, source, because=because)
-
-
-def _speed(speed: Optional[str]) -> str:
-    return speed or "an unknown speed"
