@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
+from ..machine import rdma
 from ..machine.pci import parse_text, read_value
 from ..machine.topology import Nic
 from . import port_limits
@@ -43,7 +44,6 @@ CARRIER = "carrier_changes"
 _OF_PRIORITY = re.compile(r"([rt]x)_prio[0-7]_(discards|buf_discard|cong_discard|pause|pause_duration)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _SUMMED = ("discards", "buf_discard", "cong_discard")
-_KNOWN = frozenset(PHYSICAL)
 # Groups that are reset to 0 together: by perfquery -R, ibqueryerrors -k and -K, or a reload of the device.
 _GROUPS = {name: number for number, names in enumerate((ERRORS, DATA, (*QUEUE_PAIRS, *CONGESTION))) for name in names}
 _ETHTOOL, _MOST = 3, 1 << 64
@@ -105,18 +105,17 @@ def read(host: Host, nics: Mapping[int, Nic], now: float) -> Tuple[Port, ...]:
     hung: List[Problem] = []
     for rail, nic in sorted(nics.items()):
         if nic.rdma is not None and nic.port is not None:
-            found.append(_port(host, rail, nic, now, hung))
+            found.append(_port(host, rail, nic, nic.rdma, nic.port, now, hung))
     return tuple(found)
 
 
-def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> Port:
+def _port(
+    host: Host, rail: int, nic: Nic, device: rdma.RdmaDevice, port: rdma.Port, now: float, hung: List[Problem]
+) -> Port:
     problems: List[Problem] = []
-    rdma, port = nic.rdma, nic.port
-    if rdma is None or port is None:
-        raise AssertionError("%s is not a rail: it has no RDMA port" % nic.label)
     netdev = nic.netdevs[0] if nic.netdevs else None
     values: Dict[str, int] = {}
-    base = "/sys/class/infiniband/%s/ports/%d" % (rdma.name, port.number)
+    base = "/sys/class/infiniband/%s/ports/%d" % (device.name, port.number)
     for folder, names in (("counters", (*ERRORS, *DATA)), ("hw_counters", (*QUEUE_PAIRS, *CONGESTION))):
         for name in names:
             _add(values, name, read_value(host, "%s/%s/%s" % (base, folder, name), _count, problems))
@@ -134,12 +133,12 @@ def _port(host: Host, rail: int, nic: Nic, now: float, hung: List[Problem]) -> P
         rail=rail,
         pci=nic.pci,
         label=nic.label,
-        device=rdma.name,
+        device=device.name,
         number=port.number,
         link_layer=port.link_layer,
         speed=port.rate_name.split()[-1] if up and port.rate_name else None,
         up=up,
-        guid=rdma.node_guid or "",
+        guid=device.node_guid or "",
         netdev=netdev.name if netdev else "",
         loaded=loaded[:20],
         at=now,
@@ -181,14 +180,11 @@ def parse_statistics(text: str) -> Dict[str, int]:
     found: Dict[str, int] = {}
     for line in lines[1:]:
         name, _colon, value = line.strip().partition(": ")
-        match = None if name in _KNOWN else _OF_PRIORITY.fullmatch(name)
-        if name not in _KNOWN and match is None:
-            continue
+        match = _OF_PRIORITY.fullmatch(name)
         if match is not None and match.group(2) in _SUMMED:
             name = "%s_prio_%s" % match.groups()
-            _add(found, name, found.get(name, 0) + _count(value))
-        else:
-            _add(found, name, _count(value))
+        if match is not None or name in PHYSICAL:
+            found[name] = found.get(name, 0) + _count(value)
     return found
 
 
@@ -214,7 +210,7 @@ def grown(port: Port, kept: Optional[Mapping[str, object]]) -> Optional[Growth]:
     before, at, speed = kept.get("values"), kept.get("at"), kept.get("speed")
     if not isinstance(before, dict) or isinstance(at, bool) or not isinstance(at, (int, float)):
         return None
-    then = {name: n for name, n in before.items() if _is_count(n) and name in port.values}
+    then = {name: n for name, n in before.items() if type(n) is int and 0 <= n < _MOST and name in port.values}
     if not 0 <= port.at - at < 1e9:
         return None
     counts, reset = difference(then, port.values)
@@ -223,36 +219,22 @@ def grown(port: Port, kept: Optional[Mapping[str, object]]) -> Optional[Growth]:
     return Growth(counts, port.at - at, speed, frozenset(reset), gone)
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
 def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[str, int], List[str]]:
     """Return the least growth of each counter that both have, and the names of counters that were reset in between.
 
     A queue pair's counter that was near its end and fell alone of its group has wrapped: it was not reset.
     """
     back = [name for name in before if now[name] < before[name]]
-    wrapped = {name for name in back if _wraps(name, before[name], now[name])}
+    wrapped = {}
+    for name in back:
+        more = now[name] + port_limits.WRAP - before[name]
+        if name in QUEUE_PAIRS and before[name] < port_limits.WRAP and more < port_limits.MOST_OF_A_WRAP:
+            wrapped[name] = more
     # If others of the group fell, too, the group was reset.
     groups = {_GROUPS.get(name, _ETHTOOL) for name in back if name not in wrapped}
-    wrapped = {name for name in wrapped if _GROUPS[name] not in groups}
-    counts = {}
-    for name, then in before.items():
-        if name in wrapped:
-            counts[name] = _after(then, now[name])
-        else:
-            counts[name] = now[name] - then if now[name] >= then else now[name]
-    return counts, [name for name in back if name not in wrapped]
-
-
-def _wraps(name: str, before: int, now: int) -> bool:
-    return name in QUEUE_PAIRS and before < port_limits.WRAP and _after(before, now) < port_limits.MOST_OF_A_WRAP
-
-
-def _after(before: int, now: int) -> int:
-    """Return growth of a 32-bit counter that has wrapped."""
-    return now + port_limits.WRAP - before
+    wrapped = {name: more for name, more in wrapped.items() if _GROUPS[name] not in groups}
+    counts = {name: now[name] - (0 if name in back else then) for name, then in before.items()}
+    return {**counts, **wrapped}, [name for name in back if name not in wrapped]
 
 
 def saturated(port: Port) -> List[str]:
