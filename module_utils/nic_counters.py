@@ -239,93 +239,78 @@ def judge(subject: str, moved: Counters, sends: bool, priority: Optional[int], s
     sends: the data left here, else it came in.   priority: the lossless one, None where the fabric has none
     (InfiniBand, or nothing declared): then only loss is judged.
     """
-    found = [_loss(moved, priority)]
+    results = [(LOSS, _loss(moved, priority))]
     if priority is not None:
-        found = [_priority(moved, sends, priority), _pause(moved, priority), _ecn(moved, sends, priority), *found]
-    return tuple(check.judge(subject, state, want, have, source, fix) for check, state, want, have, fix in found)
+        own = ((PRIORITY, _priority(moved, sends, priority)), (PAUSE, _pause(moved, priority)))
+        results = [*own, (ECN, _ecn(moved, sends, priority)), *results]
+    return tuple(check.judge(subject, state, want, have, source, fix) for check, (state, want, have, fix) in results)
 
 
-# Check, state, want, have, fix.
-_Answer = Tuple[Check, str, str, str, str]
+# State, want, have, fix.
+_Result = Tuple[str, str, str, str]
 
 
-def _not_counted(check: Check, want: str, moved: Counters, names: str) -> _Answer:
+def _not_counted(want: str, moved: Counters, names: str) -> _Result:
     have = str(moved.problems[0]) if moved.problems else "this driver shows no %s" % names
-    return check, "unknown", want, have, "look at ethtool -S and hw_counters by hand; a virtual function has not all"
+    return "unknown", want, have, "look at ethtool -S and hw_counters by hand; a virtual function has not all"
 
 
-def _priority(moved: Counters, sends: bool, priority: int) -> _Answer:
-    check, way = PRIORITY, "tx" if sends else "rx"
+def _priority(moved: Counters, sends: bool, priority: int) -> _Result:
+    way = "tx" if sends else "rx"
     want = "the data %s in priority %d alone" % ("leaves" if sends else "comes in", priority)
     names = {number: "%s_prio%d_bytes" % (way, number) for number in range(8)}
     counted = {number: moved.values[name] for number, name in names.items() if name in moved.values}
     if priority not in counted:
-        return _not_counted(check, want, moved, names[priority])
+        return _not_counted(want, moved, names[priority])
     total = sum(counted.values())
     if not total:
         fix = "find out why nothing was sent; if data was sent, this driver does not count RDMA per priority"
-        return check, "unknown", want, "no %s_prioN_bytes moved" % way, fix
+        return "unknown", want, "no %s_prioN_bytes moved" % way, fix
     wrong = sorted((number for number in counted if number != priority), key=lambda number: -counted[number])
     if sum(counted[number] for number in wrong) <= _OTHERS * total:
-        return check, "ok", want, "priority %d" % priority, ""
-    have = ", ".join(
-        "priority %d: %s" % (number, _bytes(counted[number]))
-        for number in [*(n for n in wrong if counted[n] > _OTHERS * total), priority]
-    )
-    first = (
-        "this host's traffic class and DSCP map"
-        if sends
-        else "the sender's traffic class, then this host's trust and DSCP map"
-    )
-    return check, "drift", want, have, "look at %s: run site.yml --tags roce_qos for both hosts" % first
+        return "ok", want, "priority %d" % priority, ""
+    many = [number for number in wrong if counted[number] > _OTHERS * total]
+    have = ", ".join("priority %d: %s" % (number, _bytes(counted[number])) for number in [*many, priority])
+    fix = "look at %s traffic class%s DSCP map: run site.yml --tags roce_qos for both hosts"
+    fix %= ("this host's", " and") if sends else ("the sender's", ", then this host's trust and")
+    return "drift", want, have, fix
 
 
-def _pause(moved: Counters, priority: int) -> _Answer:
-    check, want = PAUSE, "no pause except what the network requests in priority %d" % priority
-    paused: Dict[str, int] = {}
-    for name, count in moved.values.items():
-        match = _PAUSED.fullmatch(name)
-        if count and (name in ("rx_global_pause", "tx_global_pause") or match is not None):
-            paused[name] = count
-    of_network = "rx_prio%d_pause" % priority
-    wrong = {name: count for name, count in paused.items() if name != of_network}
-    if not wrong:
+def _pause(moved: Counters, priority: int) -> _Result:
+    want = "no pause except what the network requests in priority %d" % priority
+    of_network, own = "rx_prio%d_pause" % priority, "tx_prio%d_pause" % priority
+    global_pauses = ("rx_global_pause", "tx_global_pause")
+    paused = {name: n for name, n in moved.values.items() if n and (name in global_pauses or _PAUSED.fullmatch(name))}
+    if set(paused) <= {of_network}:
         if of_network not in moved.values:
             # Shown only for priorities that have PFC.
-            return _not_counted(check, want, moved, of_network + ": PFC is off there")
-        return check, "ok", want, "%s +%d" % (of_network, moved.values[of_network]), ""
-    own = "tx_prio%d_pause" % priority
-    if own in wrong:
+            return _not_counted(want, moved, of_network + ": PFC is off there")
+        return "ok", want, "%s +%d" % (of_network, moved.values[of_network]), ""
+    fix = "run site.yml --tags roce_qos for this host, and compare the switch port's PFC with it"
+    if own in paused:
         fix = "this host receives slower than its link: look at platform.rail_pcie, iommu.domains and pcie_path.* on it"
-    else:
-        fix = "run site.yml --tags roce_qos for this host, and compare the switch port's PFC with it"
-    return check, "drift", want, "; ".join(_moved(paused)), fix
+    return "drift", want, "; ".join(_moved(paused)), fix
 
 
-def _ecn(moved: Counters, sends: bool, priority: int) -> _Answer:
-    check, values = ECN, moved.values
-    want = "congestion leads to notifications"
+def _ecn(moved: Counters, sends: bool, priority: int) -> _Result:
+    values, want = moved.values, "congestion leads to notifications"
     names = ("rp_cnp_handled", "rp_cnp_ignored") if sends else ("np_ecn_marked_roce_packets", "np_cnp_sent")
     if any(name not in values for name in names):
-        return _not_counted(check, want, moved, names[0])
+        return _not_counted(want, moved, names[0])
     have = "; ".join(_moved({name: values[name] for name in names if values[name]})) or "no congestion"
-    fix = "run site.yml --tags roce_qos for this host: ECN is off for priority %d" % priority
-    if sends and values["rp_cnp_ignored"]:
-        return check, "drift", want, have, fix
-    if not sends and values["np_ecn_marked_roce_packets"] and not values["np_cnp_sent"]:
-        return check, "drift", want, have, fix
+    if values["rp_cnp_ignored"] if sends else values["np_ecn_marked_roce_packets"] and not values["np_cnp_sent"]:
+        return "drift", want, have, "run site.yml --tags roce_qos for this host: ECN is off for priority %d" % priority
     paused = "rx_prio%d_pause" % priority
     if sends and values.get(paused) and not values["rp_cnp_handled"]:
         fix = "look at ECN marking on the switches of this rail, and roce_qos.ecn and roce_qos.cnp of the receiver"
-        return check, "drift", want, "%s +%d, and no notification came" % (paused, values[paused]), fix
-    return check, "ok", want, have, ""
+        return "drift", want, "%s +%d, and no notification came" % (paused, values[paused]), fix
+    return "ok", want, have, ""
 
 
-def _loss(moved: Counters, priority: Optional[int]) -> _Answer:
-    check, values = LOSS, moved.values
-    want = "no packet lost or sent twice"
+def _loss(moved: Counters, priority: Optional[int]) -> _Result:
+    values, want = moved.values, "no packet lost or sent twice"
     if not any(name in values for name in LOST):
-        return _not_counted(check, want, moved, LOST[0])
+        return _not_counted(want, moved, LOST[0])
     lost: Dict[str, Dict[str, int]] = {}
     for name, count in values.items():
         of_priority, kind = _OF_PRIORITY.fullmatch(name), class_of(name)
@@ -333,14 +318,13 @@ def _loss(moved: Counters, priority: Optional[int]) -> _Answer:
         lossy = of_priority is not None and priority is not None and int(of_priority.group(2)) != priority
         if count and kind is not None and not lossy:
             lost.setdefault(kind, {})[name] = count
-    said = [text for one in (RESENT, LINK, HOST) for text in _moved(lost.get(one, {}))]
+    known = [text for kind in (RESENT, LINK, HOST) for text in _moved(lost.get(kind, {}))]
     strange = ["%s (a counter that the suite does not know)" % text for text in _moved(lost.get("", {}))]
-    if not said and strange:
+    fix = "; ".join(advice for kind, advice in _WHERE.items() if kind in lost)
+    if strange and not known:
         fix = "look up in the driver's documents what these count, and report the case"
-        return check, "unknown", want, "; ".join(strange), fix
-    if not said:
-        return check, "ok", want, "none", ""
-    return check, "drift", want, "; ".join([*said, *strange]), "; ".join(_WHERE[one] for one in _WHERE if one in lost)
+        return "unknown", want, "; ".join(strange), fix
+    return "drift" if known else "ok", want, "; ".join([*known, *strange]) or "none", fix
 
 
 def _moved(counts: Mapping[str, int]) -> Sequence[str]:
