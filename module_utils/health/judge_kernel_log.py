@@ -17,8 +17,8 @@ from ..machine.rails import match
 from ..machine.topology import Nic, Topology
 from . import xid
 from .judge_gpu import RESET
-from .kernel_log import Log, Series
-from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule, counts
+from .kernel_log import Log, Series, counts
+from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule
 from .node import NodeState
 from .service import RECHECK
 

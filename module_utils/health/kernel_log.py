@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, Problem, ReadError, ToolHung
+from . import xid
+from .kernel_log_rules import LOADED, WORDS, XID, match_line
 
 DMESG = ("dmesg",)
 UPTIME = "/proc/uptime"
@@ -38,9 +40,8 @@ _STALL = re.compile(
 _FRAME = re.compile(
     r"\+0x[0-9a-f]{1,8}/0x[0-9a-f]{1,8} (\[(?:mlx5_|nvidia|ib_|rdma_|nfs|sunrpc|lustre|ptlrpc)\w{0,30}\])"
 )
-FRAME_WORDS = ("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc")
-# Text of a line -> name of its rule, and its device ("" of the whole node).
-Match = Callable[[str], Optional[Tuple[str, str]]]
+# Seconds that the driver takes from its first GPU to the line of its loading.
+_SET_UP = 10.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Log:
         return max(0.0, self.uptime - line.at)
 
 
-def parse(text: str, words: Sequence[str], match: Match, begin: float = 0.0) -> Tuple[Log, Optional[float]]:
-    """Return the log, and the time of the first line of all that has one.
+def parse(text: str, begin: float = 0.0) -> Tuple[Log, Optional[float]]:
+    """Return the lines that a rule knows, and the time of the first line of all that has one.
 
     begin: seconds since boot from which on lines matter.
     """
@@ -97,7 +98,7 @@ def parse(text: str, words: Sequence[str], match: Match, begin: float = 0.0) -> 
     joins = False
     lines = text.splitlines()
     for order, raw in enumerate(lines):
-        wanted = any(word in raw for word in words)
+        wanted = any(word in raw for word in WORDS)
         if not wanted and first is not None and not (joins and raw[:1].isspace()):
             joins = False
             continue
@@ -109,7 +110,7 @@ def parse(text: str, words: Sequence[str], match: Match, begin: float = 0.0) -> 
             continue
         line = Line(at, printable((raw if head is None else head.group(2))[:_TEXT]), order)
         joins = wanted and _added(records, line)
-    series, dropped = _sorted(records, match, begin)
+    series, dropped = _sorted(records, begin)
     return Log(series, total=len(lines), dropped=dropped), first
 
 
@@ -135,13 +136,13 @@ def _joined(line: Line, more: str) -> Line:
     return line if more in line.text else replace(line, text=("%s %s" % (line.text, more))[:_JOINED])
 
 
-def _sorted(records: Sequence[Line], match: Match, begin: float) -> Tuple[Tuple[Series, ...], int]:
+def _sorted(records: Sequence[Line], begin: float) -> Tuple[Tuple[Series, ...], int]:
     """Return the series of the lines from ``begin`` on, and how many lines belong to series beyond the limits."""
     found: Dict[Tuple[str, str], Series] = {}
     of_rule: Dict[str, int] = {}
     dropped = 0
     for line in records:
-        key = None if line.at is not None and line.at < begin else match(line.text)
+        key = None if line.at is not None and line.at < begin else match_line(line.text)
         if key is None:
             continue
         known = found.get(key)
@@ -157,8 +158,8 @@ def _sorted(records: Sequence[Line], match: Match, begin: float) -> Tuple[Tuple[
     return tuple(found.values()), dropped
 
 
-def read(host: Host, words: Sequence[str], match: Match, since: float, now: float) -> Log:
-    """Read the lines that have one of the words and that ``match`` knows.
+def read(host: Host, since: float, now: float) -> Log:
+    """Read the lines that a rule knows.
 
     since: seconds of the epoch from which on every line matters.   now: the same clock.
     """
@@ -167,7 +168,7 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
     booted = 0.0 if uptime is None else now - uptime
     begin = 0.0 if uptime is None else max(0.0, since - booted)
     try:
-        log, first = parse(host.query(DMESG), words, match, begin)
+        log, first = parse(host.query(DMESG), begin)
     except ReadError as error:
         log, first, why = Log(), None, error.problem
     else:
@@ -179,9 +180,9 @@ def read(host: Host, words: Sequence[str], match: Match, since: float, now: floa
         # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
         if not _journal(host, (*argv, "-n", "1")).strip():
             raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
-        grep = "--grep=%s" % "|".join(map(re.escape, words))
+        grep = "--grep=%s" % "|".join(map(re.escape, WORDS))
         text = _journal(host, (*argv, "--since=@%d" % max(since, booted), grep))
-        return replace(parse(text, words, match, begin)[0], uptime=uptime, source="journalctl -k -b")
+        return replace(parse(text, begin)[0], uptime=uptime, source="journalctl -k -b")
     except ToolHung as error:
         problem = error.problem
     except ReadError as error:
@@ -203,3 +204,32 @@ def _journal(host: Host, argv: Sequence[str]) -> str:
     """Return the output of journalctl, which ends with 1 if nothing matches. Raises ReadError."""
     done = host.run(argv)
     return done.stdout if done.rc == 1 and not done.stderr.strip() else done.answer()
+
+
+def events(log: Log) -> Tuple[xid.Event, ...]:
+    """Return the events of the driver that is loaded; one without a time counts as of now.
+
+    A driver that was loaded anew has set up its GPUs anew: what was before is history. GPUs that it could not set up
+    are written just before that line. What a line names as its cause counts as an event where it has none.
+    """
+    loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
+    found: List[xid.Event] = []
+    for one in (one for one in log.series if one.rule == XID):
+        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
+        for line, count in lines:
+            event = xid.parse(line.text, log.age(line), count)
+            if event is not None and counts(line, loaded, "Xid (" not in line.text):
+                found.append(event)
+    own = {(event.pci, event.number) for event in found}
+    for event in found[:]:
+        if event.cause is not None and (event.pci, event.cause) not in own:
+            own.add((event.pci, event.cause))
+            found.append(xid.Event(event.pci, event.cause, event.text, event.age))
+    return tuple(found)
+
+
+def counts(line: Line, loaded: Optional[Line], at_loading: bool) -> bool:
+    """Return whether a line is of the driver that is loaded.   at_loading: it may be of its setting up, just before."""
+    if loaded is None or line.order > loaded.order:
+        return True
+    return at_loading and line.at is not None and loaded.at is not None and loaded.at - line.at <= _SET_UP

@@ -11,15 +11,14 @@ nvme pci.c, ext4 super.c, xfs) and of NVIDIA's open driver 535 to 595 (nv.c, ker
 from __future__ import annotations
 
 import re
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Mapping, NamedTuple, Optional, Tuple
 
 from . import xid
-from .kernel_log import FRAME_WORDS, Line, Log
 
 # Severities: of findings; of lines that are worth a sentence; of lines that mean nothing, or end others.
 CRITICAL, MAJOR, MINOR, NOTE, NONE = "critical", "major", "minor", "note", ""
-# Rules of Xid and SXid, and of the driver's loading; seconds that it takes from the first GPU to that line.
-XID, LOADED, _SET_UP = "xid.event", "gpu.loaded", 10.0
+# Rules of Xid and SXid, and of the driver's loading.
+XID, LOADED = "xid.event", "gpu.loaded"
 
 
 class Rule(NamedTuple):
@@ -207,8 +206,10 @@ _WORDS = {
     "storage": ("server ", "nvme", "ilesystem", "EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
 }
 _COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
+# Of frames of a stack, which name the module.
+_FRAME_WORDS = ("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc")
 # What a line needs to be looked at.
-WORDS = tuple(dict.fromkeys((*(word for words in _WORDS.values() for word in words), *FRAME_WORDS)))
+WORDS = tuple(dict.fromkeys((*(word for words in _WORDS.values() for word in words), *_FRAME_WORDS)))
 # Lines without a rule are distinguished by their words.
 _DIGITS = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
@@ -226,32 +227,3 @@ def match_line(text: str) -> Optional[Tuple[str, str]]:
                 device = "%s %.40s" % (device, _DIGITS.sub("#", text[found.start() :]))
             return name, device.lower() if name.startswith(("nic.", "pcie.", "gpu.")) else device
     return None
-
-
-def events(log: Log) -> Tuple[xid.Event, ...]:
-    """Return the events of the driver that is loaded; one without a time counts as of now.
-
-    A driver that was loaded anew has set up its GPUs anew: what was before is history. GPUs that it could not set up
-    are written just before that line. What a line names as its cause counts as an event where it has none.
-    """
-    loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
-    found: List[xid.Event] = []
-    for one in (one for one in log.series if one.rule == XID):
-        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
-        for line, count in lines:
-            event = xid.parse(line.text, log.age(line), count)
-            if event is not None and counts(line, loaded, "Xid (" not in line.text):
-                found.append(event)
-    own = {(event.pci, event.number) for event in found}
-    for event in found[:]:
-        if event.cause is not None and (event.pci, event.cause) not in own:
-            own.add((event.pci, event.cause))
-            found.append(xid.Event(event.pci, event.cause, event.text, event.age))
-    return tuple(found)
-
-
-def counts(line: Line, loaded: Optional[Line], at_loading: bool) -> bool:
-    """Return whether a line is of the driver that is loaded.   at_loading: it may be of its setting up, just before."""
-    if loaded is None or line.order > loaded.order:
-        return True
-    return at_loading and line.at is not None and loaded.at is not None and loaded.at - line.at <= _SET_UP

@@ -20,7 +20,6 @@ from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import fabric_manager, imex, kernel_log, limits, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
-from .kernel_log_rules import WORDS, events, match_line
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -90,7 +89,7 @@ def read(
     # A line of the kernel counts from the last record on, and for a day at least.
     window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
     before = None if states_only else before
-    log = kernel_log.read(host, WORDS, match_line, now - window, now)
+    log = kernel_log.read(host, now - window, now)
     nvidia = {}
     if topology.gpus and topology.driver is not None:
         nvidia = _nvidia(host, topology, profile, timeout, None if states_only else pause, problems)
@@ -103,7 +102,7 @@ def read(
         driver_loaded=_drivers(host, problems),
         **nvidia,
         log=log,
-        events=events(log),
+        events=kernel_log.events(log),
         aer=pci_sysfs.read_errors(host, [] if states_only else _functions(topology, nics), problems),
         hot=pci_sysfs.read_hot(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),

@@ -24,7 +24,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     smi,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, events, match_line
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
@@ -126,9 +125,9 @@ def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
 
 def test_no_line_of_a_kernel_log_that_is_well_is_a_finding(samples: Path) -> None:
     for name in ("gpud/kmsg.2.peermem.log", "misc/dmesg-mlx5-pcie-limited.txt"):
-        log, _first = kernel_log.parse((samples / name).read_text(errors="replace"), WORDS, match_line)
+        log, _first = kernel_log.parse((samples / name).read_text(errors="replace"))
         gpus = listed((samples / "h200x1/nvidia-smi-q.xml").read_text())
-        have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
+        have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=kernel_log.events(log))
         assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
 
 

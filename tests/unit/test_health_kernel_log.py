@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_kernel_log, kernel_log, smi, xid
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import (
-    BY_NAME,
-    WORDS,
-    events,
-    match_line,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import BY_NAME
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 
@@ -53,14 +48,14 @@ def read(text: str, at: float = UPTIME - 3600.0) -> kernel_log.Log:
     for number, line in enumerate(text.splitlines()):
         own, _sign, rest = line.partition("| ")
         lines.append(f"[{float(own):.6f}] {rest}" if rest else f"[{at + number / 10:.6f}] {line}")
-    log, _first = kernel_log.parse("\n".join(lines), WORDS, match_line, UPTIME - 86400.0)
+    log, _first = kernel_log.parse("\n".join(lines), UPTIME - 86400.0)
     return replace(log, uptime=UPTIME)
 
 
 def have(text: str) -> NodeState:
     log = read(text)
     gpus = {gpu.pci: gpu for gpu in smi.parse(smi_answers.xml([gpu.pci for gpu in NODE.gpus]))}
-    return NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=events(log))
+    return NodeState(now=1e9, boot_id="b", gpus=gpus, log=log, events=kernel_log.events(log))
 
 
 def judged(text: str, topology: Topology = NODE) -> list[Finding]:
@@ -124,7 +119,7 @@ def test_a_storm_hides_no_other_device_and_what_is_left_out_is_told() -> None:
 
 @pytest.mark.parametrize("text", [text for text, *_heading in corpus("times")])
 def test_every_form_of_a_time_is_read(text: str) -> None:
-    log, first = kernel_log.parse(f"{text}\n", WORDS, match_line)
+    log, first = kernel_log.parse(f"{text}\n")
     assert [round(one.first.at or 0.0) for one in log.series] == [9000]
     assert first is not None
 

@@ -16,7 +16,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     smi,
     xid,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.health.kernel_log_rules import WORDS, events, match_line
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,38 +57,38 @@ def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = Non
 
 
 def test_xids_of_the_ring(tmp_path: Path) -> None:
-    log = kernel_log.read(node(tmp_path, LOG), WORDS, match_line, since=0.0, now=1e9)
+    log = kernel_log.read(node(tmp_path, LOG), since=0.0, now=1e9)
     assert (log.complete, log.source, len(log.series), log.total) == (True, "dmesg", 3, 5)
-    lost, switch = events(log)
+    lost, switch = kernel_log.events(log)
     assert (lost.pci, lost.number, lost.age, lost.switch) == (PCI, 79, 7200.0, False)
     assert (switch.pci, switch.number, switch.switch, switch.action) == ("0000:c1:00.0", 22013, True, xid.RESET)
     # Within the last hour was none; and a driver that was loaded anew knows of none before.
-    assert kernel_log.read(node(tmp_path, LOG), WORDS, match_line, since=1e9 - 3600.0, now=1e9).series == ()
+    assert kernel_log.read(node(tmp_path, LOG), since=1e9 - 3600.0, now=1e9).series == ()
     again = node(tmp_path / "b", LOG + "[  200.000000] NVRM: loading NVIDIA UNIX\n")
-    assert events(kernel_log.read(again, WORDS, match_line, since=0.0, now=1e9)) == ()
+    assert kernel_log.events(kernel_log.read(again, since=0.0, now=1e9)) == ()
 
 
 def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: Path) -> None:
     late = LOG.replace("[    0.000000] Linux version 6.8.0-60-generic\n", "").replace("[   12.5", "[ 6000.5")
     journal = "[    0.000000] n kernel: Linux version\n[  100.000000] n kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n"
-    log = kernel_log.read(node(tmp_path / "a", late, journal=journal), WORDS, match_line, since=0.0, now=7300.0)
-    assert (log.complete, [event.number for event in events(log)]) == (True, [79])
+    log = kernel_log.read(node(tmp_path / "a", late, journal=journal), since=0.0, now=7300.0)
+    assert (log.complete, [event.number for event in kernel_log.events(log)]) == (True, [79])
     # It need not go back further than what is asked for.
-    recent = kernel_log.read(node(tmp_path / "b", late), WORDS, match_line, since=7300.0 - 600.0, now=7300.0)
+    recent = kernel_log.read(node(tmp_path / "b", late), since=7300.0 - 600.0, now=7300.0)
     assert recent.complete
     # Nothing from before, and nobody who knows: the log is incomplete, and what is left of it counts.
-    log = kernel_log.read(node(tmp_path / "c", late), WORDS, match_line, since=0.0, now=7300.0)
+    log = kernel_log.read(node(tmp_path / "c", late), since=0.0, now=7300.0)
     assert (log.complete, bool(log.series)) == (False, True)
     assert isinstance(log.problem, Problem)
     assert "journalctl" in log.problem.message
-    log = kernel_log.read(node(tmp_path / "d", late, journal=""), WORDS, match_line, since=0.0, now=7300.0)
+    log = kernel_log.read(node(tmp_path / "d", late, journal=""), since=0.0, now=7300.0)
     assert (log.complete, log.problem is not None) == (False, True)
 
 
 def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
-    log = kernel_log.read(node(tmp_path, text), WORDS, match_line, since=0.0, now=7300.0)
-    assert [(event.number, event.age) for event in events(log)] == [(79, None)]
+    log = kernel_log.read(node(tmp_path, text), since=0.0, now=7300.0)
+    assert [(event.number, event.age) for event in kernel_log.events(log)] == [(79, None)]
 
 
 def test_what_follows_from_another_gpu() -> None:
