@@ -92,10 +92,12 @@ def read(
     log = kernel_log.read(host, now - window, now)
     nvidia = {}
     if topology.gpus and topology.driver is not None:
-        nvidia = _nvidia(host, topology, profile, timeout, None if states_only else pause, problems)
+        nvidia = _nvidia(host, profile, timeout, None if states_only else pause, problems)
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
     modules = mlxlink.read(host, rails)
+    domain = profile.nvlink_domain
+    has_imex = domain is not None and domain.imex != "none" and bool(topology.gpus)
     return NodeState(
         now=now,
         boot_id=boot_id,
@@ -108,7 +110,7 @@ def read(
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),
         modules=modules,
         fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
-        imex=_imex(host, topology, profile, not states_only),
+        imex=imex.read(host, domain, not states_only) if has_imex and domain is not None else None,
         kept=kept,
         before=before,
         uptime=uptime,
@@ -119,7 +121,6 @@ def read(
 
 def _nvidia(
     host: Host,
-    topology: Topology,
     profile: Profile,
     timeout: Optional[float],
     pause: Optional[Callable[[float], None]],
@@ -129,7 +130,8 @@ def _nvidia(
     found: Dict[str, Any] = {}
     with noted(" ".join(smi.COMMAND), problems):
         found["gpus"] = _gpus(host, timeout, pause)
-        if pause is not None and _has_nvlink(topology, profile, found["gpus"]):
+        # Not of boards without NVLinks, nor of one passed-through GPU with links to nowhere.
+        if pause is not None and len(found["gpus"]) > 1 and profile.gpus.nvlinks != 0:
             found["speeds"] = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
             found["errors"] = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
     return found
@@ -146,13 +148,6 @@ def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bo
         return profile.gpus.nvlink_fabric and bool(topology.gpus)
     devices, _problems = pci.read(host)
     return any(one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH for one in devices.values())
-
-
-def _imex(host: Host, topology: Topology, profile: Profile, ask: bool) -> Optional[imex.ImexState]:
-    domain = profile.nvlink_domain
-    if domain is None or domain.imex == "none" or not topology.gpus:
-        return None
-    return imex.read(host, domain, ask)
 
 
 def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
@@ -179,11 +174,6 @@ def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
     if not done.stdout.lstrip().startswith("<"):
         raise ReadError(done.command, "exited with %d: %.160s" % (done.rc, done.last_words))
     return {gpu.pci: gpu for gpu in smi.parse(done.stdout)}
-
-
-def _has_nvlink(topology: Topology, profile: Profile, gpus: Mapping[str, smi.Gpu]) -> bool:
-    """Return whether NVLinks are read: not on boards without, nor for one passed-through GPU with links to nowhere."""
-    return len(gpus) > 1 and (profile.gpus.nvlinks is None or profile.gpus.nvlinks > 0)
 
 
 def _answer(
