@@ -69,14 +69,13 @@ class Series:
 class Log:
     """series: by their first lines, oldest first.   uptime: seconds since boot, now; None where it could not be read.
 
-    complete: it goes back to the boot, or to the requested time.   problem: why it does not.
+    problem: why it does not go back to the boot, or to the requested time.
     total: lines that were read.   dropped: lines of more devices than are stored.
     """
 
     series: Tuple[Series, ...] = ()
     uptime: Optional[float] = None
     source: str = "dmesg"
-    complete: bool = True
     problem: Optional[Problem] = None
     total: int = 0
     dropped: int = 0
@@ -188,7 +187,7 @@ def read(host: Host, since: float, now: float) -> Log:
     except ReadError as error:
         problem = Problem(why.source, "%s; %s" % (why.message, error.problem))
     # What is left of the ring counts all the same.
-    return replace(log, uptime=uptime, complete=False, problem=problem)
+    return replace(log, uptime=uptime, problem=problem)
 
 
 def read_uptime(host: Host) -> Optional[float]:

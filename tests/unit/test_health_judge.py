@@ -323,7 +323,7 @@ SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "nvidia-smi hangs": lambda: healthy(gpus=None, problems=(Problem("nvidia-smi -q -x", "no response in 20 s"),)),
     "no errors of links": lambda: healthy(errors=None, problems=(Problem("nvidia-smi nvlink -e", "ended with 6"),)),
     # Nothing that only the log tells is ok.
-    "part of the log": lambda: healthy(log=kernel_log.Log(complete=False, problem=Problem("dmesg", "7000 s late"))),
+    "part of the log": lambda: healthy(log=kernel_log.Log(problem=Problem("dmesg", "7000 s late"))),
     "record not read": lambda: healthy(unkept=Problem(record.FILE, "x")),
     "boot not known": lambda: healthy(boot_id=""),
     "hot module": lambda: healthy(hot=(pci_sysfs.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
