@@ -150,15 +150,18 @@ def parse(text: str) -> Reading:
     degrees, alarm = _temperature(module)
     kind = "Symbol" if _value(counted, "Symbol Errors", _COUNT) is not None else "Effective Physical"
     errors = _value(counted, kind + " Errors", _COUNT)
-    rate = _value(counted, kind + " BER", _RATE)
+    share = _value(counted, kind + " BER", _RATE)
+    rate = None if share is None else float(share)
     minutes = _value(counted, "Time Since Last Clear [Min]", _MINUTES)
     if errors is not None and int(errors) >= 1 << 64:
         raise ParseError("%r is not a count" % errors)
+    if rate is not None and rate > 1:
+        raise ParseError("%r is not an error rate" % share)
     return Reading(
         degrees=degrees,
         alarm=alarm,
         errors=None if errors is None else int(errors),
-        rate=None if rate is None else _share(rate),
+        rate=0.0 if rate is not None and rate < _LEAST else rate,
         seconds=None if minutes is None else float(minutes) * 60,
     )
 
@@ -218,11 +221,3 @@ def _temperature(module: Mapping[str, Any]) -> Tuple[Optional[float], Optional[f
     if match is None or match.group(2) is None or int(match.group(2)) <= 0:
         return None, None
     return float(match.group(1)), float(match.group(2))
-
-
-def _share(text: str) -> float:
-    """Parse a rate. Raises ParseError."""
-    rate = float(text)
-    if rate > 1:
-        raise ParseError("%r is not an error rate" % text)
-    return rate if rate >= _LEAST else 0.0
