@@ -14,13 +14,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
-    cluster_table,
     nccl_benchmark,
     results_compare,
     screen,
     sharp_judge,
     terminal,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states, worst
 
 from .command_line import complain, number

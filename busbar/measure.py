@@ -15,7 +15,6 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     finding_groups,
-    localise_judge,
     measure,
     measure_ledger,
     nodeset,
@@ -23,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     screen,
     terminal,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 

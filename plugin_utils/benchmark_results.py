@@ -16,8 +16,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record
 
 # Files of one directory: one for each host, or one record.
 FILES = 20_000

@@ -19,8 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

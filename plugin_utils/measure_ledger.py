@@ -17,11 +17,11 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
-    cluster_record,
     codec,
     result_schema,
     results_folder,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 
 FORMAT = 1
 NAME = "measure.json"

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import EACH, duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import EACH, duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_table import duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import duration, number
 from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, Figure, Sized
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Traffic, gigabytes
 

@@ -12,11 +12,17 @@ from ansible_collections.busbar.fabric.plugins.action import intent as intent_ac
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, localise
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+    GPUS,
+    RAILS,
+    Result,
+    Test,
+    Way,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Result, Test, Way
 
 from tests.localising import ALONE, HEALTHY, RAIL, SHARE, Cluster
 

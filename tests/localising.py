@@ -1,7 +1,7 @@
 """A model of a cluster with faults, which answers the tests that the search for slow nodes asks for. Simulated.
 
 Noise as published or assumed: figures vary by 1.5 % (standard deviation), 0.2 % of them are spoiled by 15 to 50 %, a
-fault leaves 0.6. Leaves of 32 nodes, eight rails. Written for plugin_utils/localise.py; shares no rule with it.
+fault leaves 0.6. Leaves of 32 nodes, eight rails. Written for localise_search.py; shares no rule with it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     GPUS,
     RAILS,
     Bar,

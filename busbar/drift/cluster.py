@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, cluster_table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 

@@ -8,10 +8,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_record, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import CLUSTER, PAIR
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    HostFinding,
+    MeasuredTest,
+    Record,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import CLUSTER, PAIR
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .related_results import RelatedResults, limited, moment

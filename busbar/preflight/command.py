@@ -15,9 +15,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, nodeset, results_folder, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from .. import private_tempdir

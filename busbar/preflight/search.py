@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_call
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, preflight
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import trials
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import preflight, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     LEAF,
     PAIR,
     Node,
@@ -24,8 +24,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     Test,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import PASS
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Observations, Outcome, RollCallResult
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import PASS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import (
+    Observations,
+    Outcome,
+    RollCallResult,
+)
 
 from .site import ALONE, Site
 from .steps import StepResult, TeamProgram

@@ -12,11 +12,19 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_wanted, intent, nodeset, prediction
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import PAIR_ALGORITHM, Measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import CLUSTER, LEAF, LEAVES, PAIR, Bar, Test
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import FIGURES, Relative
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, nodeset, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import PAIR_ALGORITHM, Measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+    CLUSTER,
+    LEAF,
+    LEAVES,
+    PAIR,
+    Bar,
+    Test,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import FIGURES, Relative
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 
 from ..drift import inventory

@@ -28,7 +28,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import lau
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, nodeset, slurm_step
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import RollCallResult
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 # Sruns at a time: each is a process with threads here, and a query to slurmctld.

@@ -19,10 +19,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
     busbw_plot,
-    cluster_judge,
-    cluster_plan,
-    cluster_record,
-    cluster_table,
     due_roles,
     nodeset,
     result_schema,
@@ -30,9 +26,15 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     suite,
     terminal,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
+    cluster_judge,
+    cluster_plan,
+    cluster_record,
+    cluster_table,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Roles whose findings may explain a slow job.

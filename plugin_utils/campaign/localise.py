@@ -23,21 +23,24 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     due_roles,
     host_variables,
+    rail_pairs,
+    result_schema,
+    suite,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
+    engine,
     localise_judge,
     localise_record,
     localise_root_cause,
     localise_stored,
     localise_table,
-    rail_pairs,
-    result_schema,
-    suite,
+    trials,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import GPUS, RAILS, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import GPUS, RAILS, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # The role whose findings explain a slow node, GPU or rail.

@@ -13,12 +13,17 @@ from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_stored, screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_table as table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, localise
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
+    cluster,
+    localise,
+    localise_record,
+    localise_stored,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_table as table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import Nodes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Values
 
 display = Display()

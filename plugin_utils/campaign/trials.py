@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, prediction, rail_pairs
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction, rail_pairs
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plan, engine
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -34,7 +33,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     Way,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Scope of a test's bar (nccl_benchmark_scope).

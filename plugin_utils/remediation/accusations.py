@@ -16,13 +16,8 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    codec,
-    localise_judge,
-    localise_record,
-    result_schema,
-    results_folder,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 # Bytes of one file: 10,000 nodes with a dozen findings each.

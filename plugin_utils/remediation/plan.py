@@ -19,12 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
     from_dict,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    due_roles,
-    localise_judge,
-    result_schema,
-    suite,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, result_schema, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_record, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import PAIR
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan

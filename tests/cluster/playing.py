@@ -16,7 +16,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import marker
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 
 from tests import debian
 from tests.conftest import ANSIBLES_OUTPUT

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 
 from lab import cluster_faults, faults, nvidia_smi
 

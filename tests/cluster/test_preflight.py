@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 
 from tests.slurm_daemons import wait
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 
 from lab.cluster_faults import named
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
 from busbar.drift import actions, cluster, fabric, html, localise_section

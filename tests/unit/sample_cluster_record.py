@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 
 GIB = 1 << 30
 RECORD = cluster_record.read(Path(__file__).parent / "cases/records/cluster.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 
 RECORD = localise_record.read(Path(__file__).parent / "cases/records/localise.json")
 PAIR = RECORD.tests[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import accusations
 
 from .sample_localise_record import PAIR, RECORD

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record, Row, Scaling
 
 from tests.campaigns import RUN
 from tests.unit.sample_cluster_record import JOB, RECORD

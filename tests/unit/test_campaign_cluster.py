@@ -10,12 +10,11 @@ from unittest import mock
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, cluster_plan, cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import checked
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_wanted import Kinds
 
 from tests import goldens
 from tests.campaigns import ANSWER, FACTS, PERF, ROOT, Nodes, Play, altered, perf, variables

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_stored
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import RAILS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record, localise_stored
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import RAILS
 
 from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, kind_of, roots
 from tests.localising import SLOW_GPU, Cluster, Fault, wanted

@@ -13,17 +13,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster_judge,
     cluster_plan,
     cluster_record,
     cluster_table,
-    finding_groups,
-    screen,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Expected
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected
 
 from tests import goldens
 

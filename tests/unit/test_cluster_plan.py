@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_plan, cluster_wanted, intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plan, cluster_wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Expected, Measure, Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import Expected, Measure, Plan
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, LeftOut, Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
+    Job,
+    LeftOut,
+    Record,
+    Row,
+    Scaling,
+)
 
 from tests import goldens
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_tests, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_tests
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     GPUS,
     LEAF,
     PAIR,
@@ -23,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     Test,
     Way,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
     GOOD,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, localise_table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, MeasuredTest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Way
 
 from tests import goldens
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, intent, measure, measure_ledger
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure, measure_ledger
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
 from busbar import ansible_process

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.preflight import Outcome, RollCallResult
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome, RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from busbar.preflight import site as sites

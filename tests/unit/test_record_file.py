@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
 
 from tests.nested import changed, places
 

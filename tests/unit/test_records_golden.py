@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster_record,
     cluster_table,
     localise_judge,

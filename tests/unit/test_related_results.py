@@ -16,12 +16,17 @@ from unittest import mock
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import plan as gate
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_read
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, localise_record, manifest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import LeftOut
+from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import LeftOut
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    HostFinding,
+    MeasuredTest,
+    Record,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding, MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 

@@ -14,8 +14,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import remediate as action
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nodes
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     action_log,
     machine,

@@ -15,9 +15,10 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, cluster_record, results_compare
+from ansible_collections.busbar.fabric.plugins.plugin_utils import benchmark_results, results_compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Row
 
 from busbar.cli import main
 from tests import campaigns, goldens

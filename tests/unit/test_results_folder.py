@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_ras_info
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, rail_results, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached_between_runs
 
 from busbar.drift import history, lock

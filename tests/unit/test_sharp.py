@@ -22,8 +22,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpWanted, reached
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import read as read_sharp
-from ansible_collections.busbar.fabric.plugins.plugin_utils import cluster_record, result_schema, sharp_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, sharp_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from busbar.cli import main

@@ -18,14 +18,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, Site, address_of
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_plan import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import (
     PAIR_ALGORITHM,
     Expected,
     Measure,
     measures,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, Site, address_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import kind as kind_of
 
 MNNVL = "NCCL_MNNVL_ENABLE"

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation, RailSearch
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation, RailSearch
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     PAIR,
     RAILS,
     Evidence,
     Node,
     node_outcome,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
     GOOD,

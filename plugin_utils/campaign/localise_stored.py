@@ -13,7 +13,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_record, localise_table, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record, localise_table
 
 _DAY = 86400
 

@@ -8,9 +8,10 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
-from ansible_collections.busbar.fabric.plugins.plugin_utils import localise_judge, nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -19,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     RAILS,
     Node,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 
 # Tests of a round that are reported one by one, and characters of host names and of reasons for no figure.
 EACH, _NAMES, _WHY = 6, 60, 160

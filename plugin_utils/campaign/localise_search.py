@@ -5,7 +5,7 @@
 Only nodes that are fast alone take part. The order: pairs within leaves (pairwise_search.py); the rails of accused
 nodes, each direction separately; GPU pairs of nodes that are slow alone or whose rails explain nothing; each leaf,
 leaves in pairs, and all leaves without the accused nodes. Nothing here runs a program or waits, and equal nodes and
-results give equal tests: campaign/localise.py plays it on nodes, tests on a simulation. localise_judge.py judges.
+results give equal tests: localise.py plays it on nodes, tests on a simulation. localise_judge.py judges.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -33,7 +33,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     node_outcome,
     screened,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
     GOOD,

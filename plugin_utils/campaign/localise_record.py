@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -30,7 +30,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests impor
     Node,
     Way,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import FAIL, PASS, SILENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain, shortened
 
 FORMAT = 1

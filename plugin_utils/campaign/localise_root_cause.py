@@ -12,13 +12,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    cluster_judge,
-    localise_judge,
-    result_schema,
-    slowdown_causes,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_record import HostFinding
+from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, slowdown_causes
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_judge, localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
 
 # A slow node, rail or rank explains a slow job, but not wrong sums, or none.
 EXPLAINED = (perf.BUSBW.id, perf.SPREAD.id, cluster_judge.SCALING.id, cluster_judge.LATENCY.id)

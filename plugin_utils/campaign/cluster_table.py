@@ -16,9 +16,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import siz
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
+    Job,
+    Record,
+    Row,
+    Scaling,
+    rail_of,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Measured
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.cluster_record import Job, Record, Row, Scaling, rail_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
 
 # Lines of one kind; the rest is counted, and is in the record.

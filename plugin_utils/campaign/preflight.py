@@ -16,11 +16,12 @@ from statistics import median
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_judge import Verdict
-from ansible_collections.busbar.fabric.plugins.plugin_utils.localise_tests import Bar, Test
-from ansible_collections.busbar.fabric.plugins.plugin_utils.pairwise_search import ENOUGH, FAIL, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_judge import Verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import ENOUGH, FAIL, UNKNOWN
 
 # Share of the median that a pair or a node has to reach without a bar; and figures needed for a median.
 SHARE, FIGURES = 0.90, 3
