@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     suite,
     terminal,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 
 display = Display()
@@ -60,15 +61,14 @@ class ActionModule(ControlAction):
         each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
         results = {host: of_host for host, said in each if (of_host := reported(said))}
         now = time.time()
-        rows = nccl_benchmark.rows(results, now)
-        if rows:
-            text, verbose = nccl_benchmark.render(rows, terminal.WIDTH), display.verbosity > 0
+        if results:
+            text, verbose = cluster_table.render_nodes(results, now, terminal.WIDTH), display.verbosity > 0
             more = f"-v, or {path or 'nccl_benchmark_results_path'}"
             display.display("\n" + screen.cut(text, terminal.WIDTH, more, verbose) + "\n")
         nothing: Values = {"changed": False, "path": "", "plots": []}
-        if self._task.check_mode or not path or not rows:
+        if self._task.check_mode or not path or not results:
             return nothing
-        if nothing_new(Path(path), rows):
+        if nothing_new(Path(path), results):
             display.display(f"results: nothing was measured now, those of earlier runs stay in {path}")
             return nothing
         said = compared(Path(path), results)
@@ -148,9 +148,10 @@ def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]
         yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
 
 
-def nothing_new(parent: Path, rows: Sequence[nccl_benchmark.Row]) -> bool:
+def nothing_new(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
-    return all(row.age_days is not None for row in rows) and (parent / "latest").exists()
+    runs = [run for of_host in results.values() for run in of_host["runs"]]
+    return all(run.get("stored") and run.get("finished") for run in runs) and (parent / "latest").exists()
 
 
 def reported(said: Any) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
-    nccl_benchmark,
     results_compare,
     screen,
     sharp_judge,
@@ -55,8 +54,7 @@ def _print(path: Path, verbose: bool) -> int:
     records, nodes = benchmark_results.read(path)
     for node in nodes.values():
         node["runs"] = [{**run, "stored": True} for run in node["runs"]]
-    rows = nccl_benchmark.rows(nodes, time.time())
-    tables = [nccl_benchmark.render(rows, terminal.WIDTH)] * bool(nodes)
+    tables = [cluster_table.render_nodes(nodes, time.time(), terminal.WIDTH)] * bool(nodes)
     tables += [cluster_table.render(record, terminal.COLUMNS) for record in records]
     print("\n\n".join(screen.cut(table, terminal.WIDTH, "-v", verbose) for table in tables))
     judged = [*(one["state"] for node in nodes.values() for one in node["findings"])]

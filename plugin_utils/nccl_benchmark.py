@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Choose and judge the benchmark of one node: runs of the intent, joint findings, table of all nodes.
+"""Choose and judge the benchmark of one node: runs of the intent, joint findings.
 
 Bars come from busbw.py, predictions from prediction.py, the judgement of one run from nccl_perf/judge.py. Pure.
 """
@@ -9,7 +9,6 @@ Bars come from busbw.py, predictions from prediction.py, the judgement of one ru
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,10 +27,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import rec
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     busbw,
     model_sizes,
-    nodeset,
     prediction,
     slowdown_causes,
-    terminal,
 )
 
 SCOPE = "node"
@@ -40,8 +37,6 @@ EARLIER = ("platform", "node_health", "iommu", "nccl_conf", "nccl_tests")
 STEP_FACTOR = 2
 # Reasons why a host's runs are due, and their characters together.
 REASONS, LONGEST = 3, 900
-# Characters of host names in a cell.
-CELL = 22
 # Possible causes of a slow or failed run on a node, the likeliest first: prefixes of checks of other roles.
 _CAUSES = (
     "nccl_tests.",
@@ -234,149 +229,3 @@ def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Fi
         f" beside the inventory: {{{entry}}}"
     )
     return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)
-
-
-# -- table -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run on one host.
-
-    busbw: GB/s, None where not measured.   states: of its findings that are not ok.
-    said: text of the first of these.   age_days: of a stored result, None for a result of this run.
-    """
-
-    host: str
-    run: Mapping[str, Any]
-    busbw: float | None
-    states: tuple[str, ...]
-    said: str
-    simulated: bool
-    age_days: float | None
-
-    @property
-    def ratio(self) -> float:
-        """Return busbw as a part of the bar; -1 where either is unknown."""
-        return self.busbw / self.run["bar"] if self.busbw is not None and self.run["bar"] else -1.0
-
-
-def rows(results: Mapping[str, Mapping[str, Any]], now: float) -> list[Row]:
-    """Return every run of every host. results: host -> registered result of the role. now: seconds since 1970."""
-    found = []
-    for host in sorted(results):
-        of_host = results[host]
-        for item in of_host.get("runs") or []:
-            mine = [f for f in of_host["findings"] if f["subject"] == item["subject"]]
-            said = next((_finding_text(f) for f in mine if f["because"] is None), "")
-            finished = item.get("finished")
-            found.append(
-                Row(
-                    host=host,
-                    run=item,
-                    busbw=item.get("busbw"),
-                    states=tuple(f["state"] for f in mine),
-                    said=said or next((_finding_text(f) for f in mine), ""),
-                    simulated=bool(item.get("simulated")),
-                    age_days=(now - finished) / 86400 if finished and item.get("stored") else None,
-                )
-            )
-    return found
-
-
-def _finding_text(finding: Mapping[str, Any]) -> str:
-    return finding["have"] or "wanted {}".format(finding["want"])
-
-
-def render(found: Sequence[Row], width: int = 120) -> str:
-    """Return the table: runs below their bar or unknown, by host, then each run over all hosts."""
-    if not found:
-        return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
-    hosts = {row.host for row in found}
-    bad = sorted((row for row in found if row.states), key=lambda row: (row.ratio, row.host, row.run["name"]))
-    each = found if len(hosts) <= 4 else bad
-    lines: list[str] = []
-    if each:
-        heads = ["HOST", "COLLECTIVE", "SIZE", "GPUS", "BUSBW", "BAR", "PREDICTION", "OF BAR", "RESULT"]
-        # Hosts with equal texts, such as busy ones, are one line.
-        alike: dict[tuple[str, ...], list[str]] = {}
-        for row in each:
-            alike.setdefault(_cells(row), []).append(row.host)
-        told = [(nodeset.brief(names, CELL), *cells) for cells, names in alike.items()]
-        lines += terminal.aligned([tuple(heads), *told], width)
-        lines.append("")
-    if len(hosts) > 4:
-        heads = ["COLLECTIVE", "SIZE", "GPUS", "HOSTS", "LOWEST", "ON", "MEDIAN", "HIGHEST", "BAR", "PREDICTION"]
-        lines += terminal.aligned([tuple(heads), *_folded(found)], width) + [""]
-    head = "BENCHMARK"
-    if any(row.simulated for row in found):
-        head = "BENCHMARK (simulated: no figure in it is a measurement)"
-    good = len(found) - len(bad)
-    counts = "%d of %s ok on %s" % (good, terminal.counted(len(found), "run"), terminal.counted(len(hosts), "host"))
-    lines.append(f"{head}: {counts}, busbw in GB/s; {_origin(found)}")
-    return "\n".join(lines)
-
-
-def _origin(found: Sequence[Row]) -> str:
-    """Return how many figures are of this run, and how many are stored ones that were judged again."""
-    ages = [row.age_days for row in found if row.age_days is not None]
-    measured = sum(row.busbw is not None and row.age_days is None for row in found)
-    stored = ", %d stored results stand, the oldest of %s" % (len(ages), _ago(max(ages))) if ages else ""
-    return "%d measured now%s" % (measured, stored)
-
-
-def _ago(days: float) -> str:
-    """Format an age: ``3 days ago``; whole units, so that results of one run have equal texts."""
-    for seconds, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
-        count = int(days * 86400 / seconds)
-        if count > 0:
-            return "%d %s%s ago" % (count, unit, "" if count == 1 else "s")
-    return "just now"
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    run = row.run
-    result = "ok" if not row.states else f"{row.states[0]}: {row.said}"
-    if row.age_days is not None:
-        result += f", measured {_ago(row.age_days)}"
-    return (
-        run["collective"],
-        size_text(run["max_bytes"]),
-        str(run["gpus"]),
-        _number(row.busbw),
-        _number(run["bar"]),
-        _number(run["prediction"]),
-        "%.0f %%" % (100 * row.ratio) if row.ratio >= 0 else "-",
-        result + (" (simulated)" if row.simulated and "simulated" not in result else ""),
-    )
-
-
-def _folded(found: Sequence[Row]) -> list[tuple[str, ...]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in found:
-        run = row.run
-        key = (run["collective"], run["max_bytes"], run["gpus"], run["bar"], run["prediction"])
-        groups.setdefault(key, []).append(row)
-    lines: list[tuple[str, ...]] = []
-    for (collective, size, gpus, bar, predicted), group in groups.items():
-        measured = [(row.busbw, row.host) for row in group if row.busbw is not None]
-        low, where = min(measured) if measured else (None, "-")
-        lines.append(
-            (
-                collective,
-                size_text(size),
-                str(gpus),
-                "%d of %d" % (len(measured), len(group)),
-                _number(low),
-                where,
-                _number(statistics.median(figure for figure, _host in measured) if measured else None),
-                _number(max(measured)[0] if measured else None),
-                _number(bar),
-                _number(predicted),
-            )
-        )
-    return lines
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Render the benchmark between nodes for a terminal: jobs against their bars, scaling, hosts left out. Pure."""
+"""Render benchmarks of and between nodes for a terminal: jobs against their bars, scaling, hosts left out. Pure."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -41,7 +41,7 @@ CELL, SENTENCE, SAID, _NAMES, _WHY = 22, 180, 300, 60, 120
 def render(record: Record, width: int = 120) -> str:
     """Return the table, of 40 columns at least; no line is longer than ``width``."""
     width = max(width, 40)
-    lines = [*_printed(*jobs(record), width), *_printed(*scaling(record.scaling), width)]
+    lines = [*_printed(*jobs(record.jobs), width), *_printed(*scaling(record.scaling), width)]
     for text in sentences(record):
         lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
@@ -62,13 +62,16 @@ def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
-def jobs(record: Record) -> tuple[list[str], list[Line], int]:
-    """Return heads, a line for each job or for many equal ones, and how many lines are left out."""
+def jobs(found: Sequence[Job]) -> tuple[list[str], list[Line], int]:
+    """Return heads, a line for each job or for many equal ones, and how many lines are left out.
+
+    Columns without any figure are left out.
+    """
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "ALGBW", "BUSBW", "P99", "SPREAD", "BAR", "PREDICTION", "OF BAR"]
     heads.append("RESULT")
-    scopes = len({job.scope for job in record.jobs}) > 1
+    scopes = len({job.scope for job in found}) > 1
     groups: dict[tuple[Any, ...], list[Job]] = {}
-    for job in record.jobs:
+    for job in found:
         # One node, two and four differ, though the collective is the same.
         kind = (job.scope, len(job.hosts), job.program, job.algorithm, job.size, job.what)
         groups.setdefault(kind, []).append(job)
@@ -80,7 +83,9 @@ def jobs(record: Record) -> tuple[list[str], list[Line], int]:
         heads[0] = "SCOPE AND HOSTS"
     else:
         shown = [((cells[0].partition(" ")[2], *cells[1:]), notes) for cells, notes in shown]
-    return heads, shown, max(len(told) - ROWS, 0)
+    used = [number for number in range(len(heads)) if any(cells[number] not in ("", "-") for cells, _notes in shown)]
+    lines = [(tuple(cells[number] for number in used), notes) for cells, notes in shown]
+    return [heads[number] for number in used], lines, max(len(told) - ROWS, 0)
 
 
 def _group(jobs: Sequence[Job]) -> list[Line]:
@@ -182,6 +187,55 @@ def _ratio(job: Job) -> float:
 
 def _hosts(hosts: Iterable[str]) -> str:
     return nodeset.brief([printable(host) for host in hosts], CELL)
+
+
+# -- within a node -----------------------------------------------------------------------------------------------------
+
+
+def node_jobs(results: Mapping[str, Mapping[str, Any]]) -> list[Job]:
+    """Return every run of every host as a job. results: host -> registered result of ``nccl_benchmark``."""
+    found = []
+    for host in sorted(results):
+        for run in results[host].get("runs") or []:
+            bad = [one for one in results[host]["findings"] if one["subject"] == run["subject"]]
+            first = next((one for one in bad if one["because"] is None), bad[0] if bad else None)
+            same = {name: run[name] for name in ("name", "collective", "max_bytes", "bar", "prediction")}
+            found.append(
+                Job(
+                    **same,
+                    scope="node",
+                    hosts=(host,),
+                    ranks=run["gpus"],
+                    busbw=run.get("busbw"),
+                    states=tuple(one["state"] for one in bad),
+                    said="" if first is None else first["have"] or "wanted {}".format(first["want"]),
+                )
+            )
+    return found
+
+
+def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: int = 120) -> str:
+    """Return the table of the nodes' own benchmarks. results: as of ``node_jobs``.   now: seconds since 1970."""
+    found = node_jobs(results)
+    if not found:
+        return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
+    runs = [run for of_host in results.values() for run in of_host.get("runs") or []]
+    ages = [now - run["finished"] for run in runs if run.get("stored") and run.get("finished")]
+    measured = sum(run.get("busbw") is not None and not run.get("stored") for run in runs)
+    stored = f", {len(ages)} stored results stand, the oldest of {_ago(max(ages))}" if ages else ""
+    simulated = " (simulated: no figure in it is a measurement)" if any(run.get("simulated") for run in runs) else ""
+    hosts = terminal.counted(len({job.hosts for job in found}), "host")
+    good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {hosts}"
+    verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
+    return "\n".join([*_printed(*jobs(found), width), *textwrap.wrap(verdict, width, subsequent_indent="  ")])
+
+
+def _ago(seconds: float) -> str:
+    """Format an age: ``3 days ago``; whole units, so that results of one run have equal texts."""
+    for length, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= length:
+            return f"{terminal.counted(int(seconds / length), unit)} ago"
+    return "just now"
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def table(run: Play) -> str:
     lines = [
         line for line in run.out.splitlines() if line and not line.startswith(("TASK", "PLAY", "ok:", "skipping:"))
     ]
-    start = next((n for n, line in enumerate(lines) if line.startswith(("HOST ", "BENCHMARK"))), 0)
+    start = next((n for n, line in enumerate(lines) if line.startswith(("HOSTS ", "BENCHMARK"))), 0)
     return "\n".join(lines[start:])
 
 

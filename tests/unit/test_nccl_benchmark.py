@@ -10,6 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 
 from tests import goldens
 
@@ -199,7 +200,7 @@ def test_why_runs_are_due_is_one_text_for_the_host() -> None:
 
 
 def table(results: dict[str, dict[str, Any]], now: float = 1e6, width: int = 160) -> str:
-    return nccl_benchmark.render(nccl_benchmark.rows(results, now), width)
+    return cluster_table.render_nodes(results, now, width)
 
 
 def one_slow_of_twenty() -> dict[str, Any]:
@@ -246,9 +247,9 @@ def test_hosts_of_which_the_same_is_said_are_one_line_and_its_words_are_all_ther
     said = "busy: a process of another user has been on GPU 3 since the day before yesterday, and who it is nobody says"
     busy = finding("nccl_perf.idle", runs[0].subject, "unknown", have=said)
     results = {f"node{n:04d}": host(runs, [measured(runs[0], None, busy)]) for n in range(1, 1001)}
-    text = nccl_benchmark.render(nccl_benchmark.rows(results, 1e6), width)
+    text = table(results, 1e6, width)
     assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node[0001-1000]"]
-    assert f"unknown: {said}" in " ".join(text.split())
+    assert said in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= max(width, 100)
 
 
@@ -257,12 +258,11 @@ def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path
     for stored, new in ((7, False), (6, True), (0, True)):
         results = [measured(run, stored=number < stored) for number, run in enumerate(runs)]
         found = {"node01": host(runs, results)}
-        rows = nccl_benchmark.rows(found, 2e6)
         parent = tmp_path / str(stored)
         # Where there are none yet, as on another control node, they are written whatever they are.
-        assert not action.nothing_new(parent, rows)
+        assert not action.nothing_new(parent, found)
         action.write(parent, found, 2e6)
-        assert action.nothing_new(parent, rows) is not new
+        assert action.nothing_new(parent, found) is not new
 
 
 def test_the_report_takes_what_is_valid_of_what_nodes_registered() -> None:
