@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import Nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Verification
@@ -27,12 +29,9 @@ class ActionModule(FleetAction):
             str(host): {**hostvars.raw_get(host), "ansible_host": hostvars[host].get("ansible_host")}
             for host in variables["ansible_play_hosts_all"]
         }
-        nodes = Nodes(self, variables)
-        try:
-            verification = Verification(hosts, variables["ansible_play_hosts"], nodes, check_mode)
+        with contextlib.closing(Nodes(self, variables)) as nodes:
+            verification = Verification(Site(hosts, variables["ansible_play_hosts"], nodes, display.display), check_mode)
             results = verification.run()
-        finally:
-            nodes.close()
         tested = {host: result for host, result in results.items() if result["sessions"]}
         if tested:
             more = f"-v, or {given['path'] or 'perftest_results_path'}"

@@ -19,10 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIE
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
 from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 # RDMA MTU where the inventory names none.
 MTU = 4096
+# Seconds beyond the limit of the tests, after which their task is ended.
+_SPARE = 60
 PAIR = Check("perftest.pair", why="a rail that was not tested is not proven")
 "Has every idle host and rail a partner to be tested with"
 
@@ -156,6 +159,19 @@ def classes(values: PlainView) -> dict[str, int]:
         "priority": -1 if wanted.priority is None or not wanted.pfc else wanted.priority,
         "dscp": -1 if wanted.dscp is None else wanted.dscp,
     }
+
+
+def call(host: str, values: PlainView, sessions: Sequence[PlainView], **more: object) -> Call:
+    """Return the call of perftest for one pass. values: of the host's intent.   more: other options."""
+    arguments = {
+        "sessions": list(sessions),
+        **{name: values[f"perftest_{name}"] for name in ("seconds", "timeout", "share", "memory")},
+        "traffic_class": classes(values)["traffic_class"],
+        "address_family": (values["busbar_roce"] or {}).get("address_family", "ipv4"),
+        **roots(values),
+        **more,
+    }
+    return Call(host, "perftest", arguments, values["perftest_timeout"] + _SPARE)
 
 
 def mtu_of(values: PlainView) -> int:

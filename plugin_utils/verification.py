@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
@@ -20,7 +20,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     slowdown_causes,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, query, roots
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
@@ -36,47 +37,42 @@ _SHOWN = (*lldp.SLOWING, *slowdown_causes.RAIL)
 _SLOWING = (table.MTU.id, table.QOS.id, table.ADDRESS.id)
 _EXPLAINED = ("perftest.", "counters.", "rail_ping.")
 _OWN = ("rail_info_result", "verify_result")
-# Seconds beyond the limit of the tests, after which their task is ended.
-_SPARE = 60
 
 
 class Verification:
     """One verification.
 
-    variables: host -> its variables, with the registered results of earlier roles.   there: hosts that are still in the
-    play.   check_mode: nothing is tested, and the last results are judged.
+    site: the variables of its hosts have the registered results of earlier roles.   check_mode: nothing is tested, and
+    the last results are judged.
     """
 
-    def __init__(
-        self, variables: Mapping[str, PlainView], there: Collection[str], run: Run, check_mode: bool = False
-    ) -> None:
-        self._variables = variables
-        self._there = [host for host in variables if host in there and "profile" in _intent(variables[host])]
-        self._run = run
+    def __init__(self, site: Site, check_mode: bool = False) -> None:
+        self._site = site
         self._check_mode = check_mode
         self.rails: dict[str, Result] = {}
 
     def run(self) -> dict[str, Plain]:
         """Return host -> its result."""
-        self.rails = self._query("topology_info", {host: _rail_options(self._variables[host]) for host in self._there})
+        site = self._site
+        self.rails = site.query_rails()
         read = {
-            host: {**of_host, "rail_info_result": self.rails.get(host) or _no_intent(of_host)}
-            for host, of_host in self._variables.items()
+            host: {**of_host, "rail_info_result": self.rails.get(host) or _no_intent(site.intent(host))}
+            for host, of_host in site.variables.items()
         }
         compared = compare_rails(read)
         planned = rail_ping.plan(
-            [member(host, read[host]) for host in self._there if host_variables.of_host(read[host]) is not None]
+            [member(host, read[host]) for host in site.ready if host_variables.of_host(read[host]) is not None]
         )
         pinging = {host: [one.to_dict() for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
-        pings = self._query("perftest", {host: {"pings": of_host} for host, of_host in pinging.items()})
+        pings = site.query("perftest", pinging, lambda host: {"pings": pinging[host]}, profile=False)
         pairs = rail_pairs.plan(
             [
                 rail_pairs.candidate(
-                    host, {**of, "rail_ping_result": pings.get(host, {})}, host in self._there, self._check_mode
+                    host, {**of, "rail_ping_result": pings.get(host, {})}, host in site.ready, self._check_mode
                 )
                 for host, of in read.items()
             ],
-            max((host_variables.values(read[host])["perftest_rounds"] for host in self._there), default=1),
+            max((site.values(host)["perftest_rounds"] for host in site.ready), default=1),
         )
         tested = self._test(pairs)
         failures = {host: why for host, results in tested.items() if (why := failure(results))}
@@ -93,12 +89,6 @@ class Verification:
             for host, of_host in read.items()
         }
 
-    def _query(self, module: str, options: Mapping[str, PlainView]) -> dict[str, Result]:
-        arguments = {
-            host: {**given, **roots(host_variables.values(self._variables[host]))} for host, given in options.items()
-        }
-        return query(self._run, module, arguments)
-
     def _test(self, pairs: rail_pairs.Pairs) -> dict[str, list[Result]]:
         """Run all pairs at once, pass by pass: in one pass a host has one role. Return host -> results."""
         passes: Sequence[Mapping[str, Sequence[perftest.Session]]] = pairs.passes
@@ -106,48 +96,30 @@ class Verification:
             # Judged only: of all passes together, without a limit of time.
             hosts = dict.fromkeys(host for one in passes for host in one)
             passes = [{host: [session for one in passes for session in one.get(host, ())] for host in hosts}]
+        calls = [tuple(self._call(host, sessions) for host, sessions in one.items() if sessions) for one in passes]
         results: dict[str, list[Result]] = {}
-        for one in passes:
-            calls = [self._call(host, sessions) for host, sessions in one.items() if sessions]
-            for call, result in zip(calls, self._run(calls), strict=True):
+        measured = measure([Trial("verify", tuple(self._site.variables), tuple(calls))], self._site.run)["verify"]
+        for of_pass, found in zip(calls, measured, strict=True):
+            for call, result in zip(of_pass, found, strict=True):
                 results.setdefault(call.host, []).append(result)
         return results
 
     def _call(self, host: str, sessions: Sequence[perftest.Session]) -> Call:
-        values = host_variables.values(self._variables[host])
-        classes = rail_pairs.classes(values)
-        names = ("seconds", "timeout", "share", "latency", "memory")
-        arguments = {
-            "sessions": [dict(session.__dict__) for session in sessions],
-            **{name: values[f"perftest_{name}"] for name in names},
-            **{name: classes[name] for name in ("traffic_class", "priority")},
-            "address_family": (values["busbar_roce"] or {}).get("address_family", "ipv4"),
-            "max_age_days": values["busbar_baseline_max_age_days"],
-            **roots(values),
-        }
-        return Call(host, "perftest", arguments, 0 if self._check_mode else values["perftest_timeout"] + _SPARE)
+        values = self._site.values(host)
+        call = rail_pairs.call(
+            host,
+            values,
+            [dict(session.__dict__) for session in sessions],
+            latency=values["perftest_latency"],
+            priority=rail_pairs.classes(values)["priority"],
+            max_age_days=values["busbar_baseline_max_age_days"],
+        )
+        return replace(call, seconds=0.0) if self._check_mode else call
 
 
-def _intent(variables: PlainView) -> PlainView:
-    found: PlainView = variables.get("busbar_intent") or {}
-    return found
-
-
-def _no_intent(variables: PlainView) -> Result:
+def _no_intent(intent: PlainView) -> Result:
     """Return why a host was not queried."""
-    return {name: value for name, value in _intent(variables).items() if name in ("failed", "unreachable", "msg")}
-
-
-def _rail_options(variables: PlainView) -> Plain:
-    wanted, values = _intent(variables), host_variables.values(variables)
-    roce = values["busbar_roce"] or {}
-    return {
-        "subset": "rails",
-        **{name: wanted[name] for name in ("profile", "profile_name")},
-        "fabric": values["busbar_fabric"],
-        "address_family": roce.get("address_family", "ipv4"),
-        "dscp": roce.get("dscp", -1),
-    }
+    return {name: value for name, value in intent.items() if name in ("failed", "unreachable", "msg")}
 
 
 def member(host: str, variables: PlainView) -> rail_ping.Member:

@@ -69,12 +69,6 @@ def measure(trials: Sequence[Trial], run: Run) -> dict[str, list[list[Result]]]:
     return found
 
 
-def query(run: Run, module: str, arguments: Mapping[str, PlainView]) -> dict[str, Result]:
-    """Run a module that only reads on several nodes. arguments: host -> its options. Return host -> result."""
-    results = run([Call(host, module, of_host) for host, of_host in arguments.items()])
-    return dict(zip(arguments, results, strict=True))
-
-
 @dataclass(frozen=True)
 class Job:
     """One program over a team, held to a bar; the team's first host starts it.

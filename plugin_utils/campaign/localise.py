@@ -37,7 +37,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     trials,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial, roots
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import GPUS, RAILS, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
@@ -106,7 +106,7 @@ class Search:
         self._path = path
         self.folder: Path | None = None
         members = kinds.members(site.query_members(site.ready), site.variables)
-        self._infos = site.query("topology_info", site.ready, self._rail_options)
+        self._infos = site.query_rails()
         screens = {
             host: trials.screen(runs_of(site.variables[host]), self._wanted_runs(host)) for host in site.variables
         }
@@ -122,14 +122,6 @@ class Search:
 
     def _wanted_runs(self, host: str) -> Sequence[PlainView]:
         return self._site.intent(host).get("benchmark_runs") or []
-
-    def _rail_options(self, host: str) -> Plain:
-        dscp = (self._site.values(host)["busbar_roce"] or {}).get("dscp", -1)
-        return {"subset": "rails", "dscp": dscp, **self._address_family(host)}
-
-    def _address_family(self, host: str) -> Plain:
-        roce = self._site.values(host)["busbar_roce"] or {}
-        return {"address_family": roce.get("address_family", "ipv4")}
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -176,7 +168,16 @@ class Search:
         of_hosts, why = trials.sessions(test, {host: self._candidate(host) for host in test.hosts})
         passes = [
             tuple(
-                self._rail_call(host, mine, number)
+                rail_pairs.call(
+                    host,
+                    self._site.values(host),
+                    mine,
+                    tests=["bw"],
+                    # What verify.yml has measured of all rails is not to be lost.
+                    store_result=False,
+                    # With both directions at once, one end would find the other on the node.
+                    require_idle=number < 2,
+                )
                 for host in test.hosts
                 for role in (perftest.SERVER, perftest.CLIENT)
                 if (mine := [one for one in of_hosts[host][number] if one["role"] == role])
@@ -189,23 +190,6 @@ class Search:
     def _candidate(self, host: str) -> rail_pairs.Candidate:
         known = {"rail_info_result": self._infos.get(host, {}), "ansible_host": self._site.name_of(host)}
         return rail_pairs.candidate(host, {**self._site.variables[host], "rail_ping_result": {}, **known}, True, False)
-
-    def _rail_call(self, host: str, mine: Sequence[PlainView], number: int) -> Call:
-        values = self._site.values(host)
-        names = ("seconds", "timeout", "share", "memory")
-        arguments = {
-            **{name: values[f"perftest_{name}"] for name in names},
-            **roots(values),
-            **self._address_family(host),
-            "tests": ["bw"],
-            "traffic_class": rail_pairs.classes(values)["traffic_class"],
-            # What verify.yml has measured of all rails is not to be lost.
-            "store_result": False,
-            # With both directions at once, one end would find the other on the node.
-            "require_idle": number < 2,
-            "sessions": list(mine),
-        }
-        return Call(host, "perftest", arguments, values["perftest_timeout"] + 60)
 
     # -- findings ------------------------------------------------------------------------------------------------------
 

@@ -180,6 +180,18 @@ class Site:
         """Query what decides whether a node can take part."""
         return self.query("nccl_cluster", hosts, self._member_options)
 
+    def query_rails(self) -> dict[str, Result]:
+        """Query the rails of all hosts that are ready."""
+        return self.query("topology_info", self.ready, self._rail_options)
+
+    def _rail_options(self, host: str) -> Plain:
+        roce = self.values(host)["busbar_roce"] or {}
+        return {
+            "subset": "rails",
+            "address_family": roce.get("address_family", "ipv4"),
+            "dscp": roce.get("dscp", -1),
+        }
+
     def _common(self, host: str, profile: bool) -> Plain:
         intent, values = self.intent(host), self.values(host)
         of_platform = {name: intent[name] for name in ("profile", "profile_name")} if profile else {}

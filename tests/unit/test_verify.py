@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import Session
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.verification import Compared, Proof, Verification, failure
 
 from tests.unit.test_result_schema import NIC, RAIL
@@ -177,7 +178,7 @@ class Network:
         hosts = [f"node{number:02d}" for number in range(1, count + 1)]
         intent = {"profile": {}, "profile_name": "hgx-h200", "values": VALUES}
         variables = {host: {"ansible_host": host, "busbar_intent": intent} for host in hosts}
-        results = Verification(variables, set(hosts[:there]), self, check_mode).run()
+        results = Verification(Site(variables, set(hosts[:there]), self, print), check_mode).run()
         return {
             host: [
                 (one["check"], one["have"])
