@@ -30,7 +30,9 @@ class ActionModule(FleetAction):
             for host in variables["ansible_play_hosts_all"]
         }
         with contextlib.closing(Nodes(self, variables)) as nodes:
-            verification = Verification(Site(hosts, variables["ansible_play_hosts"], nodes, display.display), check_mode)
+            verification = Verification(
+                Site(hosts, variables["ansible_play_hosts"], nodes, display.display), check_mode
+            )
             results = verification.run()
         tested = {host: result for host, result in results.items() if result["sessions"]}
         if tested:

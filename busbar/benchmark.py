@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 import time
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
@@ -72,8 +70,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         print(json.dumps({**results_compare.to_dict(before, after, found), **more}, indent=1))
     else:
         print(results_compare.render(before, after, found, terminal.COLUMNS))
-        for line in sharp_judge.sentences(sharp):
-            print(textwrap.fill(printable(line), terminal.COLUMNS, subsequent_indent="  ", break_on_hyphens=False))
+        for line in cluster_table.wrapped(sharp_judge.sentences(sharp), terminal.COLUMNS):
+            print(line)
     if not sharp:
         return results_compare.exit_code(found)
     # With SHARP and without are two kinds of run, of which the findings tell.

@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import program
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,7 +118,7 @@ def scaling(record: Record) -> Figure:
     for number, (key, size) in enumerate([*largest.items()][:LINES]):
         mine = [one for one in record.scaling if (one.collective, one.algorithm) == key and one.size == size]
         mine.sort(key=lambda one: one.nodes)
-        color, label = f"C{number}", label_of(_named(*key))
+        color, label = f"C{number}", label_of(program(*key))
         for axis, name, style in ((left, "busbw", "-"), (left, "prediction", ":"), (right, "efficiency", "-")):
             found = [(one.nodes, getattr(one, name)) for one in mine if one.nodes and getattr(one, name) is not None]
             if found:
@@ -193,14 +194,10 @@ def _marks(runs: Iterable[Run]) -> Mapping[int, tuple[float | None, float | None
     }
 
 
-def _named(collective: str, algorithm: str) -> str:
-    return f"{collective} ({algorithm})" if algorithm else collective
-
-
 def _title(kind: Kind, kinds: Iterable[Kind]) -> str:
     scope, collective, algorithm = kind
     scopes = len({scope for scope, _collective, _algorithm in kinds}) > 1
-    return label_of(_named(collective, algorithm)) + (f", {label_of(scope)}" if scopes else "")
+    return label_of(program(collective, algorithm)) + (f", {label_of(scope)}" if scopes else "")
 
 
 def _over(record: Record) -> str:

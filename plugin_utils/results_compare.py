@@ -8,8 +8,6 @@ A difference counts if it is larger than the noise of both sides, which only rep
 from __future__ import annotations
 
 import math
-import statistics
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,7 +20,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import EACH, duration, number
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import (
+    EACH,
+    duration,
+    median_of,
+    number,
+    program,
+    wrapped,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
@@ -188,12 +193,10 @@ def to_dict(before: Results, after: Results, found: Sequence[Difference]) -> Pla
 def render(before: Results, after: Results, found: Sequence[Difference], width: int = 120) -> str:
     """Return one screen: what got worse or better, the largest size of each run, and what could not be compared."""
     width = max(width, 40)
-    texts = [
-        textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
-        for text in (*_reasons(found), *_noise(before, after, found), _verdict(before, after, found))
-    ]
-    blocks = [*([line] for line in _table(found, width)), *texts[:-1]]
-    return "\n".join(screen.page((), blocks, texts[-1], width, "--json", "line"))
+    texts = [wrapped([text], width) for text in (*_reasons(found), *_noise(before, after, found))]
+    blocks = [*([line] for line in _table(found, width)), *texts]
+    tail = wrapped([_verdict(before, after, found)], width)
+    return "\n".join(screen.page((), blocks, tail, width, "--json", "line"))
 
 
 def _table(found: Sequence[Difference], width: int) -> list[str]:
@@ -260,25 +263,20 @@ def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:
     hosts = nodeset.brief([printable(host) for one in ones for host in one.hosts], _CELL)
     small = first.size is not None and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after))
     figures = [
-        _middle((point.time_us if small else point.busbw) for point in points if point is not None)
+        median_of((point.time_us if small else point.busbw) for point in points if point is not None)
         for points in ([one.before for one in ones], [one.after for one in ones])
     ]
-    change = _middle(one.change for one in ones)
+    change = median_of(one.change for one in ones)
     noise = max((one.noise for one in ones if one.noise is not None), default=None)
     return (
         f"{first.scope} {hosts}" if scopes else hosts,
-        _kind(first),
+        program(first.collective, first.algorithm),
         size_text(first.size) if first.size else "-",
         *(duration(figure) if small else number(figure) for figure in figures),
         "-" if change is None else f"{100 * change:+.1f} %",
         "-" if noise is None else f"{100 * noise:.1f} %" + ("" if all(one.measured for one in ones) else " (set)"),
         first.verdict,
     )
-
-
-def _middle(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
 
 
 def _reasons(found: Sequence[Difference]) -> list[str]:
@@ -289,15 +287,11 @@ def _reasons(found: Sequence[Difference]) -> list[str]:
             reasons.setdefault((one.verdict, one.why), []).append(one)
     told = sorted(reasons.items(), key=lambda item: -len(item[1]))
     lines = [
-        f"{verdict}: {_some([f'{one.scope} ' * scopes + _kind(one) for one in ones])} on"
+        f"{verdict}: {_some([f'{one.scope} ' * scopes + program(one.collective, one.algorithm) for one in ones])} on"
         f" {_names(host for one in ones for host in one.hosts)}: {why}"
         for (verdict, why), ones in told[:REASONS]
     ]
     return lines + ([f"... and {len(told) - REASONS} more reasons; --json has all"] if len(told) > REASONS else [])
-
-
-def _kind(one: Difference) -> str:
-    return f"{one.collective} ({one.algorithm})" if one.algorithm else one.collective
 
 
 def _some(names: Sequence[str]) -> str:

@@ -302,11 +302,10 @@ def _recorded(measured: Measured, findings: Sequence[Finding]) -> cluster_record
     bad = worst_first(one for one in findings if not one.ok)
     names = [each.name for each in fields(Row)]
     rows = tuple(Row(**{name: one[name] for name in names}) for one in result.get("statistics") or [])
-    own = {each.name for each in fields(cluster_record.Job)} - {"rails", "busbw"}
-    copied = {name: getattr(job, name) for name in own if hasattr(job, name)}
     versions = {"nccl": result.get("nccl_version"), "nccl_tests": (result.get("measured") or {}).get("version")}
     return cluster_record.Job(
-        **copied,
+        **{each.name: getattr(job, each.name) for each in fields(cluster_record.Program)},
+        ranks=job.ranks,
         rows=rows,
         busbw=result.get("busbw"),
         spread=max(rows, key=lambda row: row.size).spread if rows else None,

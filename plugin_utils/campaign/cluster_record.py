@@ -54,20 +54,17 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One program over some hosts.
+class Program:
+    """One program over some hosts, held to a bar.
 
-    what: purpose of its message ("whole gradient, BF16"), "" for a range of sizes.   bar, prediction, busbw: GB/s at
-    the largest size, None where there is none.   bar_source, rule: where bar and prediction come from.
-    spread: of busbw at the largest size, see Row.   states: of its findings that are not ok; said: text of the first
-    of these.   transport, rails: as nccl_perf returns them.   versions: of ``nccl``, ``nccl_tests`` and the like.
+    what: purpose of its message ("whole gradient, BF16"), "" for a range of sizes.   bar, prediction: GB/s at the
+    largest size, None where there is none.   bar_source, rule: where bar and prediction come from.
     min_bytes, max_bytes: as requested, 0 where unknown.
     """
 
     name: str
     scope: str
     hosts: tuple[str, ...]
-    ranks: int
     collective: str
     algorithm: str = ""
     nvls: bool = False
@@ -79,6 +76,18 @@ class Job:
     rule: str = ""
     min_bytes: int = 0
     max_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Program):
+    """One program with its result.
+
+    busbw: GB/s at the largest size, None where there is none.   spread: of busbw at the largest size, see Row.
+    states: of its findings that are not ok; said: text of the first of these.   transport, rails: as nccl_perf returns
+    them.   versions: of ``nccl``, ``nccl_tests`` and the like.
+    """
+
+    ranks: int
     rows: tuple[Row, ...] = ()
     busbw: float | None = None
     spread: float | None = None

@@ -42,9 +42,16 @@ def render(record: Record, width: int = 120) -> str:
     """Return the table, of 40 columns at least; no line is longer than ``width``."""
     width = max(width, 40)
     lines = [*_printed(*jobs(record.jobs), width), *_printed(*scaling(record.scaling), width)]
-    for text in sentences(record):
-        lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines)
+    return "\n".join([*lines, *wrapped(sentences(record), width)])
+
+
+def wrapped(texts: Iterable[str], width: int) -> list[str]:
+    """Return the lines of sentences, those after the first of each set off."""
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
+    ]
 
 
 def sentences(record: Record) -> list[str]:
@@ -108,7 +115,7 @@ def _cells(job: Job) -> tuple[str, ...]:
     # The last row of an interrupted run is of another size.
     row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
-        _program(job.program, job.algorithm),
+        program(job.program, job.algorithm),
         size_text(job.size) if job.size else "-",
         duration(row.time_us),
         number(row.algbw),
@@ -145,7 +152,7 @@ def _result(job: Job) -> str:
 def _notes(job: Job) -> list[str]:
     notes = [f"message: {job.what}"] if job.what else []
     if not job.ok:
-        notes.append(_short(job.said or "no result and no reason: the record has the output of the job"))
+        notes.append(short(job.said or "no result and no reason: the record has the output of the job"))
     return notes
 
 
@@ -155,13 +162,13 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
     first = jobs[0]
     bars = {job.bar for job in jobs}
     bar = first.bar if len(bars) == 1 else None
-    middle = _median(figure for figure, _job in measured)
+    middle = median_of(figure for figure, _job in measured)
     cells = (
         f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        _program(first.program, first.algorithm),
+        program(first.program, first.algorithm),
         size_text(first.size) if first.size else "-",
-        duration(_median(row.time_us for row in rows)),
-        number(_median(row.algbw for row in rows)),
+        duration(median_of(row.time_us for row in rows)),
+        number(median_of(row.algbw for row in rows)),
         number(middle),
         duration(_most(row.time_p99_us for row in rows)),
         percent(_most(job.spread for job in jobs)),
@@ -227,7 +234,7 @@ def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: in
     hosts = terminal.counted(len({job.hosts for job in found}), "host")
     good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {hosts}"
     verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
-    return "\n".join([*_printed(*jobs(found), width), *textwrap.wrap(verdict, width, subsequent_indent="  ")])
+    return "\n".join([*_printed(*jobs(found), width), *wrapped([verdict], width)])
 
 
 def _ago(seconds: float) -> str:
@@ -248,7 +255,7 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     for one in found[:ROWS]:
         low = one.efficiency is not None and one.efficiency < EFFICIENT
         cells = (
-            _program(one.collective, one.algorithm),
+            program(one.collective, one.algorithm),
             size_text(one.size) if one.size else "-",
             str(one.nodes),
             number(one.busbw),
@@ -265,7 +272,7 @@ def _bars(jobs: Sequence[Job]) -> list[str]:
         if job.bar is not None and job.bar_source:
             sources[job.bar_source] = sources.get(job.bar_source, 0) + 1
     told = sorted(sources.items(), key=lambda item: -item[1])
-    lines = ["bar of %d job%s: %s" % (count, "s" * (count != 1), _short(source)) for source, count in told[:3]]
+    lines = ["bar of %d job%s: %s" % (count, "s" * (count != 1), short(source)) for source, count in told[:3]]
     return lines + (["... and %d more sources of bars; the record has all" % (len(told) - 3)] if len(told) > 3 else [])
 
 
@@ -281,7 +288,7 @@ def _over_whom(record: Record) -> list[str]:
     if silent:
         lines.append(f"no figure, from no job: {nodeset.brief(silent, SENTENCE)}")
     told = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {_short(reason)}" for reason, hosts in told[:ROWS]]
+    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in told[:ROWS]]
     if len(told) > ROWS:
         lines.append("... and %d more reasons; the record has all" % (len(told) - ROWS))
     return lines
@@ -299,7 +306,7 @@ def transport(record: Record) -> str:
         return "transport: " + next(iter(said))
     counted = sorted(said.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
     parts = [
-        f"{text} ({len(names)} job{'s' * (len(names) != 1)}, as {_short(names[0], 60)})" for text, names in counted[:3]
+        f"{text} ({len(names)} job{'s' * (len(names) != 1)}, as {short(names[0], 60)})" for text, names in counted[:3]
     ]
     more = f"; and {len(counted) - 3} other ways" if len(counted) > 3 else ""
     return "transport: " + "; ".join(parts) + more
@@ -310,7 +317,7 @@ def _by(of_job: Mapping[str, Any]) -> str:
     if not of_job:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
-        return _short("not proven: " + ("; ".join(of_job.get("missing", ())) or "no reason was reported"))
+        return short("not proven: " + ("; ".join(of_job.get("missing", ())) or "no reason was reported"))
     if tuple(of_job.get("networks", ())) == (NVLINK,):
         return "proven: NVLink between all nodes, nothing over the network"
     words = [" and ".join(of_job.get("networks", ())) or "no network"]
@@ -330,7 +337,7 @@ def _by(of_job: Mapping[str, Any]) -> str:
         words.append(f"idle on {nodeset.brief(idle, _NAMES)}: {', '.join(names[:4])}{' and more' * (len(names) > 4)}")
     gdr = of_job.get("gdr")
     words.append("GDR unknown" if gdr is None else "GDR on every connection" if gdr else "GDR not on every connection")
-    return "proven: " + _short(", ".join(words))
+    return "proven: " + short(", ".join(words))
 
 
 def verdict(record: Record) -> str:
@@ -372,11 +379,13 @@ def duration(us: float | None) -> str:
     return f"{us / 60e6:.0f} min"
 
 
-def _program(name: str, algorithm: str) -> str:
+def program(name: str, algorithm: str) -> str:
+    """Return ``all_reduce (Ring)``; without an algorithm the name."""
     return f"{name} ({algorithm})" if algorithm else name
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values; None without one."""
     found = [value for value in values if value is not None]
     return statistics.median(found) if found else None
 
@@ -385,7 +394,7 @@ def _most(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _short(text: str, room: int = SAID) -> str:
+def short(text: str, room: int = SAID) -> str:
     text = printable(text)
     return text if len(text) <= room else text[: room - 3] + "..."
 
@@ -407,7 +416,7 @@ def round_lines(position: int, count: int, measured: Sequence[Measured]) -> list
     fast = sorted((one for one in measured if one.busbw is not None), key=lambda one: one.busbw or 0.0)
     lines = []
     if fast:
-        low, middle = fast[0], number(_median(one.busbw for one in fast))
+        low, middle = fast[0], number(median_of(one.busbw for one in fast))
         lines.append(
             f"{head}: {len(fast)} of {len(measured)} jobs, {_what(low.job)}: median {middle} GB/s, lowest"
             f" {number(low.busbw)} over {nodeset.brief(low.job.hosts, _NAMES)}, bar {number(low.job.bar)}"
@@ -420,7 +429,7 @@ def round_lines(position: int, count: int, measured: Sequence[Measured]) -> list
 
 
 def _what(job: engine.Job) -> str:
-    words = (_program(job.collective, job.algorithm), size_text(job.max_bytes), rail_of(job.name))
+    words = (program(job.collective, job.algorithm), size_text(job.max_bytes), rail_of(job.name))
     return " ".join(filter(None, words))
 
 
@@ -431,4 +440,4 @@ def _outcome(measured: Measured) -> str:
         text = f"{number(busbw)} GB/s" + (f", {percent(busbw / bar)} of the bar" if bar else "")
     findings = measured.result.get("findings") or []
     bad = next((one for one in findings if one["state"] != "ok" and one["because"] is None), None)
-    return _short(text + (f"; {bad['state']}: {bad['have'] or 'wanted ' + str(bad['want'])}" if bad else ""), _WHY)
+    return short(text + (f"; {bad['state']}: {bad['have'] or 'wanted ' + str(bad['want'])}" if bad else ""), _WHY)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Program
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 STEP_FACTOR = 2
@@ -69,37 +70,23 @@ def measure(trials: Sequence[Trial], run: Run) -> dict[str, list[list[Result]]]:
     return found
 
 
-@dataclass(frozen=True)
-class Job:
-    """One program over a team, held to a bar; the team's first host starts it.
+@dataclass(frozen=True, kw_only=True)
+class Job(Program):
+    """A program that the team's first host starts.
 
-    hosts, names, addresses: of the team, in one order.   kind: profile and fabric.   per_node: ranks.
-    rails: how many HCAs of each node have to carry data.   bar, prediction: GB/s; bar_source, rule: their origin.
-    scaling: over a part of the nodes of its scope, for the comparison.   repeats: 0 for those of the inventory.
-    directory: of its results on that host, "" for one of its scope.
+    names, addresses: of the hosts, in their order.   kind: profile and fabric.   per_node: ranks.
+    rails: how many HCAs of each node have to carry data.   scaling: over a part of the nodes of its scope, for the
+    comparison.   repeats: 0 for those of the inventory.   directory: of its results on that host, "" for one of its
+    scope.
     """
 
-    name: str
-    scope: str
     kind: str
-    hosts: tuple[str, ...]
     names: tuple[str, ...]
     addresses: tuple[str, ...]
     per_node: int
-    collective: str
-    min_bytes: int
-    max_bytes: int
-    algorithm: str = ""
-    what: str = ""
     rails: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     scaling: bool = False
-    bar: float | None = None
-    bar_source: str = ""
-    latency_bar_us: float | None = None
-    prediction: float | None = None
-    rule: str = ""
-    nvls: bool = False
     repeats: int = 0
     directory: str = ""
 

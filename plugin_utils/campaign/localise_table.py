@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import short, wrapped
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest, Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
@@ -59,37 +59,33 @@ def round_lines(tests: Sequence[MeasuredTest]) -> list[str]:
         if len(bad) > EACH:
             found.append(f"  and {len(bad) - EACH} more")
         lost = {host: why for test in mine for host, why in test.lost.items()}
-        found += [f"  {host} is lost: {_cut(why)}" for host, why in lost.items()]
+        found += [f"  {host} is lost: {short(why, _WHY)}" for host, why in lost.items()]
     return [printable(line) for line in found]
 
 
 def _test_text(test: MeasuredTest) -> str:
-    hosts = nodeset.brief(test.hosts, _NAMES)
+    hosts, said, bar = nodeset.brief(test.hosts, _NAMES), short(test.said, _WHY), f"of {test.bar or 0:.4g} GB/s"
+    slow = []
     if test.kind == RAILS:
-        slow = [way for way in test.ways if _below(way.figure, test)]
-        shown = ", ".join(
+        slow = [
             f"rail {way.rail} from {way.source}{' (both ways full)' if way.both else ''} {way.figure:.4g}"
-            for way in slow[:EACH]
-        )
-        more = f" and {len(slow) - EACH} more" if len(slow) > EACH else ""
-        figures = f"{shown}{more} of {test.bar:.4g} GB/s" if slow else ""
-        return f"{hosts}: " + "; ".join(filter(None, (figures, _cut(test.said)))) if figures or test.said else hosts
-    if test.kind == GPUS:
-        below = [f"{one}+{other} {figure:.4g}" for (one, other), figure in test.pairs.items() if _below(figure, test)]
-        figures = f"{', '.join(below)} of {test.bar or 0:.4g} GB/s" if below else ""
-        return f"{hosts}: gpus " + "; ".join(filter(None, (figures, _cut(test.said))))
-    if test.figure is None or test.outcome == SILENT:
-        return f"{hosts}: no result: {_cut(test.said) or 'no output'}"
-    said = f"; {_cut(test.said)}" if test.said else ""
-    return f"{hosts}: {test.figure:.4g} of {test.bar or 0:.4g} GB/s{said}"
+            for way in test.ways
+            if _below(way.figure, test)
+        ]
+    elif test.kind == GPUS:
+        below = [(pair, figure) for pair, figure in test.pairs.items() if _below(figure, test)]
+        slow = [f"gpus {one}+{other} {figure:.4g}" for (one, other), figure in below]
+    elif test.figure is None or test.outcome == SILENT:
+        return f"{hosts}: no result: {said or 'no output'}"
+    else:
+        slow = [f"{test.figure:.4g}"]
+    more = f" and {len(slow) - EACH} more" if len(slow) > EACH else ""
+    figures = f"{', '.join(slow[:EACH])}{more} {bar}" if slow else ""
+    return f"{hosts}: {'; '.join(filter(None, (figures, said)))}"
 
 
 def _below(figure: float | None, test: MeasuredTest) -> bool:
     return figure is not None and test.bar is not None and figure < test.bar
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WHY else text[: _WHY - 3] + "..."
 
 
 def render(record: Record, width: int = 120) -> str:
@@ -100,11 +96,8 @@ def render(record: Record, width: int = 120) -> str:
     if rows:
         heads = ("HOST", "WHAT", "STATE", "EVIDENCE")
         table = [(nodeset.brief(hosts, CELL), _what(one), one.state, one.have or "-") for hosts, one in rows]
-        lines += terminal.aligned([heads, *table], width)
-        lines.append("")
-    for text in sentences(record):
-        lines += textwrap.wrap(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
-    return "\n".join(lines)
+        lines += [*terminal.aligned([heads, *table], width), ""]
+    return "\n".join([*lines, *wrapped(sentences(record), width)])
 
 
 def _what(finding: Finding) -> str:
@@ -149,10 +142,10 @@ def sentences(record: Record) -> Iterator[str]:
         "simulated: " if record.simulated else "",
         head,
         _verdict(record),
-        _many(len(record.nodes), "node"),
+        terminal.counted(len(record.nodes), "node"),
         record.launcher,
-        _many(record.rounds, "round"),
-        _many(len(record.tests), "test"),
+        terminal.counted(record.rounds, "round"),
+        terminal.counted(len(record.tests), "test"),
         f" ({tests})" if tests else "",
         seconds,
     )
@@ -167,11 +160,7 @@ def _verdict(record: Record) -> str:
     slow = [found for _hosts, found in _rows(record) if found.state == "drift"]
     so_far = "" if record.complete else " so far"
     if slow:
-        return "%s slow%s" % (_many(len(slow), "thing"), so_far)
+        return "%s slow%s" % (terminal.counted(len(slow), "thing"), so_far)
     if not record.tests:
         return "nothing was measured"
     return ("not everything was proven" if _rows(record) else "no node is slow") + so_far
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

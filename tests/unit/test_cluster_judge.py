@@ -191,7 +191,8 @@ def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:
 def pair(number: int, busbw: float | None, failure: str = "", **more: Any) -> Measured:
     hosts = more.pop("hosts", (f"n{2 * number}", f"n{2 * number + 1}"))
     given = {"collective": "all_reduce", "algorithm": "Ring", "max_bytes": 8 << 30, "bar": 340.0, **more}
-    job = Job(f"pair-{number}", "pair", "x", hosts, hosts, hosts, 8, min_bytes=8, **given)
+    team = dict.fromkeys(("hosts", "names", "addresses"), hosts)
+    job = Job(name=f"pair-{number}", scope="pair", kind="x", per_node=8, min_bytes=8, **team, **given)
     slow = {"state": "drift", "because": None, "have": f"{busbw:g} GB/s" if busbw else "", "want": "340 GB/s"}
     findings = [{**slow, "because": "x"}, slow] if busbw is not None and busbw < 340 else []
     return Measured(job, {} if failure else {"busbw": busbw, "findings": findings}, failure)

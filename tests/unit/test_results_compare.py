@@ -213,8 +213,8 @@ def test_node_results_are_compared_by_the_command(tmp_path: Path, capsys: pytest
 SLOW = perf.BUSBW.judge(RUN["subject"], "drift", "340 GB/s", "288.0 GB/s", "nccl-tests").to_dict()
 STORED: dict[str, tuple[Any, int, str]] = {
     "good": ({**NODE, "passed": [perf.BUSBW.id]}, 0, "1 of 1 run ok on 1 host,"),
-    "below its bar": ({**NODE, "findings": [SLOW]}, 2, "drift: 288.0 GB/s, measured"),
-    "unknown": ({**NODE, "findings": [{**SLOW, "state": "unknown"}]}, 3, "unknown: 288.0 GB/s, measured"),
+    "below its bar": ({**NODE, "findings": [SLOW]}, 2, "drift\n    288.0 GB/s"),
+    "unknown": ({**NODE, "findings": [{**SLOW, "state": "unknown"}]}, 3, "unknown\n    288.0 GB/s"),
     "judged by nothing": (NODE, 3, "all_reduce"),
     "no runs": ({**NODE, "runs": []}, 3, "nothing is configured"),
     "between nodes": ({**cluster_record.to_dict(RECORD), "findings": []}, 0, "all_reduce"),
