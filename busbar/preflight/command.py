@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import FIGURES, Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -182,9 +182,9 @@ def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
     gpus = whole(str(arguments.gpus or os.environ.get("SLURM_GPUS_ON_NODE", ""))) or 0
     if not 1 <= gpus <= 1024:
         raise ParseError("--relative: how many GPUs a node has is not known here: --gpus N")
-    if len(nodes) < 2 * sites.FIGURES:
+    if len(nodes) < 2 * FIGURES:
         raise ParseError(
-            f"--relative: {len(nodes)} nodes make fewer than {sites.FIGURES} pairs, too few for a median: give"
+            f"--relative: {len(nodes)} nodes make fewer than {FIGURES} pairs, too few for a median: give"
             f" --platform, or -i INVENTORY"
         )
     return sites.relative(gpus, arguments.size, arguments.nccl_tests or TESTS)

@@ -7,14 +7,19 @@ The runner of steps is passed in (steps.Steps), so that a simulation can replace
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_call
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import preflight, trials
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_table, preflight, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    HostFinding,
+    MeasuredTest,
+    Record,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     LEAF,
@@ -86,7 +91,7 @@ class Preflight:
         self.simulated = False
         self.begun = time.time()
         self._longest: dict[str, float] = {}
-        self._results: dict[Test, Result] = {}
+        self.tests: list[MeasuredTest] = []
 
     def run(self) -> Outcome:
         there = self._roll_call()
@@ -101,7 +106,6 @@ class Preflight:
 
     def record(self, complete: bool) -> Record:
         """Return the record for ``--record``."""
-        outcomes = [trials.measured_test(self._results[one.test], one.bar) for one in self.search.evidence]
         found = [HostFinding(hosts=one.hosts, finding=one.finding) for one in self.judge().verdicts]
         return Record(
             simulated=self.simulated,
@@ -109,7 +113,7 @@ class Preflight:
             finished=time.time(),
             launcher="srun",
             nodes=tuple(self.search.nodes.values()),
-            tests=tuple(outcomes),
+            tests=tuple(self.tests),
             findings=tuple(found),
             complete=complete and not self.seen.cut,
         )
@@ -142,7 +146,7 @@ class Preflight:
                 self.seen.no_verdict[node] = answer.said
             self.seen.gates += answer.gate is not None
         there = [node for node in self.nodes if node in answers and node not in self.seen.critical]
-        text = f"responses: {len(answers)} of {_nodes(len(self.nodes))} responded"
+        text = f"responses: {len(answers)} of {terminal.counted(len(self.nodes), 'node')} responded"
         if self.seen.gates:
             text += f", {len(self.seen.critical)} of {self.seen.gates} gates found something critical"
         self._report_step(text, begin)
@@ -160,8 +164,6 @@ class Preflight:
             self._out_of_time("each node was measured alone")
             return
         taken = dict(zip(there, self._measure([(node,) for node in there], ALONE, granted), strict=True))
-        if self.site.relative is not None:
-            self.site.relative.learn(ALONE, [one.figure for one in taken.values()])
         silent = {node: one.said for node, one in taken.items() if one.figure is None}
         if len(silent) < len(taken):
             self.seen.broken = silent
@@ -170,7 +172,7 @@ class Preflight:
         self.search = self._searched({node: (one.figure, one.said) for node, one in taken.items()})
         bar = self.site.node_bar()
         fast = [node for node, one in taken.items() if judge_figure(one.figure, bar) == PASS]
-        self._report_step(f"alone: {len(fast)} of {_nodes(len(taken))} at {_bar(bar.value)}", begin)
+        self._report_step(f"alone: {len(fast)} of {terminal.counted(len(taken), 'node')} at {_bar(bar.value)}", begin)
         self._report_figures({node: one for node, one in taken.items() if node not in fast})
 
     def _between(self) -> None:
@@ -178,24 +180,18 @@ class Preflight:
             if self.site.relative is not None and tests[0].kind != PAIR:
                 self._together()
                 return
-            begin, kind = self.clock(), tests[0].kind
-            granted = self._granted(kind)
+            granted = self._granted(tests[0].kind)
             if granted < LEAST:
-                self._out_of_time(f"round {tests[0].number} ({kind}) was started")
+                self._out_of_time(f"round {tests[0].number} ({tests[0].kind}) was started")
                 return
-            taken = dict(zip(tests, self._measure([test.hosts for test in tests], kind, granted), strict=True))
-            if self.site.relative is not None:
-                self.site.relative.learn(kind, [one.figure for one in taken.values()])
-            lost = self._lost([host for test, one in taken.items() if one.figure is None for host in test.hosts])
-            results = [self._result(test, one, lost) for test, one in taken.items()]
-            self._results.update((result.test, result) for result in results)
-            self.search.take(results)
-            outcomes = {one.test: one for one in self.search.evidence if one.test in taken}
-            slow = {test: one for test, one in outcomes.items() if one.outcome != PASS}
-            bars = sorted({_bar(one.bar.value) for one in outcomes.values()})
-            text = f"round {tests[0].number}: {len(tests) - len(slow)} of {_many(tests)} at {' or '.join(bars)}"
-            self._report_step(text, begin)
-            self._report_figures({"+".join(test.hosts): taken[test] for test in slow})
+            done = trials.play_round([self.search], functools.partial(self._measure_tests, granted), self._lost)
+            self.tests += done
+            for line in localise_table.round_lines(done):
+                self.say(line)
+
+    def _measure_tests(self, granted: float, tests: Sequence[Test]) -> list[Result]:
+        taken = self._measure([test.hosts for test in tests], tests[0].kind, granted)
+        return [Result(test, one.figure, one.said) for test, one in zip(tests, taken, strict=True)]
 
     def _together(self) -> None:
         good = self.search.good
@@ -215,7 +211,7 @@ class Preflight:
         state = "unknown" if taken.figure is None else "ok"
         have = taken.said if taken.figure is None else f"{taken.figure:.4g} GB/s, not judged"
         self.seen.together = preflight.TOGETHER.judge("job", state, "a figure", have, "nccl-tests over all of them")
-        self._report_step(f"together: {_nodes(len(good))}: {have}", begin)
+        self._report_step(f"together: {terminal.counted(len(good), 'node')}: {have}", begin)
 
     def _measure(self, teams: Sequence[Sequence[str]], kind: str, granted: float) -> list[StepResult]:
         asked = TeamProgram(
@@ -230,6 +226,8 @@ class Preflight:
         good = [one.seconds for one in taken if one.figure is not None]
         if good:
             self._longest[kind] = max(good)
+        if self.site.relative is not None:
+            self.site.relative.learn(kind, [one.figure for one in taken])
         self.simulated |= any(one.simulated for one in taken)
         notes = nodeset.grouped((note.partition(":")[0], note) for one in taken for note in one.notes)
         for first, *more in notes.values():
@@ -237,12 +235,9 @@ class Preflight:
         return taken
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:
-        if not silent or self._seconds_left() < LEAST:
+        if self._seconds_left() < LEAST:
             return {}
         return self.runs.query(silent, STILL_THERE)[1]
-
-    def _result(self, test: Test, taken: StepResult, lost: Mapping[str, str]) -> Result:
-        return Result(test, taken.figure, taken.said, lost={host: lost[host] for host in test.hosts if host in lost})
 
     def _searched(self, alone: Mapping[str, tuple[float | None, str]]) -> Localisation:
         """Return the search at its start. alone: figure of each node alone, and why there is none."""
@@ -263,16 +258,6 @@ class Preflight:
     def _report_figures(self, taken: Mapping[str, StepResult]) -> None:
         for name, one in taken.items():
             self.say(f"  {nodeset.cut(name, _ROOM)}: {one.said or f'{one.figure or 0:.4g} GB/s'}")
-
-
-def _nodes(number: int) -> str:
-    return "1 node" if number == 1 else f"{number} nodes"
-
-
-def _many(tests: Sequence[Test]) -> str:
-    if tests[0].kind == PAIR:
-        return "1 pair" if len(tests) == 1 else f"{len(tests)} pairs"
-    return f"{len(tests)} over {nodeset.brief([host for test in tests for host in test.hosts], _ROOM)}"
 
 
 def _bar(value: float | None) -> str:

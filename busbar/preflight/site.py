@@ -17,21 +17,17 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import clus
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import PAIR_ALGORITHM, Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
-    CLUSTER,
-    LEAF,
-    LEAVES,
     PAIR,
     Bar,
     Test,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import FIGURES, Relative
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Relative
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 
 from ..drift import inventory
 
 ALONE = "alone"
-COLLECTIVE = "all_reduce"
-_SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
 # Values that have to be the same for all nodes of a job.
 _ALIKE = (
     *("busbar_platform", "busbar_fabric", "busbar_hardware_root", "nccl_tests_path", "nccl_conf_extra"),
@@ -83,7 +79,7 @@ class Site:
     def bar(self, test: Test) -> Bar:
         if self.relative is not None or self.kind is None:
             return (self.relative or Relative())(test)
-        scoped = replace(self.kind, settings=replace(self.kind.settings, scope=_SCOPES[test.kind]))
+        scoped = replace(self.kind, settings=replace(self.kind.settings, scope=SCOPES[test.kind]))
         wanted = scoped.expected(Measure(COLLECTIVE, self.size, self.size, self.algorithm(test.kind)), len(test.hosts))
         return Bar(wanted.bar, wanted.bar_source)
 
@@ -169,6 +165,3 @@ def _site(
 def relative(gpus: int, size: str | None, tests: str) -> Site:
     """Return a site whose nodes are only compared with each other. Raises ParseError."""
     return Site("compared with each other only", gpus, parse_size(size or "8G"), tests, relative=Relative())
-
-
-__all__ = ["ALONE", "FIGURES", "Site", "of_inventory", "of_platform", "relative"]

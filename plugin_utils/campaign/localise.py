@@ -39,7 +39,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import GPUS, RAILS, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import GPUS, RAILS, Result, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
@@ -127,36 +127,30 @@ class Search:
 
     def play_round(self) -> bool:
         """Measure the next round of all groups, and print its result; False where there is none."""
-        tests = [(group, test) for group in self.groups for test in group.search.next_round()]
-        programs, untested = [], {}
-        for group, test in tests:
-            passes, untested[test] = self._passes(group, test)
-            programs.append(Trial(trials.name_of(test), test.hosts, passes))
-        measured = engine.measure(programs, self._site.run)
-        results = {
-            test: trials.result_of(group, test, trial.passes, measured[trial.name], untested[test])
-            for (group, test), trial in zip(tests, programs, strict=True)
-        }
-        silent = [host for result in results.values() if trials.is_silent(result) for host in result.test.hosts]
-        read = self._site.query_members(silent) if silent else {}
-        lost = {host: why[0] for host in silent if (why := self._site.unfit(host, read.get(host, {}))) is not None}
-        done = []
-        for group in self.groups:
-            mine = [
-                replace(results[test], lost={host: lost[host] for host in test.hosts if host in lost})
-                for of_group, test in tests
-                if of_group is group
-            ]
-            done += [trials.measured_test(result, group.bar(result.test)) for result in mine]
-            if mine:
-                group.search.take(mine)
-        simulated = any(one.get("simulated") is True for each in measured.values() for of in each for one in of)
-        self.record = replace(
-            self.record, tests=(*self.record.tests, *done), simulated=self.record.simulated or simulated
-        )
+        done = trials.play_round([group.search for group in self.groups], self._measure, self._lost)
+        self.record = replace(self.record, tests=(*self.record.tests, *done))
         for line in localise_table.round_lines(done):
             self._site.say(line)
-        return bool(tests)
+        return bool(done)
+
+    def _measure(self, tests: Sequence[Test]) -> list[Result]:
+        group_of = {host: group for group in self.groups for host in group.members}
+        programs, untested = [], []
+        for test in tests:
+            passes, why = self._passes(group_of[test.hosts[0]], test)
+            programs.append(Trial(trials.name_of(test), test.hosts, passes))
+            untested.append(why)
+        measured = engine.measure(programs, self._site.run)
+        simulated = any(one.get("simulated") is True for each in measured.values() for of in each for one in of)
+        self.record = replace(self.record, simulated=self.record.simulated or simulated)
+        return [
+            trials.result_of(group_of[test.hosts[0]], test, trial.passes, measured[trial.name], why)
+            for test, trial, why in zip(tests, programs, untested, strict=True)
+        ]
+
+    def _lost(self, silent: Sequence[str]) -> dict[str, str]:
+        read = self._site.query_members(silent)
+        return {host: why[0] for host in silent if (why := self._site.unfit(host, read.get(host, {}))) is not None}
 
     def _passes(self, group: trials.Group, test: Test) -> tuple[tuple[tuple[Call, ...], ...], str]:
         """Return the calls of each pass of a test; and why its rails cannot be tested, "" where they can."""

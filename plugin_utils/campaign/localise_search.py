@@ -126,7 +126,7 @@ class Localisation:
         self.nodes = {node.host: node for node in nodes}
         if len(self.nodes) < len(nodes):
             raise ValueError("a host is there twice")
-        self._bar_of = bar_of
+        self.bar_of = bar_of
         some = any(node.leaf for node in nodes)
         self.no_leaf = frozenset(node.host for node in nodes if some and not node.leaf)
         self.screened = {host: node for host, node in self.nodes.items() if screened(node) and host not in self.no_leaf}
@@ -162,8 +162,8 @@ class Localisation:
                 if self._round or self.pairs.stopped:
                     break
             for test in self._round:
-                if self._bar_of(test).value is None:
-                    self.no_bar = self._bar_of(test).source or "it has no bar"
+                if self.bar_of(test).value is None:
+                    self.no_bar = self.bar_of(test).source or "it has no bar"
             if self.no_bar:
                 self._round = ()
         return self._round
@@ -221,7 +221,7 @@ class Localisation:
                 self._good_of_leaf = None
 
     def _judged(self, result: Result) -> Evidence:
-        bar = self._bar_of(result.test)
+        bar = self.bar_of(result.test)
         return Evidence(result.test, result.figure, bar, judge_figure(result.figure, bar), result.said)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Localisation:
 
     def _take_rails(self, test: Test, result: Result) -> None:
         [host] = test.about
-        search, bar = self.rails[host], self._bar_of(test)
+        search, bar = self.rails[host], self.bar_of(test)
         search.tested.append(test.hosts[1])
         ways = {(way.rail, way.source == host, way.both): way for way in result.ways if way.source in test.hosts}
         search.silent += all(judge_figure(way.figure, bar) == SILENT for way in ways.values())
@@ -285,13 +285,13 @@ class Localisation:
             pairs = search.next_pairs() if search.host not in self.lost else ()
             test = Test(GPUS, (search.host,), number, pairs=pairs)
             # Nodes are compared without it anyway.
-            if pairs and self._bar_of(test).value is not None:
+            if pairs and self.bar_of(test).value is not None:
                 found.append(test)
         return found
 
     def _take_gpus(self, test: Test, result: Result) -> None:
         [host] = test.hosts
-        search, bar = (self.gpus or {})[host], self._bar_of(test)
+        search, bar = (self.gpus or {})[host], self.bar_of(test)
         outcomes = {}
         for pair in test.pairs:
             figure = result.pairs.get(pair)

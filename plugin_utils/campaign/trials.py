@@ -284,6 +284,27 @@ def _figure(given: PlainView, rail: int) -> tuple[float | None, str]:
     return None, str(bad or given.get("msg") or "no response")
 
 
+def play_round(
+    searches: Sequence[Localisation],
+    measure: Callable[[Sequence[Test]], Sequence[Result]],
+    lost_of: Callable[[Sequence[str]], Mapping[str, str]],
+) -> list[MeasuredTest]:
+    """Measure the next tests of all searches at the same time, and give each search its results; [] at the end.
+
+    lost_of: hosts of tests without a figure -> why each of the lost ones takes no more part.
+    """
+    search_of = {test: search for search in searches for test in search.next_round()}
+    results = measure([*search_of]) if search_of else []
+    silent = [host for result in results if is_silent(result) for host in result.test.hosts]
+    lost = lost_of(silent) if silent else {}
+    results = [replace(one, lost={host: lost[host] for host in one.test.hosts if host in lost}) for one in results]
+    for search in searches:
+        mine = [result for result in results if search_of[result.test] is search]
+        if mine:
+            search.take(mine)
+    return [measured_test(result, search_of[result.test].bar_of(result.test)) for result in results]
+
+
 def measured_test(result: Result, bar: Bar) -> MeasuredTest:
     test = result.test
     each = [judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())]
