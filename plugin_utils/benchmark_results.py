@@ -9,7 +9,7 @@ A file may be of another machine, and holds output of nodes: it is typed and siz
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
 
 # Files of one directory: one for each host, or one record.
 FILES = 20_000
@@ -34,7 +34,6 @@ _node = codec.record(
     findings=result_schema.of_findings,
     passed=result_schema.ids,
 )
-_version = codec.maybe(result_schema.line)
 
 
 @dataclass(frozen=True)
@@ -103,32 +102,40 @@ def _of_job(job: Job, simulated: bool) -> Run:
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
+def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()) -> Job:
+    """Return a run of a node as a job. run: as the role's report writes it.   findings: of the host, those not ok."""
+    bad = [one for one in findings if one["subject"] == run["subject"]]
+    first = next((one for one in bad if one["because"] is None), bad[0] if bad else None)
+    rows = tuple(
+        Row(size=row["size"], busbw=row["out_of_place"], spread=row.get("spread"), repeats=row.get("repeats", 1))
+        for row in run["rows"]
+    )
+    versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
+    return Job(
+        **{name: run[name] for name in ("name", "collective", "max_bytes", "bar", "prediction")},
+        scope="node",
+        hosts=(host,),
+        ranks=run["gpus"],
+        rows=rows,
+        busbw=run.get("busbw"),
+        spread=next((row.spread for row in rows if row.size == run["max_bytes"]), None),
+        states=tuple(one["state"] for one in bad),
+        said="" if first is None else first["have"] or "wanted {}".format(first["want"]),
+        versions={key: value for key, value in versions.items() if value},
+    )
+
+
 def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
     """Return results. nodes: host -> its runs, as the role's report writes them. Raises ParseError for no version."""
     found, finished = [], []
     for host, runs in nodes.items():
         for run in runs:
-            found.append(_of_run(host, run))
+            job = node_job(host, run)
+            if not all(codec.is_valid(result_schema.line, value) for value in job.versions.values()):
+                raise ParseError("nccl_library or nccl_tests is not a text")
+            found.append(_of_job(job, run["simulated"]))
             finished += [run["finished"]] if run["finished"] is not None else []
     return _joined(name, max(finished, default=None), found)
-
-
-def _of_run(host: str, run: Mapping[str, Any]) -> Run:
-    points = {
-        row["size"]: Point(
-            row["out_of_place"],
-            None,
-            row.get("spread"),
-            row.get("repeats", 1),
-            *((run["bar"], run["prediction"]) if row["size"] == run["max_bytes"] else (None, None)),
-        )
-        for row in run["rows"]
-    }
-    versions = {key: run.get(given) for key, given in (("nccl", "nccl_library"), ("nccl_tests", "nccl_tests"))}
-    if not all(codec.is_valid(_version, value) for value in versions.values()):
-        raise ParseError("nccl_library or nccl_tests is not a text")
-    known = {key: value for key, value in versions.items() if value}
-    return Run("node", run["collective"], "", (host,), run["gpus"], points, known, run["simulated"])
 
 
 def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
@@ -78,20 +78,11 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Unmeasured:
-    """A node that is not measured now. last: as in Node."""
-
-    host: str
-    why: str
-    last: float | None
-
-
-@dataclass(frozen=True)
 class Plan:
-    """units: in the order in which they are measured."""
+    """units: in the order in which they are measured.   left: nodes that are not measured now, and ``why``."""
 
     units: tuple[Unit, ...]
-    left: tuple[Unmeasured, ...]
+    left: tuple[Node, ...]
 
     @property
     def cost(self) -> float:
@@ -118,14 +109,14 @@ def night(now: float) -> tuple[str, float]:
 
 def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
     """Return the plan. budget: node-minutes left of the night.   begun: start of the night."""
-    left: list[Unmeasured] = []
+    left: list[Node] = []
     groups: dict[tuple[str, str], list[Node]] = {}
     for node in sorted(nodes, key=lambda one: one.age_key):
         if node.age_key >= begun:
             what = "measured" if node.last is not None and node.last >= begun else "tried"
-            left.append(Unmeasured(node.host, f"{what} in this budget period", node.last))
+            left.append(replace(node, why=f"{what} in this budget period"))
         elif node.why:
-            left.append(Unmeasured(node.host, node.why, node.last))
+            left.append(node)
         else:
             groups.setdefault((node.scope, node.group), []).append(node)
     units: list[Unit] = []
@@ -134,7 +125,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
         together = {node.host for team in teams for node in team}
         units += map(_unit, teams)
         others = "no other idle node that it could be measured with"
-        left += [Unmeasured(node.host, others, node.last) for node in members if node.host not in together]
+        left += [replace(node, why=others) for node in members if node.host not in together]
     chosen: list[Unit] = []
     room = budget
     for unit in sorted(units, key=lambda one: one.age_key):
@@ -143,7 +134,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
             room -= unit.cost
         else:
             why = f"costs {unit.cost:g} node-minutes, {room:g} are left"
-            left += [Unmeasured(node.host, why, node.last) for node in unit.nodes]
+            left += [replace(node, why=why) for node in unit.nodes]
     return Plan(tuple(chosen), tuple(left))
 
 
@@ -176,7 +167,7 @@ def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -
             f"{verb}: {nodeset.brief([node.host for node in those], ROOM)}, {what}; {_ages(those, now, max_age_days)};"
             f" {sum(unit.cost for unit in units):g} node-minutes, {how}"
         )
-    alike: dict[str, list[Unmeasured]] = {}
+    alike: dict[str, list[Node]] = {}
     for one in found.left:
         alike.setdefault(one.why, []).append(one)
     for why, waiting in alike.items():
@@ -185,7 +176,7 @@ def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -
     return lines
 
 
-def _ages(those: Sequence[Node] | Sequence[Unmeasured], now: float, max_age_days: float) -> str:
+def _ages(those: Sequence[Node], now: float, max_age_days: float) -> str:
     known = [one.last for one in those if one.last is not None]
     if len(known) < len(those):
         return "never measured" if not known else f"{len(those) - len(known)} of {len(those)} never measured"

@@ -76,6 +76,24 @@ class RecordFile(Generic[Record]):
             raise ParseError(f"the record has more than {self.limit >> 20} MiB{advice}")
         return text
 
+    def write(
+        self, results: str | Path, data: Mapping[str, Any], moment: float, advice: str, made: Path | None = None
+    ) -> Path:
+        """Write a record in a new directory, which is returned; ``latest`` beside it is moved there at the end.
+
+        results: nccl_benchmark_results_path.   moment: seconds since 1970, which name the directory.   made: directory
+        of an earlier record of the same run, which is replaced atomically. Raises OSError; ParseError where the record
+        would not be read again.
+        """
+        self.from_dict(data)
+        text = self.text(data, advice)
+        if made is not None:
+            results_folder.replace_file(made / self.name, [text, "\n"])
+            return made
+        with results_folder.new(self.folder(results), moment) as new:
+            results_folder.put(new / self.name, text)
+        return new
+
 
 def shortened(text: str) -> str:
     """Return the text no longer than a record takes it, and without commands to a terminal."""

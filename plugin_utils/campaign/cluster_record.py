@@ -18,7 +18,7 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
 
 FORMAT = 1
@@ -219,13 +219,5 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record) -> Path:
-    """Write the record in a new directory, which is returned; ``latest`` beside it is moved there at the end.
-
-    results: nccl_benchmark_results_path. Raises OSError; ParseError where the record would not be read again.
-    """
-    data = to_dict(record)
-    from_dict(data)
-    text = FILE.text(data, ": measure fewer collectives or sizes at once")
-    with results_folder.new(folder(results), record.finished) as made:
-        results_folder.put(made / NAME, text)
-    return made
+    """Write the record in a new directory, as RecordFile.write does."""
+    return FILE.write(results, to_dict(record), record.finished, ": measure fewer collectives or sizes at once")

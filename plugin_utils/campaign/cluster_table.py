@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import node_job
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
@@ -199,31 +200,16 @@ def _hosts(hosts: Iterable[str]) -> str:
 # -- within a node -----------------------------------------------------------------------------------------------------
 
 
-def node_jobs(results: Mapping[str, Mapping[str, Any]]) -> list[Job]:
-    """Return every run of every host as a job. results: host -> registered result of ``nccl_benchmark``."""
-    found = []
-    for host in sorted(results):
-        for run in results[host].get("runs") or []:
-            bad = [one for one in results[host]["findings"] if one["subject"] == run["subject"]]
-            first = next((one for one in bad if one["because"] is None), bad[0] if bad else None)
-            same = {name: run[name] for name in ("name", "collective", "max_bytes", "bar", "prediction")}
-            found.append(
-                Job(
-                    **same,
-                    scope="node",
-                    hosts=(host,),
-                    ranks=run["gpus"],
-                    busbw=run.get("busbw"),
-                    states=tuple(one["state"] for one in bad),
-                    said="" if first is None else first["have"] or "wanted {}".format(first["want"]),
-                )
-            )
-    return found
-
-
 def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: int = 120) -> str:
-    """Return the table of the nodes' own benchmarks. results: as of ``node_jobs``.   now: seconds since 1970."""
-    found = node_jobs(results)
+    """Return the table of the nodes' own benchmarks. now: seconds since 1970.
+
+    results: host -> registered result of ``nccl_benchmark``.
+    """
+    found = [
+        node_job(host, run, results[host]["findings"])
+        for host in sorted(results)
+        for run in results[host].get("runs") or []
+    ]
     if not found:
         return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
     runs = [run for of_host in results.values() for run in of_host.get("runs") or []]
@@ -231,8 +217,8 @@ def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: in
     measured = sum(run.get("busbw") is not None and not run.get("stored") for run in runs)
     stored = f", {len(ages)} stored results stand, the oldest of {_ago(max(ages))}" if ages else ""
     simulated = " (simulated: no figure in it is a measurement)" if any(run.get("simulated") for run in runs) else ""
-    hosts = terminal.counted(len({job.hosts for job in found}), "host")
-    good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {hosts}"
+    over = terminal.counted(len({job.hosts for job in found}), "host")
+    good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {over}"
     verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
     return "\n".join([*_printed(*jobs(found), width), *wrapped([verdict], width)])
 

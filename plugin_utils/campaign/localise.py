@@ -76,10 +76,7 @@ def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
     search.write(complete=True)
     health = search.query_health()
     record = search.write(complete=True, health=health)
-    found: dict[str, list[Finding]] = {}
-    for one in record.findings:
-        for host in one.hosts:
-            found.setdefault(host, []).append(one.finding)
+    found = localise_judge.findings(record.findings)
     told = localise_root_cause.rooted(found, health.found, health.rails, health.known)
     results = {host: Plan(tuple(told.get(host, ()))).result() for host in site.variables}
     return Outcome(record, results, localise_root_cause.explained(judged, found), str(search.folder or ""))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation, RailSearch
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     PAIR,
@@ -126,7 +127,7 @@ def verdicts(search: Localisation) -> tuple[Verdict, ...]:
     return tuple(_verdicts(search))
 
 
-def findings(found: Iterable[Verdict]) -> dict[str, list[Finding]]:
+def findings(found: Iterable[Verdict | HostFinding]) -> dict[str, list[Finding]]:
     """Return host -> its findings."""
     of_host: dict[str, list[Finding]] = {}
     for verdict in found:

@@ -19,7 +19,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
     CLUSTER,
     GPUS,
@@ -177,17 +177,5 @@ folder, from_dict, parse, read = FILE.folder, FILE.from_dict, FILE.parse, FILE.r
 
 
 def write(results: str | Path, record: Record, made: Path | None = None) -> Path:
-    """Write the record in its own directory, which is returned; ``latest`` beside it leads there.
-
-    results: nccl_benchmark_results_path.   made: the directory of an earlier round of the same search, whose record is
-    replaced atomically. Raises OSError; ParseError where the record would not be read again.
-    """
-    data = to_dict(record)
-    from_dict(data)
-    text = FILE.text(data, ": search among fewer nodes at once")
-    if made is None:
-        with results_folder.new(folder(results), record.begun) as made:
-            results_folder.put(made / NAME, text)
-        return made
-    results_folder.replace_file(made / NAME, [text, "\n"])
-    return made
+    """Write the record in its own directory, as RecordFile.write does. made: of an earlier round of the same search."""
+    return FILE.write(results, to_dict(record), record.begun, ": search among fewer nodes at once", made)

@@ -10,11 +10,14 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record, localise_table
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
+    localise_judge,
+    localise_record,
+    localise_table,
+)
 
 _DAY = 86400
 
@@ -70,10 +73,7 @@ def judged(path: str, hosts: Sequence[str], most_days: float, now: float) -> tup
     elif not -1 / 24 <= days <= most_days:
         state, have = "unknown", "%.0f days %s" % (abs(days), "ago" if days > 0 else "in the future")
     known = {node.host for node in record.nodes}
-    of_host: dict[str, list[Finding]] = {}
-    for one in record.findings:
-        for host in one.hosts:
-            of_host.setdefault(host, []).append(one.finding)
+    of_host = localise_judge.findings(record.findings)
     results = {}
     for host in hosts:
         # Nodes of another run are not reported; an unfinished or old search gives no finding.
