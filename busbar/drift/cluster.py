@@ -29,7 +29,7 @@ def latest(beside: RelatedResults) -> Plain:
         "verdict": beside.text(verdict),
         "ok": bool(record.jobs) and all(job.ok for job in record.jobs) and not record.findings,
         "said": [beside.text(text) for text in sentences],
-        "jobs": _table(beside, *cluster_table.jobs(record)),
+        "jobs": _table(beside, *cluster_table.jobs(record.jobs)),
         "scaling": _table(beside, *cluster_table.scaling(record.scaling)),
     }
 

@@ -71,10 +71,7 @@ def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: 
 
 
 def jobs(found: Sequence[Job]) -> tuple[list[str], list[Line], int]:
-    """Return heads, a line for each job or for many equal ones, and how many lines are left out.
-
-    Columns without any figure are left out.
-    """
+    """Return heads, a line for each job or for many equal ones, and how many lines are left out."""
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "TIME", "ALGBW", "BUSBW", "P99", "SPREAD", "BAR", "PREDICTION", "OF BAR"]
     heads.append("RESULT")
     scopes = len({job.scope for job in found}) > 1
@@ -91,9 +88,7 @@ def jobs(found: Sequence[Job]) -> tuple[list[str], list[Line], int]:
         heads[0] = "SCOPE AND HOSTS"
     else:
         shown = [((cells[0].partition(" ")[2], *cells[1:]), notes) for cells, notes in shown]
-    used = [number for number in range(len(heads)) if any(cells[number] not in ("", "-") for cells, _notes in shown)]
-    lines = [(tuple(cells[number] for number in used), notes) for cells, notes in shown]
-    return [heads[number] for number in used], lines, max(len(told) - ROWS, 0)
+    return heads, shown, max(len(told) - ROWS, 0)
 
 
 def _group(jobs: Sequence[Job]) -> list[Line]:
@@ -220,7 +215,12 @@ def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: in
     over = terminal.counted(len({job.hosts for job in found}), "host")
     good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {over}"
     verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
-    return "\n".join([*_printed(*jobs(found), width), *wrapped([verdict], width)])
+    heads, lines, left_out = jobs(found)
+    # A node's report has no times.
+    used = [number for number in range(len(heads)) if any(cells[number] not in ("", "-") for cells, _notes in lines)]
+    lines = [(tuple(cells[number] for number in used), notes) for cells, notes in lines]
+    table = _printed([heads[number] for number in used], lines, left_out, width)
+    return "\n".join([*table, *wrapped([verdict], width)])
 
 
 def _ago(seconds: float) -> str:
