@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
     busbw_plot,
@@ -71,18 +70,17 @@ class ActionModule(ControlAction):
         if nothing_new(Path(path), results):
             display.display(f"results: nothing was measured now, those of earlier runs stay in {path}")
             return nothing
-        said = compared(Path(path), results)
-        if said:
-            display.display(said + "\n")
         try:
-            folder = write(Path(path), results, now)
-            plots, problem = plot(folder, results)
+            folder, plots = results_compare.publish(
+                Path(path),
+                measured_now(results),
+                lambda: write(Path(path), results, now),
+                lambda folder, _before: plot(folder, results),
+                display.display,
+            )
         except OSError as error:
             msg = f"nccl_benchmark_results_path: {error_text(error)}"
             return {**nothing, "failed": True, "msg": msg}
-        display.display(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
-        if problem:
-            display.display(problem)
         return {"changed": False, "path": str(folder), "plots": [str(path) for path in plots]}
 
 
@@ -180,22 +178,15 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
     return folder
 
 
-def compared(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Compare the new figures with the last results of the same hosts; "" where either is missing."""
+def measured_now(results: Mapping[str, Mapping[str, Any]]) -> benchmark_results.Results:
+    """Return the figures that are of this run."""
     new = {
         host: [run for run in of_host["runs"] if not run["stored"] and run["rows"]] for host, of_host in results.items()
     }
-    try:
-        return results_compare.with_last(parent, benchmark_results.of_nodes(new, "this run"), terminal.COLUMNS)[0]
-    except ParseError as error:
-        return f"not compared with the last results: {error}"
+    return benchmark_results.of_nodes(new, "this run")
 
 
 def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
     """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
-    runs = {host: of_host["runs"] for host, of_host in results.items()}
-    try:
-        measured = benchmark_results.of_nodes(runs, "")
-    except ParseError as error:
-        return [], f"no plot: {error}"
+    measured = benchmark_results.of_nodes({host: of_host["runs"] for host, of_host in results.items()}, "")
     return busbw_plot.plot_results(folder, measured, "NCCL bus bandwidth within a node, out of place")

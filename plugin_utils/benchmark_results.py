@@ -121,21 +121,15 @@ def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, 
         spread=next((row.spread for row in rows if row.size == run["max_bytes"]), None),
         states=tuple(one["state"] for one in bad),
         said="" if first is None else first["have"] or "wanted {}".format(first["want"]),
-        versions={key: value for key, value in versions.items() if value},
+        versions={key: value for key, value in versions.items() if value and codec.is_valid(result_schema.line, value)},
     )
 
 
 def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
-    """Return results. nodes: host -> its runs, as the role's report writes them. Raises ParseError for no version."""
-    found, finished = [], []
-    for host, runs in nodes.items():
-        for run in runs:
-            job = node_job(host, run)
-            if not all(codec.is_valid(result_schema.line, value) for value in job.versions.values()):
-                raise ParseError("nccl_library or nccl_tests is not a text")
-            found.append(_of_job(job, run["simulated"]))
-            finished += [run["finished"]] if run["finished"] is not None else []
-    return _joined(name, max(finished, default=None), found)
+    """Return results. nodes: host -> its runs, as the role's report writes them."""
+    every = [(host, run) for host, runs in nodes.items() for run in runs]
+    finished = max((run["finished"] for _host, run in every if run["finished"] is not None), default=None)
+    return _joined(name, finished, (_of_job(node_job(host, run), run["simulated"]) for host, run in every))
 
 
 def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
@@ -165,7 +159,7 @@ def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
 
 
 def load(path: str | Path) -> Results:
-    """Return the figures of what ``read`` finds there. Raises as it does; ParseError, too, for a version of no text."""
+    """Return the figures of what ``read`` finds there. Raises as it does."""
     records, nodes = read(path)
     parts = [of_nodes({host: data["runs"] for host, data in nodes.items()}, str(path))]
     parts += [of_record(record, str(path)) for record in records]

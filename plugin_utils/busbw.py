@@ -10,12 +10,15 @@ bytes), latencies in microseconds. What the keys mean: docs/bars.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # Scope of a run: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays of an
 # NVLink domain over their NVLinks, all nodes.
@@ -29,7 +32,8 @@ ALGORITHMS = ("", "Ring", "SHARP")
 class Bar:
     """The limit of a run: a bandwidth from messages of ``size`` bytes on, or a latency up to that size.
 
-    busbw: GB/s, None in a latency bar; with algorithm SHARP it is algbw, see ``measure``.
+    busbw: GB/s, None in a latency bar; with algorithm SHARP it is algbw: the
+        switches reduce, each byte crosses a NIC once, and busbw would exceed the wire.
     healthy: figure of a healthy node or cluster, in the bar's unit.
     algorithm: one of ALGORITHMS.   latency_us: microseconds at most, None in a bandwidth bar.
     nvls: of a latency bar always False: small messages are not reduced in the NVSwitch.
@@ -53,14 +57,6 @@ class Prediction:
 
     busbw: float | None
     rule: str
-
-
-def measure(algorithm: str) -> str:
-    """Return ``busbw`` or ``algbw``: the figure that a bar or prediction of this algorithm applies to.
-
-    Where switches reduce (SHARP), each byte crosses a NIC once: busbw would exceed the wire.
-    """
-    return "algbw" if algorithm == "SHARP" else "busbw"
 
 
 def of_algbw(figure: float | None, ranks: int) -> float | None:
@@ -99,67 +95,36 @@ def _run(bar: Bar) -> tuple[str, bool, str, str, str]:
     return bar.platform, bar.nvls, bar.scope, bar.collective, bar.algorithm
 
 
+_rate = codec.number(0.001, 1e6)
+_ANY = {
+    **dict.fromkeys(("platform", "source"), codec.text(codec.LINE, re.compile(r".*\S.*", re.DOTALL))),
+    "scope": codec.one_of(*SCOPES),
+    "collective": codec.one_of(*COLLECTIVES),
+    "size": codec.read_by(lambda value: parse_size(str(value))),
+    "healthy": codec.maybe(_rate),
+}
+_LATENCY = codec.Record({**_ANY, "latency_us": _rate}, ("healthy",))
+_algorithm = codec.one_of("Ring", "SHARP", "")
+_BANDWIDTH = codec.Record(
+    {**_ANY, "busbw": _rate, "nvls": codec.flag, "algorithm": _algorithm}, ("healthy", "algorithm")
+)
+
+
 def _bar(entry: object, where: str) -> Bar:
-    if not isinstance(entry, dict):
-        raise ParseError(f"{where} is not a mapping")
-    of_latency = "latency_us" in entry and "busbw" not in entry
-    figure = "latency_us" if of_latency else "busbw"
-    required = {"platform", "scope", "collective", "size", "source", figure, *(() if of_latency else ("nvls",))}
-    optional = {"healthy"} if of_latency else {"healthy", "algorithm"}
-    for key in entry:
-        if key not in required | optional:
-            if key in ("nvls", "algorithm", "latency_us"):
-                raise ParseError(f"{where}: a bar with latency_us has no nvls, no algorithm and no busbw")
-            raise ParseError(f"{where} has unknown key {key!r}")
-    for key in sorted(required - set(entry)):
-        raise ParseError(f"{where} has no key {key}")
-    for key in ("platform", "scope", "collective", "source"):
-        if not isinstance(entry[key], str) or not entry[key].strip():
-            raise ParseError(f"{where}: {key} is {entry[key]!r}, expected text")
-    for key, known_words in (("scope", SCOPES), ("collective", COLLECTIVES)):
-        if entry[key] not in known_words:
-            words = ", ".join(known_words)
-            raise ParseError(f"{where}: {key} is {entry[key]!r}, expected one of {words}")
-    algorithm = entry.get("algorithm", "")
-    if algorithm not in ALGORITHMS:
-        raise ParseError(f"{where}: algorithm is {algorithm!r}, expected Ring, SHARP, or none for NCCL's choice")
-    if algorithm == "SHARP" and (entry["collective"] != "all_reduce" or entry["scope"] == "node"):
+    of_latency = isinstance(entry, dict) and "latency_us" in entry and "busbw" not in entry
+    try:
+        (_LATENCY if of_latency else _BANDWIDTH)(entry)
+    except codec.Invalid as error:
+        raise ParseError(f"{where}: {error}") from None
+    given: Plain = {"nvls": False, "healthy": None, "busbw": None, **dict(entry)}  # type: ignore[call-overload]
+    if given.get("algorithm") == "SHARP" and (given["collective"] != "all_reduce" or given["scope"] == "node"):
         raise ParseError(f"{where}: algorithm SHARP is for all_reduce between nodes")
-    nvls = entry.get("nvls", False)
-    if not isinstance(nvls, bool):
-        raise ParseError(f"{where}: nvls is {nvls!r}, expected true or false")
-    value = _figure(entry[figure], f"{where}: {figure}")
-    healthy = None if entry.get("healthy") is None else _figure(entry["healthy"], f"{where}: healthy")
+    value, healthy = given["latency_us" if of_latency else "busbw"], given["healthy"]
     if healthy is not None and (value < healthy if of_latency else value > healthy):
         side = "below" if of_latency else "above"
         raise ParseError(f"{where}: the bar {value:g} is {side} what a healthy node reaches, {healthy:g}")
-    return Bar(
-        platform=entry["platform"],
-        nvls=nvls,
-        scope=entry["scope"],
-        collective=entry["collective"],
-        size=_size(entry["size"], where),
-        busbw=None if of_latency else value,
-        healthy=healthy,
-        source=entry["source"],
-        algorithm=algorithm,
-        latency_us=value if of_latency else None,
-    )
-
-
-def _size(value: object, where: str) -> int:
-    try:
-        return parse_size(str(value))
-    except ParseError as error:
-        raise ParseError(f"{where}: {error}") from error
-
-
-def _figure(value: object, what: str) -> float:
-    # An int of a thousand digits is too large for a float.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-        unit = "microseconds" if what.endswith("latency_us") else "GB/s"
-        raise ParseError(f"{what} is {value if not isinstance(value, int) else '...'!r}, expected {unit} above 0")
-    return float(value)
+    figures = {name: float(given[name]) for name in ("busbw", "healthy", "latency_us") if given.get(name) is not None}
+    return Bar(**{**given, **figures, "size": parse_size(str(given["size"]))})
 
 
 def find_bar(

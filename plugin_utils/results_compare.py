@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -351,3 +351,26 @@ def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | 
         return "", None
     before = replace(before, runs=kept)
     return render(before, after, compare(before, after), width), before
+
+
+def publish(
+    parent: Path,
+    new: Results,
+    write: Callable[[], Path],
+    plot: Callable[[Path, Results | None], tuple[list[Path], str]],
+    say: Callable[[str], object],
+) -> tuple[Path, list[Path]]:
+    """Print the comparison with the last results below parent, write and plot the new ones, print where they are.
+
+    write: returns the new directory.   plot: of that directory and the last results. Return directory and plots.
+    Raises OSError; ParseError where ``write`` does.
+    """
+    said, before = with_last(parent, new, terminal.COLUMNS)
+    if said:
+        say(said + "\n")
+    folder = write()
+    plots, problem = plot(folder, before)
+    say(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
+    if problem:
+        say(problem)
+    return folder, plots

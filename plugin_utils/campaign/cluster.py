@@ -159,15 +159,13 @@ def write(site: Site, record: cluster_record.Record, path: str, cut: Callable[[s
     site.say(f"\n{cut(cluster_table.render(record, terminal.COLUMNS), path)}\n")
     if not path:
         return ""
-    now = benchmark_results.of_record(record, "this run")
-    said, before = results_compare.with_last(cluster_record.folder(path), now, terminal.COLUMNS)
-    if said:
-        site.say(said + "\n")
-    folder = cluster_record.write(path, record)
-    plots, problem = busbw_plot.plot_record(folder, record, before)
-    site.say(f"results: {folder}" + "".join(f" {plot.name}" for plot in plots))
-    if problem:
-        site.say(problem)
+    folder, _plots = results_compare.publish(
+        cluster_record.folder(path),
+        benchmark_results.of_record(record, "this run"),
+        lambda: cluster_record.write(path, record),
+        lambda folder, before: busbw_plot.plot_record(folder, record, before),
+        site.say,
+    )
     return str(folder)
 
 

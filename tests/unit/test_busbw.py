@@ -44,27 +44,27 @@ def test_a_bar_is_read_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"busbw": 0}, "busbw is .*, expected GB/s above 0"),
-        ({"busbw": -1.0}, "expected GB/s above 0"),
-        ({"busbw": float("nan")}, "expected GB/s above 0"),
-        ({"busbw": "348"}, "expected GB/s above 0"),
-        ({"busbw": True}, "expected GB/s above 0"),
+        ({"busbw": 0}, "busbw: is .*, expected a number from 0.001"),
+        ({"busbw": -1.0}, "expected a number"),
+        ({"busbw": float("nan")}, "expected a number"),
+        ({"busbw": "348"}, "expected a number"),
+        ({"busbw": True}, "expected a number"),
         ({"busbw": 400}, "the bar 400 is above what a healthy node reaches, 366.7"),
-        ({"nvls": "no"}, "nvls is 'no', expected true or false"),
+        ({"nvls": "no"}, "nvls: is 'no', expected true or false"),
         ({"size": "8 GB"}, "size '8 GB', expected bytes such as 8, 64K, 1M or 8G"),
         ({"size": 0}, "size '0'"),
         ({"size": True}, "size 'True'"),
-        ({"scope": "rack"}, "scope is 'rack', expected one of node, pair, rail, leaf, nvlink_domain, cluster"),
-        ({"collective": "allreduce"}, "collective is 'allreduce', expected one of all_reduce"),
-        ({"source": " "}, "source is ' ', expected text"),
-        ({"provenance": "me"}, "unknown key 'provenance'"),
+        ({"scope": "rack"}, "scope: is 'rack', expected node or pair or rail or leaf or nvlink_domain or cluster"),
+        ({"collective": "allreduce"}, "collective: is 'allreduce', expected all_reduce or"),
+        ({"source": " "}, "source: is ' ', which it cannot be"),
+        ({"provenance": "me"}, "provenance.* is not a key"),
         ({"platform": []}, "platform is an empty list"),
-        ({"platform": ["mine", 4]}, "platform is 4, expected text"),
+        ({"platform": ["mine", 4]}, "platform: is 4, expected text"),
         ({"platform": ["mine", "mine"]}, "there is a bar for the same run above"),
         ({"algorithm": "SHARP"}, "SHARP is for all_reduce between nodes"),
         ({"scope": "pair", "algorithm": "SHARP", "collective": "all_gather"}, "SHARP is for all_reduce between nodes"),
-        ({"scope": "pair", "algorithm": "Tree"}, "algorithm is 'Tree', expected Ring, SHARP"),
-        ({"scope": "pair", "latency_us": 40}, "no busbw"),
+        ({"scope": "pair", "algorithm": "Tree"}, "algorithm: is 'Tree', expected Ring or SHARP"),
+        ({"scope": "pair", "latency_us": 40}, "latency_us.* is not a key"),
     ],
 )
 def test_a_wrong_bar_is_named_with_its_entry_and_key(change: dict[str, Any], message: str) -> None:
@@ -75,9 +75,9 @@ def test_a_wrong_bar_is_named_with_its_entry_and_key(change: dict[str, Any], mes
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"nvls": False}, "a bar with latency_us has no nvls"),
-        ({"algorithm": "Ring"}, "a bar with latency_us has no nvls, no algorithm"),
-        ({"latency_us": 0}, "latency_us is .*expected microseconds above 0"),
+        ({"nvls": False}, "nvls.* is not a key"),
+        ({"algorithm": "Ring"}, "algorithm.* is not a key"),
+        ({"latency_us": 0}, "latency_us: is .*expected a number from 0.001"),
         ({"healthy": 41}, "the bar 40 is below what a healthy node reaches, 41"),
     ],
 )
@@ -154,5 +154,4 @@ def test_a_bar_of_an_algorithm_is_of_no_other() -> None:
     # Three bars of one size, and none for the same run.
     (both, own, latency) = parse_bars([PAIR, {**PAIR, "algorithm": "Ring"}, {**LATENCY, "size": "8G"}], "bars.yml")
     assert (both.algorithm, own, latency.latency_us) == ("", ring, 40.0)
-    assert [busbw.measure(name) for name in busbw.ALGORITHMS] == ["busbw", "busbw", "algbw"]
     assert find_bar([parse_bars([PAIR], "b")], *ask, "Ring") is None

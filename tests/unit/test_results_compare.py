@@ -257,8 +257,8 @@ def test_versions_of_one_run_that_differ_are_both_told() -> None:
     small = run(1.0, nccl_library="2.27.3", max_bytes=GIB, rows=rows)
     [joined] = benchmark_results.of_nodes({"n1": [RUN, small]}, "x").runs
     assert joined.versions["nccl"] == "2.27.3, 2.28.3"
-    with pytest.raises(ParseError, match="nccl_library"):
-        benchmark_results.of_nodes({"n1": [{**RUN, "nccl_library": ["x"]}]}, "x")
+    [unknown] = benchmark_results.of_nodes({"n1": [{**RUN, "nccl_library": ["x"]}]}, "x").runs
+    assert "nccl" not in unknown.versions
 
 
 def test_the_latest_results_of_both_kinds_are_taken_and_are_the_same_as_themselves(tmp_path: Path) -> None:
@@ -316,14 +316,18 @@ def test_what_holds_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -> None:
     hosts = {name: {"runs": [RUN], "findings": [], "passed": []} for name in ("n1", "n2", "n3")}
-    assert nccl_benchmark.compared(tmp_path, hosts) == ""
+
+    def compared(new: dict[str, Any]) -> str:
+        return results_compare.with_last(tmp_path, nccl_benchmark.measured_now(new), 120)[0]
+
+    assert compared(hosts) == ""
     nccl_benchmark.write(tmp_path, hosts, 1795000000.0)
     stored = {**hosts, "n2": {**hosts["n2"], "runs": [{**run(0.5), "stored": True}]}}
-    assert nccl_benchmark.compared(tmp_path, {"n2": stored["n2"]}) == ""
-    text = nccl_benchmark.compared(tmp_path, {**stored, "n1": {**hosts["n1"], "runs": [run(0.5)]}})
+    assert compared({"n2": stored["n2"]}) == ""
+    text = compared({**stored, "n1": {**hosts["n1"], "runs": [run(0.5)]}})
     assert "COMPARED: 0 worse, 0 better, 0 within noise, 2 not judged, 0 not comparable" in text
     write(tmp_path / "latest" / "n1.json", {"host": "\x1b"})
-    assert "not compared with the last results" in nccl_benchmark.compared(tmp_path, hosts)
+    assert "not compared with the last results" in compared(hosts)
 
 
 def test_results_of_another_scope_are_not_the_last_ones(tmp_path: Path) -> None:
