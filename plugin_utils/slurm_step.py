@@ -56,17 +56,17 @@ exit "$code"
 """
 
 
-def programs() -> dict[str, str]:
+def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
     """Return name -> path. Raises SlurmError where one is missing."""
     places = os.pathsep.join((os.environ.get("PATH", os.defpath), PLACES))
-    found = {name: shutil.which(name, path=places) for name in PROGRAMS}
-    lacking = [name for name, path in found.items() if path is None]
+    found = {name: shutil.which(name, path=places) or "" for name in names}
+    lacking = [name for name, path in found.items() if not path]
     if lacking:
         raise SlurmError(
-            f"this machine has no {', '.join(lacking)}: install Slurm's client programs, run busbar where they are,"
-            " or leave --engine slurm out"
+            f"this machine has no {', '.join(lacking)}: install Slurm's client programs, run busbar where they are, or"
+            " leave out --engine slurm"
         )
-    return {name: path for name, path in found.items() if path is not None}
+    return found
 
 
 def environment() -> dict[str, str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import FIGURES, Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
@@ -33,7 +32,6 @@ LIMIT, LEAST = 120.0, 20.0
 TESTS = "/opt/nccl-tests"
 WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
-_PLACES = "/usr/local/bin:/usr/bin:/bin"
 _ROOM, _REASONS = 40, 300
 # Lines of progress and of the table, one screen with those for scripts.
 _PROGRESS, _TABLE = 8, 10
@@ -86,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    programs = _programs()
+    programs = slurm_step.programs(_PROGRAMS)
     job = steps.allocation(os.environ, programs)
     site = _site(arguments, job.nodes)
     if os.geteuid() == 0:
@@ -155,17 +153,6 @@ def print_outcome(outcome: Outcome, nodes: Sequence[str]) -> None:
 def _by_reason(found: Mapping[str, str]) -> list[tuple[str, str]]:
     alike = nodeset.grouped((why, node) for node, why in found.items())
     return [(why, nodeset.brief(hosts, _ROOM)) for why, hosts in alike.items()]
-
-
-def _programs() -> dict[str, str]:
-    places = os.pathsep.join((os.environ.get("PATH", os.defpath), _PLACES))
-    found = {name: shutil.which(name, path=places) or "" for name in _PROGRAMS}
-    lacking = [name for name, path in found.items() if not path]
-    if lacking:
-        raise SlurmError(
-            f"there is no {' and no '.join(lacking)} here: a node of the job needs Slurm's client programs"
-        )
-    return found
 
 
 def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:

@@ -137,24 +137,22 @@ class Preflight:
 
     def _roll_call(self) -> list[str]:
         begin = self.clock()
-        answers, self.seen.missing = self.runs.query(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit), self.gate)
+        answers, missing = self.runs.query(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit), self.gate)
         self.seen.cut = ""
-        for node, answer in answers.items():
-            if answer.gate == roll_call.CRITICAL:
-                self.seen.critical[node] = answer.said
-            elif answer.gate not in (None, roll_call.PASSED):
-                self.seen.no_verdict[node] = answer.said
-            self.seen.gates += answer.gate is not None
-        there = [node for node in self.nodes if node in answers and node not in self.seen.critical]
+        gates = {node: answer for node, answer in answers.items() if answer.gate is not None}
+        critical = {node: answer.said for node, answer in gates.items() if answer.gate == roll_call.CRITICAL}
+        mute = [node for node, answer in gates.items() if answer.gate not in (roll_call.PASSED, roll_call.CRITICAL)]
+        self.seen.add(preflight.ANSWERS, "drift", missing)
+        self.seen.add(preflight.GATE, "drift", critical)
+        there = [node for node in self.nodes if node in answers and node not in critical]
         text = f"responses: {len(answers)} of {terminal.counted(len(self.nodes), 'node')} responded"
-        if self.seen.gates:
-            text += f", {len(self.seen.critical)} of {self.seen.gates} gates found something critical"
+        if gates:
+            text += f", {len(critical)} of {len(gates)} gates found something critical"
         self._report_step(text, begin)
-        for node, why in {**self.seen.missing, **self.seen.critical}.items():
+        for node, why in {**missing, **critical}.items():
             self.say(f"  {node}: {why}")
-        if self.seen.no_verdict:
-            which = nodeset.brief(self.seen.no_verdict, _ROOM)
-            self.say(f"  the gate has no verdict on {which}: {next(iter(self.seen.no_verdict.values()))}")
+        if mute:
+            self.say(f"  the gate has no verdict on {nodeset.brief(mute, _ROOM)}: {gates[mute[0]].said}")
         self.search = self._searched(dict.fromkeys(there, (None, "not measured yet")))
         return there
 
@@ -165,10 +163,8 @@ class Preflight:
             return
         taken = dict(zip(there, self._measure([(node,) for node in there], ALONE, granted), strict=True))
         silent = {node: one.said for node, one in taken.items() if one.figure is None}
-        if len(silent) < len(taken):
-            self.seen.broken = silent
-        else:
-            self.seen.silent = silent
+        # Where no node has a figure, none of them is the cause.
+        self.seen.add(preflight.ALONE, "drift" if len(silent) < len(taken) else "unknown", silent)
         self.search = self._searched({node: (one.figure, one.said) for node, one in taken.items()})
         bar = self.site.node_bar()
         fast = [node for node, one in taken.items() if judge_figure(one.figure, bar) == PASS]
@@ -242,10 +238,10 @@ class Preflight:
     def _searched(self, alone: Mapping[str, tuple[float | None, str]]) -> Localisation:
         """Return the search at its start. alone: figure of each node alone, and why there is none."""
         bar = self.site.node_bar()
-        own = {**self.seen.missing, **self.seen.critical}
         nodes = []
         for node in self.nodes:
-            figure, said = alone.get(node, (None, own.get(node, "")))
+            own = self.seen.own.get(node)
+            figure, said = alone.get(node, (None, own.have if own is not None else ""))
             unfit = None if figure is not None else (said or "no result alone", preflight.ALONE.fix)
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)

@@ -86,21 +86,19 @@ class RollCallResult:
 
 @dataclass
 class Observations:
-    """Facts besides the search. Each of the first four: node -> why.
+    """Facts besides the search. own: node -> its finding in the roll call or alone, which is not ok.
 
-    missing: no response.   critical: of its gate.   broken: no figure alone, where others have one.   silent: no figure
-    alone, as all others.   gates: how many nodes have a gate.   together: of TOGETHER; None where it was not measured.
-    cut: why the search was not finished, "" where it was.
+    together: of TOGETHER; None where it was not measured.   cut: why the search was not finished, "" where it was.
     """
 
-    missing: dict[str, str] = field(default_factory=dict)
-    critical: dict[str, str] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-    silent: dict[str, str] = field(default_factory=dict)
-    no_verdict: dict[str, str] = field(default_factory=dict)
-    gates: int = 0
+    own: dict[str, Finding] = field(default_factory=dict)
     together: Finding | None = None
     cut: str = ""
+
+    def add(self, check: Check, state: str, nodes: Mapping[str, str]) -> None:
+        """Add findings of one check. nodes: node -> why."""
+        for node, why in nodes.items():
+            self.own[node] = check.judge("host", state, _WANTED[check.id], why, _SOURCE)
 
 
 @dataclass(frozen=True)
@@ -125,15 +123,9 @@ class Outcome:
 
 def judge(search: Localisation, seen: Observations) -> Outcome:
     """Return the outcome of a search, also of an unfinished one."""
-    found = [
-        *_roll_call_verdicts(ANSWERS, seen.missing, "drift", "a response"),
-        *_roll_call_verdicts(GATE, seen.critical, "drift", "nothing critical"),
-        *_roll_call_verdicts(ALONE, seen.broken, "drift", "a figure within the node"),
-        *_roll_call_verdicts(ALONE, seen.silent, "unknown", "a figure within the node"),
-    ]
-    told = {host for verdict in found for host in verdict.hosts}
+    found = [Verdict((host,), finding) for host, finding in seen.own.items()]
     nodes = tuple(search.nodes)
-    found += [one for one in localise_judge.verdicts(search) if not told.issuperset(one.hosts)]
+    found += [one for one in localise_judge.verdicts(search) if not seen.own.keys() >= set(one.hosts)]
     if len(nodes) == 1:
         # One node has no partner to be fast with.
         found = [one for one in found if one.hosts != nodes or one.finding.check in (localise_judge.ALONE.id, *_OWN)]
@@ -153,12 +145,9 @@ def judge(search: Localisation, seen: Observations) -> Outcome:
     return Outcome(exclude, {host: why for host, why in unknown.items() if host not in exclude}, found)
 
 
-_OWN = (ANSWERS.id, GATE.id, ALONE.id)
+_WANTED = {ANSWERS.id: "a response", GATE.id: "nothing critical", ALONE.id: "a figure within the node"}
+_OWN = tuple(_WANTED)
 _OF_NODES = (*_OWN, localise_judge.ALONE.id, localise_judge.NODE.id, localise_judge.MEMBER.id)
-
-
-def _roll_call_verdicts(check: Check, nodes: Mapping[str, str], state: str, want: str) -> list[Verdict]:
-    return [Verdict((host,), check.judge("host", state, want, why, _SOURCE)) for host, why in nodes.items()]
 
 
 def _why(host: str, verdict: Verdict) -> str:
