@@ -108,47 +108,28 @@ def before_after(before: Results, after: Results) -> Figure:
 
 def scaling(record: Record) -> Figure:
     """Return bandwidth and efficiency over the number of nodes, a line for each collective and algorithm."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    figure, (left, right) = canvas(1, 2, f"NCCL bus bandwidth over nodes, {_over(record)}", record.simulated)
     largest: dict[tuple[str, str], int] = {}
     for one in record.scaling:
         key = (one.collective, one.algorithm)
         largest[key] = max(largest.get(key, 0), one.size)
+    busbw: list[Series] = []
+    efficiency: list[Series] = []
     for number, (key, size) in enumerate([*largest.items()][:LINES]):
         mine = [one for one in record.scaling if (one.collective, one.algorithm) == key and one.size == size]
-        mine.sort(key=lambda one: one.nodes)
         color, label = f"C{number}", label_of(program(*key))
-        for axis, name, style in ((left, "busbw", "-"), (left, "prediction", ":"), (right, "efficiency", "-")):
+        for into, name, style in ((busbw, "busbw", "-"), (busbw, "prediction", ":"), (efficiency, "efficiency", "-")):
             found = [(one.nodes, getattr(one, name)) for one in mine if one.nodes and getattr(one, name) is not None]
-            if found:
-                shown = label if style == "-" else "prediction" if number == 0 else None
-                axis.plot(
-                    [nodes for nodes, _value in found],
-                    [100 * value if name == "efficiency" else value for _nodes, value in found],
-                    linestyle=style,
-                    marker="o" if style == "-" else "",
-                    markersize=3,
-                    linewidth=1,
-                    color=color,
-                    label=shown,
-                )
-    right.axhline(100 * EFFICIENT, color="crimson", linewidth=1, label=f"expected: {EFFICIENT:.0%} or more")
-    left.set_ylabel("busbw, GB/s")
-    right.set_ylabel("efficiency against the fewest nodes, %")
-    nodes = sorted({one.nodes for one in record.scaling if one.nodes})
-    for axis in (left, right):
-        axis.set_xlabel("nodes")
-        axis.set_xscale("log", base=2)
-        # Few enough labels to be read.
-        axis.xaxis.set_major_locator(FixedLocator(nodes[:: -(-len(nodes) // 12) or 1]))
-        axis.xaxis.set_minor_locator(NullLocator())
-        if nodes:
-            axis.set_xlim(nodes[0] / 1.1, nodes[-1] * 1.1)
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: f"{value:g}"))
-        axis.set_ylim(bottom=0)
-        legend(axis)
-    return figure
+            shown = label if style == "-" else "prediction" if number == 0 else ""
+            factor = 100 if name == "efficiency" else 1
+            points = {nodes: factor * value for nodes, value in found}
+            into.append(Series(shown, points, color=color, style=style))
+    least = {one.nodes: 100 * EFFICIENT for one in record.scaling if one.nodes}
+    efficiency.append(Series(f"expected: {EFFICIENT:.0%} or more", least, color="crimson"))
+    panels = [
+        Panel("", busbw, {}, "nodes"),
+        Panel("", efficiency, {}, "nodes", "efficiency against the fewest nodes, %"),
+    ]
+    return draw(panels, f"NCCL bus bandwidth over nodes, {_over(record)}", record.simulated)
 
 
 def _kinds(results: Results) -> dict[Kind, list[Run]]:
@@ -213,7 +194,7 @@ def _nodes(hosts: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a panel. points, low, high: message size in bytes -> GB/s; low and high are the edges of a band."""
+    """A line of a panel. points, low, high: x -> y of the panel; low and high are the edges of a band."""
 
     label: str
     points: Mapping[int, float]
@@ -225,11 +206,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """marks: message size -> bar and prediction there in GB/s, None for a missing one."""
+    """marks: message size -> bar and prediction there in GB/s, None for a missing one.   x, y: labels of the axes."""
 
     title: str
     series: Sequence[Series]
     marks: Mapping[int, tuple[float | None, float | None]]
+    x: str = "message size, bytes"
+    y: str = "busbw, GB/s"
 
 
 def fleet(members: Mapping[str, Mapping[int, float]]) -> list[Series]:
@@ -264,7 +247,7 @@ def band(label: str, members: Iterable[Mapping[int, float]], color: str, style: 
 
 
 def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Figure:
-    """Return a figure with a panel for each, in a grid: bandwidth, bar and prediction over the message size."""
+    """Return a figure with a panel for each, in a grid. The bandwidth's have bars and predictions."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     left_out = len(panels) - PANELS
@@ -278,9 +261,10 @@ def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Figure:
         axis.set_title(panel.title)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda size, _position: size_text(round(size))))
-        axis.set_xlabel("message size, bytes")
-        axis.set_ylabel("busbw, GB/s")
+        text = "{:g}".format if panel.x == "nodes" else lambda size: size_text(round(size))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _position, text=text: text(value)))
+        axis.set_xlabel(panel.x)
+        axis.set_ylabel(panel.y)
         for series in panel.series:
             _line(axis, series)
         for number, (size, marks) in enumerate(sorted(panel.marks.items())):
