@@ -11,10 +11,10 @@ Pure, and linear in the hosts except for the sorting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from typing import Any
+from itertools import chain, zip_longest
+from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -112,6 +112,7 @@ _DOMAIN = (
 )
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
+T = TypeVar("T")
 Wanted = Callable[[Settings, int], Sequence[Measure]]
 Judge = Callable[[Settings, Measure, int], Expected]
 
@@ -128,7 +129,7 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
     for one in fit:
         if one.host not in left:
             groups.setdefault(one.settings, []).append(one)
-    rounds: list[list[Job]] = []
+    rounds: list[list[list[Job]]] = []
     untested: dict[str, dict[int, str]] = {}
     one_leaf: set[str] = set()
     for settings, group in groups.items():
@@ -140,12 +141,8 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
             one_leaf.update(one.host for one in there)
         jobs, missing = _jobs(settings, leaves, wanted_of, expected, len(groups) > 1)
         untested.update(missing)
-        # Two groups have disjoint hosts, so that their rounds can run side by side.
-        for number, jobs_of_round in enumerate(jobs):
-            while len(rounds) <= number:
-                rounds.append([])
-            rounds[number] += jobs_of_round
-    return Plan(tuple(map(tuple, rounds)), left, untested, frozenset(one_leaf))
+        rounds.append(jobs)
+    return Plan(tuple(map(tuple, _side_by_side(rounds))), left, untested, frozenset(one_leaf))
 
 
 def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
@@ -153,49 +150,34 @@ def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], di
 
     In scope nvlink_domain they are the domains, which a clique's switches join.
     """
-    if scope == NVLINK_DOMAIN:
-        return _domains(group)
     left: dict[str, tuple[str, str]] = {}
-    leaves: dict[str, list[Member]] = {}
+    places: dict[str, list[Member]] = {}
     some = any(one.leaf for one in group)
     for one in group:
-        if some and not one.leaf and scope != "cluster":
+        place = one.domain if scope == NVLINK_DOMAIN else one.leaf
+        if scope == NVLINK_DOMAIN and not place:
+            left[one.host] = (f"it is in no NVLink domain: {one.no_domain or 'it reports none'}", _DOMAIN)
+        elif some and not place and scope not in ("cluster", NVLINK_DOMAIN):
             left[one.host] = ("busbar_leaf is set for other nodes, not for this one", "set busbar_leaf for every node")
         else:
-            leaves.setdefault(one.leaf, []).append(one)
-    found = sorted(leaves.values(), key=lambda leaf: -len(leaf))
+            places.setdefault(place, []).append(one)
+    found = sorted(places.values(), key=lambda members: -len(members))
     fewest = "fewer than two nodes%s can take part" % (f" of {group[0].settings.kind}" if group else "")
     if scope == "cluster":
         if sum(map(len, found)) < 2:
             left.update((one.host, (fewest, _OTHERS)) for leaf in found for one in leaf)
             found = []
         return found, left
-    for leaf in found:
-        if len(leaf) < 2:
-            said = f"{fewest} on leaf {leaf[0].leaf}" if leaf[0].leaf else fewest
-            other = f"{_OTHERS}, or measure nccl_benchmark_scope: cluster"
-            left[leaf[0].host] = (said, other if leaf[0].leaf else _OTHERS)
-    return [leaf for leaf in found if len(leaf) > 1], left
-
-
-def _domains(group: Sequence[Member]) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
-    """Return the NVLink domains, the largest first, and hosts in none, or alone in one."""
-    left: dict[str, tuple[str, str]] = {}
-    domains: dict[str, list[Member]] = {}
-    for one in group:
-        if one.domain:
-            domains.setdefault(one.domain, []).append(one)
+    for [one] in (members for members in found if len(members) == 1):
+        if scope == NVLINK_DOMAIN:
+            why = f"no other tray of its NVLink domain {one.domain} can take part"
+            left[one.host] = (why, f"{_OTHERS}; where there are others in this rack, see imex.domain of all of them")
+        elif one.leaf:
+            fix = f"{_OTHERS}, or measure nccl_benchmark_scope: cluster"
+            left[one.host] = (f"{fewest} on leaf {one.leaf}", fix)
         else:
-            left[one.host] = (f"it is in no NVLink domain: {one.no_domain or 'it reports none'}", _DOMAIN)
-    for domain, trays in domains.items():
-        if len(trays) < 2:
-            said = f"no other tray of its NVLink domain {domain} can take part"
-            left[trays[0].host] = (
-                said,
-                f"{_OTHERS}; where there are others in this rack, see imex.domain of all of them",
-            )
-    found = sorted(domains.values(), key=lambda trays: -len(trays))
-    return [trays for trays in found if len(trays) > 1], left
+            left[one.host] = (fewest, _OTHERS)
+    return [members for members in found if len(members) > 1], left
 
 
 def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
@@ -206,21 +188,24 @@ def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
         everybody = [one for leaf in leaves for one in leaf]
         # The nodes of a leaf come one after the other: the first counts stay within it.
         return [[tuple(everybody[:count])] for count in counts(len(everybody))]
-    found: list[list[Team]] = []
-    for leaf in leaves:
-        by_host = {one.host: one for one in leaf}
-        of_leaf: list[list[Team]] = []
-        met: set[str] = set()
-        for pairs in paired(list(by_host), 1):
-            # In a second round only hosts without a partner in the first.
-            wanted = [pair for pair in pairs if not met.issuperset(pair)]
-            of_leaf.append([(by_host[one], by_host[other]) for one, other in wanted])
-            met.update(host for pair in wanted for host in pair)
-        for number, round_of in enumerate(of_leaf):
-            while len(found) <= number:
-                found.append([])
-            found[number] += round_of
-    return found
+    return _side_by_side(map(_pairs, leaves))
+
+
+def _pairs(leaf: Sequence[Member]) -> list[list[Team]]:
+    by_host = {one.host: one for one in leaf}
+    rounds: list[list[Team]] = []
+    met: set[str] = set()
+    for pairs in paired(list(by_host), 1):
+        # In a second round only hosts without a partner in the first.
+        wanted = [pair for pair in pairs if not met.issuperset(pair)]
+        rounds.append([(by_host[one], by_host[other]) for one, other in wanted])
+        met.update(host for pair in wanted for host in pair)
+    return rounds
+
+
+def _side_by_side(groups: Iterable[Sequence[Sequence[T]]]) -> list[list[T]]:
+    """Join the rounds of groups with disjoint hosts, which run at the same time."""
+    return [[*chain.from_iterable(of_round)] for of_round in zip_longest(*groups, fillvalue=())]
 
 
 def counts(nodes: int) -> list[int]:
