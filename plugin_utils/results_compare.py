@@ -211,9 +211,7 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
     # Hosts of a fleet with equal changes are one line.
     fleets: dict[tuple[object, ...], list[list[Difference]]] = {}
     for ones in changed.values():
-        first = _first(ones)
-        kind = (_one_of(first), first.verdict)
-        fleets.setdefault(kind, []).append(ones)
+        fleets.setdefault(_one_of(_first(ones)), []).append(ones)
     rows = [row for runs in fleets.values() for row in _of_runs(runs, scopes)]
     rows.sort(key=lambda row: row[0])
     lines = [row for _rank, row in rows[:ROWS]]
@@ -234,27 +232,28 @@ def _first(ones: Sequence[Difference]) -> Difference:
     return min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
 
 
+def _rank(one: Difference) -> tuple[object, ...]:
+    return (one.verdict != WORSE, not one.largest, one.change or 0.0, one.collective, one.hosts)
+
+
 def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[object, ...], terminal.Line]]:
     """Return a line for each of few runs; of many one line, which names the run that changed most."""
-    if len(runs) <= EACH:
-        return [_of_run(ones, scopes) for ones in runs]
     found = [_first(ones) for ones in runs]
-    most = max(found, key=lambda one: abs(one.change or 0.0))
-    who = nodeset.brief(map(printable, most.hosts), _SENTENCE)
-    note = f"{len(found)} runs, figures are medians; most on {who}: {100 * (most.change or 0.0):+.1f} %"
-    rank = (most.verdict != WORSE, not most.largest, most.change or 0.0, most.collective, most.hosts)
-    return [(rank, (_cells(found, scopes), (note,)))]
-
-
-def _of_run(ones: Sequence[Difference], scopes: bool) -> tuple[tuple[object, ...], terminal.Line]:
-    first = _first(ones)
-    others = [one.size for one in ones if one is not first and one.size is not None]
-    note = ""
-    if others:
-        sizes = size_text(others[0]) if len(others) == 1 else f"{size_text(min(others))} to {size_text(max(others))}"
-        note = f"{first.verdict} also at {len(others)} other size{'s' * (len(others) != 1)}: {sizes}"
-    rank = (first.verdict != WORSE, not first.largest, first.change or 0.0, first.collective, first.hosts)
-    return rank, (_cells([first], scopes), (note,) if note else ())
+    if len(runs) > EACH:
+        most = max(found, key=lambda one: abs(one.change or 0.0))
+        note = (
+            f"{len(found)} runs, figures are medians; most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"
+        )
+        return [(_rank(most), (_cells(found, scopes), (note,)))]
+    lines: list[tuple[tuple[object, ...], terminal.Line]] = []
+    for first, ones in zip(found, runs, strict=True):
+        others = [one.size for one in ones if one is not first and one.size is not None]
+        note = ""
+        if others:
+            sizes = " to ".join(dict.fromkeys((size_text(min(others)), size_text(max(others)))))
+            note = f"{first.verdict} also at {terminal.counted(len(others), 'other size')}: {sizes}"
+        lines.append((_rank(first), (_cells([first], scopes), (note,))))
+    return lines
 
 
 def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:

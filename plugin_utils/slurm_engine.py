@@ -277,7 +277,7 @@ class NodeOutputs:
         if task.over:
             return
         if task.read > self._limit:
-            self._refuse(task, f"{result_schema.SAID}more than {self._limit} bytes")
+            self._refuse(task, f"more than {self._limit} bytes")
         elif not task.node:
             self._greet(label, task, text)
         elif task.size < 0:
@@ -287,7 +287,7 @@ class NodeOutputs:
             elif text.strip():
                 task.words = text[:300]
         elif task.done:
-            self._refuse(task, f"{result_schema.SAID}something follows its end")
+            self._refuse(task, "something follows its end")
         else:
             task.parts.append(text)
             task.held += len(text)
@@ -296,9 +296,7 @@ class NodeOutputs:
                 yield from self._whole_of(task)
             elif self._held > self._whole:
                 most = max(self._tasks.values(), key=lambda one: one.held)
-                self._refuse(
-                    most, f"{result_schema.SAID}all results are more than {self._whole} bytes, and this is the largest"
-                )
+                self._refuse(most, f"all results are more than {self._whole} bytes, and this is the largest")
 
     def _greet(self, label: int, task: _Task, text: bytes) -> None:
         said = _NODE.fullmatch(text)
@@ -306,9 +304,7 @@ class NodeOutputs:
         if not said:
             task.words = text[:300]
         elif name in self._nodes:
-            self._refuse(
-                self._tasks[self._nodes[name]], f"{result_schema.SAID}two tasks of the step respond by its name"
-            )
+            self._refuse(self._tasks[self._nodes[name]], "two tasks of the step respond by its name")
             task.over = True
         elif name in self._asked:
             task.node = name
@@ -319,16 +315,16 @@ class NodeOutputs:
         self._held -= task.held
         task.parts, task.done = [], True
         if task.held != task.size or hashlib.sha256(data).hexdigest().encode() != task.digest:
-            self._refuse(task, f"{result_schema.SAID}it does not have the announced length, or was changed on its way")
+            self._refuse(task, "it does not have the announced length, or was changed on its way")
             return
         unpacking = zlib.decompressobj()
         try:
             text = unpacking.decompress(base64.b64decode(data, validate=True), self._limit)
         except (ValueError, zlib.error):
-            self._refuse(task, f"{result_schema.SAID}it cannot be unpacked")
+            self._refuse(task, "it cannot be unpacked")
             return
         if unpacking.unconsumed_tail or not unpacking.eof:
-            self._refuse(task, f"{result_schema.SAID}more than {self._limit} bytes once unpacked, or cut off")
+            self._refuse(task, f"more than {self._limit} bytes once unpacked, or cut off")
             return
         yield task.node, text
 
@@ -337,7 +333,7 @@ class NodeOutputs:
             self._held -= task.held
         task.parts, task.over = [], True
         if task.node:
-            self.wrong.setdefault(task.node, why)
+            self.wrong.setdefault(task.node, f"{result_schema.SAID}{why}")
 
 
 _LAUNCH = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.*)")

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
@@ -107,24 +107,22 @@ def _what(finding: Finding) -> str:
 
 def _rows(record: Record) -> list[tuple[tuple[str, ...], Finding]]:
     """Return hosts and root finding of each that is not ok; hosts left out have a line elsewhere."""
-    hosts: dict[tuple[str, ...], list[str]] = {}
-    first: dict[tuple[str, ...], Finding] = {}
+    groups: dict[tuple[str, ...], tuple[list[str], Finding]] = {}
     for one in record.findings:
         found = one.finding
-        if found.ok or found.because is not None or found.check == localise_judge.MEMBER.id:
-            continue
-        key = (found.id, found.state, found.have or "")
-        hosts.setdefault(key, []).extend(one.hosts)
-        first.setdefault(key, found)
-    order = {id(found): key for key, found in first.items()}
-    return [(tuple(hosts[order[id(found)]]), found) for found in worst_first(first.values())]
+        if not found.ok and found.because is None and found.check != localise_judge.MEMBER.id:
+            groups.setdefault(_key(found), ([], found))[0].extend(one.hosts)
+    worst = worst_first(found for _hosts, found in groups.values())
+    return [(tuple(groups[_key(found)][0]), found) for found in worst]
+
+
+def _key(found: Finding) -> tuple[str, ...]:
+    return (found.id, found.state, found.have or "")
 
 
 def sentences(record: Record) -> Iterator[str]:
-    alike: dict[str, list[str]] = {}
-    for one in record.findings:
-        if one.finding.check == localise_judge.MEMBER.id and not one.finding.ok:
-            alike.setdefault(one.finding.have or "", []).extend(one.hosts)
+    out = [one for one in record.findings if one.finding.check == localise_judge.MEMBER.id and not one.finding.ok]
+    alike = nodeset.grouped((one.finding.have or "", host) for one in out for host in one.hosts)
     for have, hosts in alike.items():
         yield f"{nodeset.brief(hosts, SENTENCE)}: {have}"
     good = [
@@ -135,25 +133,19 @@ def sentences(record: Record) -> Iterator[str]:
     ]
     if good:
         yield f"good: {nodeset.brief(good, SENTENCE)}"
-    tests = _counted(record)
-    head = "LOCALISED" if record.complete else "NOT COMPLETE"
-    seconds = record.finished - record.begun
+    counts = {word: sum(test.kind == kind for test in record.tests) for kind, word in _WORDS.items()}
+    tests = ", ".join(f"{word} {count}" for word, count in counts.items() if count)
     yield "%s%s: %s over %s by %s, %s, %s%s, %.0f s" % (
         "simulated: " if record.simulated else "",
-        head,
+        "LOCALISED" if record.complete else "NOT COMPLETE",
         _verdict(record),
         terminal.counted(len(record.nodes), "node"),
         record.launcher,
         terminal.counted(record.rounds, "round"),
         terminal.counted(len(record.tests), "test"),
         f" ({tests})" if tests else "",
-        seconds,
+        record.finished - record.begun,
     )
-
-
-def _counted(record: Record) -> str:
-    counts: Mapping[str, int] = {kind: sum(test.kind == kind for test in record.tests) for kind in _WORDS}
-    return ", ".join(f"{word} {counts[kind]}" for kind, word in _WORDS.items() if counts[kind])
 
 
 def _verdict(record: Record) -> str:
