@@ -233,7 +233,7 @@ def test_the_table() -> None:
         "simulated": table(one_host(simulated=True)),
         "busy": table(busy_host()),
         **{
-            f"stored for {days} days": table(partly_stored(), 1e6 + days * 86400)
+            f"stored for {days} days": table(partly_stored(), 1e6 + days * 86400).splitlines()[-1]
             for days in (3.9, 1.0, 0.3, 0.01, -0.02)
         },
         "hostile name": table({"no\x1b[8mde": one_host()["node01"]}),
