@@ -24,12 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    busbw,
-    model_sizes,
-    prediction,
-    slowdown_causes,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction, slowdown_causes
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_call
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_table, preflight, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, localise_table, preflight, trials
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     HostFinding,
     MeasuredTest,
@@ -36,8 +37,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight i
     RollCallResult,
 )
 
+from . import steps
 from .site import ALONE, Site
-from .steps import StepResult, TeamProgram
+from .steps import StepResult
 
 # Shares of the limit for each query of the roll call and any one step; seconds below which no step is begun; and the
 # time that ending a step takes beyond its limit.
@@ -59,7 +61,7 @@ class Runs(Protocol):
         self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
     ) -> tuple[dict[str, RollCallResult], dict[str, str]]: ...
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]: ...
+    def __call__(self, calls: Sequence[Call]) -> Sequence[engine.Result]: ...
 
 
 class Preflight:
@@ -88,6 +90,7 @@ class Preflight:
         self.end = clock() + limit
         self.seen = Observations(cut="it was ended before the first result")
         self.search = self._searched(dict.fromkeys(self.nodes, (None, "not queried yet")))
+        self.names: dict[str, str] = {}
         self.simulated = False
         self.begun = time.time()
         self._longest: dict[str, float] = {}
@@ -153,6 +156,7 @@ class Preflight:
             self.say(f"  {node}: {why}")
         if mute:
             self.say(f"  the gate has no verdict on {nodeset.brief(mute, _ROOM)}: {gates[mute[0]].said}")
+        self.names = {node: answer.host.partition(".")[0] for node, answer in answers.items()}
         self.search = self._searched(dict.fromkeys(there, (None, "not measured yet")))
         return there
 
@@ -210,15 +214,8 @@ class Preflight:
         self._report_step(f"together: {terminal.counted(len(good), 'node')}: {have}", begin)
 
     def _measure(self, teams: Sequence[Sequence[str]], kind: str, granted: float) -> list[StepResult]:
-        asked = TeamProgram(
-            self.site.program,
-            self.site.size,
-            self.site.gpus,
-            self.site.algorithm(kind),
-            self.site.rails,
-            self.site.environment,
-        )
-        taken = self.runs.measure(teams, asked, granted)
+        jobs = [self.site.job(team, self.names, kind) for team in teams]
+        taken = [steps.taken(result) for result in self.runs([job.call(self.site.values(granted)) for job in jobs])]
         good = [one.seconds for one in taken if one.figure is not None]
         if good:
             self._longest[kind] = max(good)

@@ -16,11 +16,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, nodes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import PAIR_ALGORITHM, Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
-    PAIR,
-    Bar,
-    Test,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR, Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Relative
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
@@ -28,6 +25,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import
 from ..drift import inventory
 
 ALONE = "alone"
+# Of the program: a first look, not a benchmark.
+ITERATIONS = 5
 # Values that have to be the same for all nodes of a job.
 _ALIKE = (
     *("busbar_platform", "busbar_fabric", "busbar_hardware_root", "nccl_tests_path", "nccl_conf_extra"),
@@ -58,9 +57,36 @@ class Site:
     def program(self) -> str:
         return f"{self.tests.rstrip('/')}/{COLLECTIVE}_perf"
 
-    @property
-    def rails(self) -> int | None:
-        return len(self.kind.settings.rails) or None if self.kind is not None else None
+    def job(self, team: Sequence[str], names: Mapping[str, str], kind: str) -> Job:
+        """Return the job of a team. names: node -> its own host name, which its ranks print.   kind: of the test."""
+        return Job(
+            name="+".join(team),
+            scope=SCOPES.get(kind, "node"),
+            kind=self.name,
+            hosts=tuple(team),
+            names=tuple(names[node] for node in team),
+            addresses=tuple(team),
+            per_node=self.gpus,
+            collective=COLLECTIVE,
+            min_bytes=self.size,
+            max_bytes=self.size,
+            algorithm=self.algorithm(kind),
+            rails=len(self.kind.settings.rails) if self.kind is not None else 0,
+            repeats=1,
+        )
+
+    def values(self, limit: float) -> Mapping[str, object]:
+        """Return the values of a job's call. limit: seconds of the program."""
+        return {
+            "nccl_tests_path": self.tests.rstrip("/"),
+            "nccl_benchmark_launcher": "srun",
+            "nccl_benchmark_launcher_options": [],
+            "nccl_benchmark_environment": self.environment,
+            "nccl_benchmark_iterations": ITERATIONS,
+            "nccl_benchmark_timeout": limit,
+            "busbar_hardware_root": self.root,
+            "busbar_system_root": "/",
+        }
 
     def algorithm(self, kind: str) -> str:
         """Return NCCL_ALGO of a run. A pair uses Ring: otherwise three of eight rails may be missing unseen."""

@@ -13,11 +13,12 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.process_group import Program
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate_files
@@ -25,10 +26,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.launch import Launch, Launcher
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import launch_command as perf_launch
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import module as nccl_perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, nodeset, slurm_step
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import RollCallResult
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 # Sruns at a time: each is a process with threads here, and a query to slurmctld.
@@ -37,18 +41,11 @@ AT_ONCE = 128
 # which would take the job's counts and bindings for ours.
 _HANDED_ON = re.compile(r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|CUDA_HOME|(NCCL|UCX|OMPI_MCA|PMIX_MCA|FI|OPAL)_\w+")
 _SLURMS = ("SLURM_CONF", "SLURM_CONF_SERVER")
-_ALWAYS: dict[str, object] = {
-    **dict.fromkeys(("gpus", "warmup", "repeats", "keep"), 1),
-    "iterations": 5,
-    "step_factor": 2,
-    "check": True,
-    "hosts": [],
-    "launcher": [],
-    "way": "network",
-    **dict.fromkeys(("max_age_days", "bar_busbw")),
-}
+# Options of nccl_perf that a campaign leaves to the module; one warm-up is enough for a first look.
+_DEFAULTS = {**{name: option.get("default") for name, option in nccl_perf.SPEC.items()}, "warmup": 1}
 # Variables that would send NCCL's log to another place.
 _NOT = ("NCCL_DEBUG_FILE", "NCCL_TESTS_DEVICE")
+T = TypeVar("T")
 _PLACES = "/usr/local/bin:/usr/bin:/bin"
 _OPTIONS = "the options behind --"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
@@ -69,18 +66,6 @@ class Allocation:
     job: str
     nodes: tuple[str, ...]
     leaves: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class TeamProgram:
-    """A program over a team: one size in bytes, ``per_node`` ranks a node. rails: HCAs that have to carry data."""
-
-    program: str
-    size: int
-    per_node: int
-    algorithm: str = ""
-    rails: int | None = None
-    environment: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +126,7 @@ def handed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Steps:
-    """Start steps, wait for them, and read their output."""
+    """Start steps, wait for them, and read their output. Instances are an ``engine.Run`` of calls of nccl_perf."""
 
     def __init__(
         self,
@@ -164,7 +149,6 @@ class Steps:
         self.options = tuple(options)
         self.python = python
         self.root = root
-        self.hosts: dict[str, str] = {}
         self._handed_on = handed_on(given)
         self._slurms = {name: given[name] for name in _SLURMS if name in given}
         self._home = {"HOME": given.get("HOME", "/"), "LC_ALL": "C"}
@@ -188,7 +172,6 @@ class Steps:
             found.update(again)
         else:
             said = dict.fromkeys(rest, next(iter(said.values()), "no response"))
-        self.hosts.update({node: answer.host for node, answer in found.items()})
         return found, {node: said.get(node, "no response") for node in nodes if node not in found}
 
     def _query_teams(
@@ -216,46 +199,40 @@ class Steps:
 
     # -- measurements --------------------------------------------------------------------------------------------------
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
-        """Run the program over each of the teams at once. limit: seconds of each step.
+    def __call__(self, calls: Sequence[Call]) -> list[Result]:
+        """Run calls over disjoint teams, with the same variables, at once. A result has its ``seconds``, too."""
+        return [result for wave in _waves(calls) for result in self._measure(wave)]
 
-        The teams are disjoint, and every node has responded to a roll call.
-        """
-        found = []
-        for wave in _waves(teams):
-            found += self._measured(wave, asked, limit)
-        return found
-
-    def _measured(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
-        jobs = [self._job(team, asked) for team in teams]
-        wanted = [_wanted(job, asked, limit, str(self.folder)) for job in jobs]
-        environment = {**self._handed_on, **(asked.environment or {})}
-        for one in wanted:
-            # Overrides the job's own: the bar is for the variables that the run sets.
-            environment.update(one.variables)
+    def _measure(self, calls: Sequence[Call]) -> list[Result]:
+        limit = float(calls[0].arguments["timeout"])
+        jobs = [self._launch(call.arguments["launch"]) for call in calls]
+        wanted = [_wanted(call, job) for call, job in zip(calls, jobs, strict=True)]
+        # Overrides the job's own: the bar is for the variables that the run sets.
+        environment = {**self._handed_on, **calls[0].arguments["environment"], **wanted[0].variables}
         names = [name for name in environment if name.startswith("NCCL_")]
         programs = [
             self._program(perf_launch.command(job, self.launcher, one.program, [*environment], limit, self.root))
             for job, one in zip(jobs, wanted, strict=True)
         ]
-        found = []
+        found: list[Result] = []
         ended = self._run(programs, environment, limit + launch.GRACE)
         for job, one, program, end in zip(jobs, wanted, programs, ended, strict=True):
             run = perf_run.Run(one.command, end.rc, end.ending, limit, time.time(), end.left_behind)
             try:
                 output = nccl_perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
-                found.append(_taken(nccl_perf_collect.complete(run, output, self.launcher), one, end.seconds))
+                run = nccl_perf_collect.complete(run, output, self.launcher)
+                plan, more = perf_answer.judge(run, one, time.time())
+                found.append({**plan.result(), **more, "seconds": end.seconds})
             except ReadError as error:
-                found.append(StepResult(None, str(error), end.seconds))
+                found.append({"failed": True, "msg": str(error), "seconds": end.seconds})
             # NCCL's log of a thousand ranks is no small file.
             for path in (program.stdout, program.stderr):
                 Path(path).unlink(missing_ok=True)
         return found
 
-    def _job(self, team: Sequence[str], asked: TeamProgram) -> Launch:
-        """Return the launch by the nodes' own host names, which their ranks print."""
-        hosts = tuple(self.hosts[node].partition(".")[0] for node in team)
-        return Launch("srun", hosts, asked.per_node, self.options, tuple(team), self.python, self.allocation.job)
+    def _launch(self, given: PlainView) -> Launch:
+        job = launch.wanted({**given, "options": [*self.options], "python": self.python})
+        return replace(job, inside=self.allocation.job)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -273,32 +250,24 @@ class Steps:
             raise SlurmError(str(error)) from error
 
 
-def _wanted(job: Launch, asked: TeamProgram, limit: float, folder: str) -> perf_run.Wanted:
-    given: dict[str, object] = {
-        "binary": asked.program,
-        "collective": None,
-        "algorithm": asked.algorithm,
-        "min_bytes": str(asked.size),
-        "max_bytes": str(asked.size),
-        "rails": asked.rails,
-        "ranks": job.ranks,
-        "timeout": limit,
-        "result_directory": folder,
-        **_ALWAYS,
-    }
-    return perf_run.wanted(perf_launch.options(given, job), "")
+def _wanted(call: Call, job: Launch) -> perf_run.Wanted:
+    # As Ansible types the options of a module.
+    sizes = {name: str(call.arguments[name]) for name in ("min_bytes", "max_bytes")}
+    return perf_run.wanted(perf_launch.options({**_DEFAULTS, **call.arguments, **sizes}, job), "")
 
 
-def _taken(run: perf_run.Run, wanted: perf_run.Wanted, seconds: float) -> StepResult:
-    plan, found = perf_answer.judge(run, wanted, time.time())
-    bad = [one for one in plan.findings if not one.ok]
+def taken(result: Result) -> StepResult:
+    """Return what a preflight needs of a result of nccl_perf."""
+    seconds, simulated = result["seconds"], bool(result.get("simulated"))
+    if result.get("failed"):
+        return StepResult(None, result["msg"], seconds)
+    bad = [from_dict(dict(one)) for one in result["findings"]]
     roots = [one for one in bad if one.because is None] or bad
-    simulated = bool(found.get("simulated"))
     if any(one.check in _PROOF for one in bad):
         # The most telling cause first: how it was started, then how it ended.
         first = min(roots, key=lambda one: _PROOF.index(one.check) if one.check in _PROOF else len(_PROOF))
         return StepResult(None, _words(first), seconds, simulated)
-    return StepResult(found.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
+    return StepResult(result.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
 
 
 def _words(finding: Finding) -> str:
@@ -327,14 +296,9 @@ def _answer(text: str) -> RollCallResult | None:
     return RollCallResult(**{**data, "said": printable(data["said"][:300])})
 
 
-def _waves(teams: Sequence[Sequence[str]]) -> Iterator[list[tuple[str, ...]]]:
-    """Yield waves of teams of one size: their runs set the same environment."""
-    by_size: dict[bool, list[tuple[str, ...]]] = {}
-    for team in teams:
-        by_size.setdefault(len(team) > 1, []).append(tuple(team))
-    for same in by_size.values():
-        for begin in range(0, len(same), AT_ONCE):
-            yield same[begin : begin + AT_ONCE]
+def _waves(every: Sequence[T]) -> Iterator[Sequence[T]]:
+    for begin in range(0, len(every), AT_ONCE):
+        yield every[begin : begin + AT_ONCE]
 
 
 def _text(path: str) -> str:

@@ -75,9 +75,9 @@ class Job(Program):
     """A program that the team's first host starts.
 
     names, addresses: of the hosts, in their order.   kind: profile and fabric.   per_node: ranks.
-    rails: how many HCAs of each node have to carry data.   scaling: over a part of the nodes of its scope, for the
-    comparison.   repeats: 0 for those of the inventory.   directory: of its results on that host, "" for one of its
-    scope.
+    rails: how many HCAs of each node have to carry data, 0 where unknown.   repeats: 0 for those of the inventory.
+    scaling: over a part of the nodes of its scope, for the comparison.
+    directory: of its results on that host, "" for one of its scope.
     """
 
     kind: str
@@ -120,7 +120,7 @@ class Job(Program):
             "launch": launch,
             "repeats": repeats,
             "algorithm": self.algorithm,
-            "rails": self.rails,
+            "rails": self.rails or None,
             "way": self.way,
             "min_bytes": self.min_bytes,
             "max_bytes": self.max_bytes,

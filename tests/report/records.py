@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    HostFinding,
-    MeasuredTest,
-    Record,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import measured_test
@@ -35,22 +30,23 @@ def faults(cluster: Cluster, count: int) -> list[Fault]:
     return [*found[: min(count, 7)], *([Fault(UPLINK, "leaf01")] if count > 7 and cluster.nodes > 32 else [])]
 
 
-def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) -> Record:
+def searched(nodes: int, count: int, busy: int = 2, finished: float = FINISHED) -> localise_record.Record:
     """The record of a search over so many simulated nodes, of which some more are busy."""
     plain = Cluster(nodes)
     cluster = Cluster(nodes, faults(plain, count), seed=5)
     out = [Node(f"n{nodes + i:04}", "leaf00", unfit=("busy: a job", "search when it is idle")) for i in range(busy)]
     search = Localisation([*cluster.members(), *out], cluster.bar)
-    tests: list[MeasuredTest] = []
+    tests: list[localise_record.MeasuredTest] = []
     while asked := search.next_round():
         results = [cluster.answer(test) for test in asked]
         tests += [measured_test(result, cluster.bar(result.test)) for result in results]
         search.take(results)
-    said = [HostFinding(hosts=one.hosts, finding=one.finding) for one in localise_judge.verdicts(search)]
+    found = localise_judge.verdicts(search)
+    said = [localise_record.HostFinding(hosts=one.hosts, finding=one.finding) for one in found]
     members = tuple(sorted(search.nodes.values(), key=lambda node: node.host))
     times: dict[str, Any] = {"begun": finished - 3600, "finished": finished}
     results_of: dict[str, Any] = {"nodes": members, "tests": tuple(tests), "findings": tuple(said)}
-    return Record(simulated=True, launcher="mpirun", complete=True, **times, **results_of)
+    return localise_record.Record(simulated=True, launcher="mpirun", complete=True, **times, **results_of)
 
 
 def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
@@ -82,7 +78,7 @@ def entries(hosts: Sequence[str], at: float = FINISHED) -> list[Entry]:
     return found
 
 
-def write(results: Path, record: Record) -> None:
+def write(results: Path, record: localise_record.Record) -> None:
     localise_record.write(results, record)
     hosts = [node.host for node in record.nodes]
     action_log.append(results, entries(random.Random(2).sample(hosts, min(len(hosts), 40))))

@@ -45,17 +45,9 @@ def test_a_bar_is_read_as_it_is_written() -> None:
     ("change", "message"),
     [
         ({"busbw": 0}, "busbw: is .*, expected a number from 0.001"),
-        ({"busbw": -1.0}, "expected a number"),
-        ({"busbw": float("nan")}, "expected a number"),
-        ({"busbw": "348"}, "expected a number"),
-        ({"busbw": True}, "expected a number"),
         ({"busbw": 400}, "the bar 400 is above what a healthy node reaches, 366.7"),
-        ({"nvls": "no"}, "nvls: is 'no', expected true or false"),
         ({"size": "8 GB"}, "size '8 GB', expected bytes such as 8, 64K, 1M or 8G"),
-        ({"size": 0}, "size '0'"),
-        ({"size": True}, "size 'True'"),
         ({"scope": "rack"}, "scope: is 'rack', expected node or pair or rail or leaf or nvlink_domain or cluster"),
-        ({"collective": "allreduce"}, "collective: is 'allreduce', expected all_reduce or"),
         ({"source": " "}, "source: is ' ', which it cannot be"),
         ({"provenance": "me"}, "provenance.* is not a key"),
         ({"platform": []}, "platform is an empty list"),
@@ -63,7 +55,6 @@ def test_a_bar_is_read_as_it_is_written() -> None:
         ({"platform": ["mine", "mine"]}, "there is a bar for the same run above"),
         ({"algorithm": "SHARP"}, "SHARP is for all_reduce between nodes"),
         ({"scope": "pair", "algorithm": "SHARP", "collective": "all_gather"}, "SHARP is for all_reduce between nodes"),
-        ({"scope": "pair", "algorithm": "Tree"}, "algorithm: is 'Tree', expected Ring or SHARP"),
         ({"scope": "pair", "latency_us": 40}, "latency_us.* is not a key"),
     ],
 )
@@ -76,7 +67,6 @@ def test_a_wrong_bar_is_named_with_its_entry_and_key(change: dict[str, Any], mes
     ("change", "message"),
     [
         ({"nvls": False}, "nvls.* is not a key"),
-        ({"algorithm": "Ring"}, "algorithm.* is not a key"),
         ({"latency_us": 0}, "latency_us: is .*expected a number from 0.001"),
         ({"healthy": 41}, "the bar 40 is below what a healthy node reaches, 41"),
     ],

@@ -6,14 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
-    Job,
-    LeftOut,
-    Record,
-    Row,
-    Scaling,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, cluster_table
 
 from tests import goldens
 from tests.unit.sample_cluster_record import GIB, JOB, RECORD
@@ -23,12 +16,12 @@ HOST = {"ranks": 8, "devices": [f"mlx5_{i}" for i in range(8)], "without_gdr": [
 IB = {"networks": ["IB"], "nodes": 2, "expected": 16, "proven": True, "missing": [], "gdr": True}
 IB["hosts"] = {"node01": HOST, "node02": HOST}
 UNPROVEN = {**IB, "proven": False, "missing": ["the log shows 8 of 16 ranks", "no version"], "gdr": None}
-SMALL = Row(size=8, time_us=40.2, algbw=0.0, busbw=0.0, time_p99_us=44.0, spread=0.05, repeats=3)
+SMALL = cluster_record.Row(size=8, time_us=40.2, algbw=0.0, busbw=0.0, time_p99_us=44.0, spread=0.05, repeats=3)
 GOOD = replace(JOB, hosts=NODES, latency_bar_us=47.0, rows=(SMALL, *JOB.rows), transport=IB)
 EXCHANGE = replace(GOOD, name="alltoall-1G", collective="alltoall", what="expert exchange", latency_bar_us=None)
 MISSED: dict[str, Any] = {"busbw": 30.0, "states": ("unknown", "drift"), "said": "30.0 GB/s; NCCL took sockets"}
 SLOW = replace(EXCHANGE, bar=48.0, bar_source="published", transport=UNPROVEN, **MISSED)
-BUSY = tuple(LeftOut(host=host, reason="busy: a job") for host in ("node03", "node04"))
+BUSY = tuple(cluster_record.LeftOut(host=host, reason="busy: a job") for host in ("node03", "node04"))
 SCALING = tuple(
     replace(RECORD.scaling[0], nodes=nodes, busbw=busbw, efficiency=busbw / 360)
     for nodes, busbw in ((1, 360.0), (2, 310.0))
@@ -57,12 +50,12 @@ def test_a_narrower_terminal_has_fewer_columns_and_then_none() -> None:
     goldens.text("cluster_table", "".join(texts))
 
 
-def of(job: Job) -> Record:
+def of(job: cluster_record.Job) -> cluster_record.Record:
     """A record without scaling, of one job."""
     return replace(TWO, jobs=(job,), asked=job.hosts, left_out=(), scaling=())
 
 
-def pairs(count: int) -> Record:
+def pairs(count: int) -> cluster_record.Record:
     jobs = [
         replace(GOOD, scope="pair", name=f"pair{i}", hosts=(f"n{2 * i:04}", f"n{2 * i + 1:04}"), busbw=345.0 + i % 11)
         for i in range(count)
@@ -73,7 +66,7 @@ def pairs(count: int) -> Record:
     return replace(RECORD, jobs=tuple(jobs), asked=tuple(h for job in jobs for h in job.hosts), left_out=(), scaling=())
 
 
-def parts() -> Record:
+def parts() -> cluster_record.Record:
     """They are not alike, so each is a line."""
     jobs = [
         replace(GOOD, name=f"over {n}", hosts=tuple(f"n{i}" for i in range(n)), busbw=400.0 / n, latency_bar_us=None)
@@ -86,7 +79,7 @@ def test_a_record_of_many_kinds_of_trouble_is_not_all_told() -> None:
     jobs = tuple(
         replace(SLOW, name=f"job{i}", max_bytes=GIB + i, states=("drift",), said=f"slow {i}") for i in range(100)
     )
-    out = tuple(LeftOut(host=f"h{i}", reason=f"reason {i}") for i in range(60))
+    out = tuple(cluster_record.LeftOut(host=f"h{i}", reason=f"reason {i}") for i in range(60))
     text = cluster_table.render(replace(TWO, jobs=jobs, left_out=out), 120)
     assert "... and 60 more; the record has all" in text
     assert "... and 20 more reasons; the record has all" in text
@@ -101,8 +94,8 @@ def test_no_text_of_a_node_commands_the_terminal_or_leaves_the_table(text: str, 
         replace(GOOD, name=text or "n", hosts=(text or "n",) * 2, what=text, said=text, states=("drift",), transport=t)
         for t in transports
     )
-    out = (LeftOut(host=text, reason=text),)
-    scaling = (Scaling(collective=text, nodes=1 << 24, size=1),)
+    out = (cluster_record.LeftOut(host=text, reason=text),)
+    scaling = (cluster_record.Scaling(collective=text, nodes=1 << 24, size=1),)
     record = replace(TWO, jobs=jobs, asked=(text or "n", text), left_out=out, scaling=scaling)
     shown = cluster_table.render(record, width)
     assert all(line.isprintable() for line in shown.split("\n"))

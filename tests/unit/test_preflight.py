@@ -19,6 +19,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch, roll_call
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome, RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -26,7 +27,6 @@ from busbar.preflight import site as sites
 from busbar.preflight import steps
 from busbar.preflight.command import print_outcome
 from busbar.preflight.search import Preflight
-from busbar.preflight.steps import StepResult, TeamProgram
 from tests import goldens
 from tests.trees import tool
 
@@ -66,18 +66,19 @@ class Nodes:
         found = {node: RollCallResult(node, node, self.gates.get(node), "GPU 3 lost") for node in there}
         return found, dict.fromkeys(set(nodes) - set(there), "Communication connection failure")
 
-    def measure(self, teams: Sequence[Sequence[str]], asked: TeamProgram, limit: float) -> list[StepResult]:
+    def __call__(self, calls: Sequence[Call]) -> list[Result]:
         self.step += 1
-        found = []
-        for team in teams:
-            self.asked.append(tuple(team))
-            if any(self._gone(node) or self.hung.get(node, 1 << 30) <= self.step for node in team):
-                found.append(StepResult(None, "nccl_perf.ran: no end within %g s" % limit, limit))
-                continue
-            share = min((self.slow if len(team) > 1 else self.slow_alone).get(node, 1.0) for node in team)
-            found.append(StepResult((GOOD_ALONE if len(team) == 1 else self.good) * share, "", self.seconds, True))
-        self.now += max(one.seconds for one in found)
+        found = [self._result(call.arguments["launch"]["addresses"], call.arguments["timeout"]) for call in calls]
+        self.now += max(one["seconds"] for one in found)
         return found
+
+    def _result(self, team: Sequence[str], limit: float) -> Result:
+        self.asked.append(tuple(team))
+        if any(self._gone(node) or self.hung.get(node, 1 << 30) <= self.step for node in team):
+            return {"failed": True, "msg": "nccl_perf.ran: no end within %g s" % limit, "seconds": limit}
+        share = min((self.slow if len(team) > 1 else self.slow_alone).get(node, 1.0) for node in team)
+        figure = (GOOD_ALONE if len(team) == 1 else self.good) * share
+        return {"busbw": figure, "findings": [], "seconds": self.seconds, "simulated": True}
 
 
 def names(count: int) -> list[str]:
@@ -283,9 +284,11 @@ def test_a_step_is_one_of_the_jobs_own_with_none_of_its_counts(tmp_path: Path) -
     job = steps.Allocation("42", ("n1", "n2"), {})
     given = {"SLURM_NTASKS": "1", "SLURM_CONF": "/c", "NCCL_IB_TC": "106", "NCCL_DEBUG_FILE": "/x", "SECRET": "hush"}
     runs = steps.Steps(job, "/usr/bin/srun", tmp_path, ["--qos=x"], environment={**given, "PATH": "/p"})
-    runs.hosts = {"n1": "n1.example", "n2": "n2"}
     assert runs._handed_on == {"NCCL_IB_TC": "106", "PATH": "/p:/usr/local/bin:/usr/bin:/bin"}
-    of_team = runs._job(["n1", "n2"], TeamProgram("/t/all_reduce_perf", 1 << 30, 8))
+    site = sites.relative(8, "1G", "/t")
+    call = site.job(["n1", "n2"], {"n1": "n1", "n2": "n2"}, "pair").call(site.values(20))
+    of_team = runs._launch(call.arguments["launch"])
+    assert steps._wanted(call, of_team).sizes == (1 << 30,)
     words = launch.words(of_team, runs.launcher, ["NCCL_IB_TC"], 20)
     assert {"--jobid=42", "--overlap", "--overcommit", "--nodelist=n1,n2", "--ntasks=16", "--qos=x"} <= set(words)
     assert not {"--exclusive", "--immediate=60"} & set(words)

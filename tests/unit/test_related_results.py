@@ -19,11 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import LeftOut
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    HostFinding,
-    MeasuredTest,
-    Record,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, MeasuredTest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node, Way
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
@@ -60,11 +56,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @functools.cache
-def of_size(nodes: int, faults: int, busy: int = 2) -> Record:
+def of_size(nodes: int, faults: int, busy: int = 2) -> localise_record.Record:
     return records.searched(nodes, faults, busy)
 
 
-def searched(folder: Path, record: Record, **more: Any) -> dict[str, Any]:
+def searched(folder: Path, record: localise_record.Record, **more: Any) -> dict[str, Any]:
     localise_record.write(folder, record)
     found = localise_section.latest(RelatedResults(folder, ENDED, **more))
     json.dumps(found, allow_nan=False)
@@ -93,12 +89,12 @@ def accusing(host: str, check: str, want: str, have: str, subject: str = "host",
     return HostFinding(hosts=(host,), finding=finding(check, subject, want, have, **more))
 
 
-def ended(_folder: Path) -> Record:
+def ended(_folder: Path) -> localise_record.Record:
     record = of_size(8, 2)
     return replace(record, complete=False, findings=(), tests=tuple(test for test in record.tests if test.number < 3))
 
 
-def of_1000(_folder: Path) -> Record:
+def of_1000(_folder: Path) -> localise_record.Record:
     """Nodes of which each reports the same, and each another figure."""
     hosts = [f"n{i:04}" for i in range(1000)]
     same = [accusing(host, "localise.member", "free", f"{host} is busy", state="unknown") for host in hosts]
@@ -106,11 +102,11 @@ def of_1000(_folder: Path) -> Record:
         accusing(host, "localise.node", "fast", f"slow with n{(i - 1) % 1000:04}: {i}") for i, host in enumerate(hosts)
     ]
     nodes = tuple(Node(host, unfit=("busy: a job", "wait")) for host in hosts)
-    record = Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
+    record = localise_record.Record(simulated=True, begun=FINISHED, finished=FINISHED, launcher="srun", nodes=nodes)
     return replace(record, findings=(*same, *other), complete=True)
 
 
-def given_back(folder: Path) -> Record:
+def given_back(folder: Path) -> localise_record.Record:
     """Nodes that remediation has given back since the search, before it, and drained again."""
     record = of_size(8, 2)
     turns = [("n0001", "drained", 1), ("n0001", "resumed", 2), ("n0005", "resumed", -1)]
@@ -184,7 +180,7 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
     written = []
     for case, (name, made, shown) in CASES.items():
         section = made(tmp_path / case)
-        section = searched(tmp_path / case, section) if isinstance(section, Record) else section
+        section = searched(tmp_path / case, section) if isinstance(section, localise_record.Record) else section
         goldens.check("related_results", case, rows_of(section))
         page = html.render({**report, name: section})
         assert all(text_of in page for text_of in shown)
@@ -271,7 +267,7 @@ def test_who_tells_of_actions_tells_of_one_reading(tmp_path: Path, monkeypatch: 
 # -- hostile -----------------------------------------------------------------------------------------------------------
 
 
-def worst(size: int) -> Record:
+def worst(size: int) -> localise_record.Record:
     """Everything that a record may hold at its longest, in markup."""
     dice = random.Random(1)
     hosts = [f"{MARKUP}{i:04}{'<&' * 300}" for i in range(size)]
@@ -294,7 +290,7 @@ def worst(size: int) -> Record:
         accusing(host, "localise.node", long, f"{i}{long * 9}", f"{i % 50}{long}", fix=long * 9)
         for i, host in enumerate(hosts)
     ]
-    record = Record(simulated=False, begun=0, finished=1e11, launcher=MARKUP, nodes=nodes)
+    record = localise_record.Record(simulated=False, begun=0, finished=1e11, launcher=MARKUP, nodes=nodes)
     return replace(record, tests=tuple(tests), findings=tuple(said))
 
 
