@@ -187,7 +187,7 @@ def parse_text(text: str) -> str:
 
 def parse_decimal(text: str) -> int:
     """A whole number, perhaps negative. Raises ParseError."""
-    return int(fullmatch(r"-?[0-9]{1,18}", text, "a whole number").group())
+    return int(fullmatch(r"-?[0-9]{1,20}", text, "a whole number").group())
 
 
 def parse_hex(text: str) -> int:
