@@ -25,7 +25,7 @@ from .checks import (
     READABLE,
 )
 from .engine import REPORTED
-from .event import NOTICE, Group
+from .event import NOTICE, WEAK, Group
 from .formats import RELEASES
 from .jobs import Job, nodes_of
 from .judge import Result
@@ -39,6 +39,8 @@ from .transport import collnet, transport
 SLOW = frozenset(check.id for check in (BUSBW, NETWORK, GDR, HCAS, HCA_SPEED, LOCAL, NVLINK, MNNVL, INTERFACE, EFFECT))
 # Checks of what the log does not show.
 NOT_SHOWN = frozenset(check.id for check in (LEVEL, READABLE, RANKS))
+# Files of NCCL's sources that work with one network -> its name.
+_PLACES = ((("net_ib", "ibvwrap"), "IB"), (("net_socket",), "Socket"))
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS = 64
 
@@ -129,7 +131,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group], listed: List[str]) -> Dict
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
         "nodes": job.nodes or len(listed) or _of_ras(log, "nodes"),
         "communicators": len(job.communicators),
-        "network": _per_host(job.processes, lambda process: sorted(process.networks)),
+        "network": _network(job, groups),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
         "hcas": {node: _hcas(own) for node, own in sorted(by_node.items()) if any(p.hcas for p in own)},
         "speeds": {node: {name: mbit for p in own for name, mbit in p.speeds.items()}
@@ -145,6 +147,19 @@ def _job(log: Log, job: Job, groups: Sequence[Group], listed: List[str]) -> Dict
         "algorithms": algorithms,
         "transport": dict(asdict(proof), proven=proof.proven, rdma=proof.rdma, gdr=proof.gdr),
     }  # fmt: skip
+
+
+def _network(job: Job, groups: Sequence[Group]) -> Dict[str, List[str]]:
+    """Return the networks that processes name; of those that name none, what the places of their warnings show."""
+    found = _per_host(job.processes, lambda process: sorted(process.networks))
+    own = {id(process): process for process in job.processes if not process.networks}
+    # One that need not be a failure may be of a network that NCCL did not take.
+    certain = [group for group in groups if group.tier not in (WEAK, NOTICE)]
+    for one in (one for group in certain for one in group.kept if id(one.process) in own):
+        kind = next((name for words, name in _PLACES if any(word in one.place for word in words)), "")
+        if kind:
+            found.setdefault(own[id(one.process)].host, [kind])
+    return found
 
 
 def _variables(log: Log, job: Job) -> Dict[str, List[str]]:

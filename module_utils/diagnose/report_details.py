@@ -87,6 +87,11 @@ OF_REPORTS: Tuple[Detail, ...] = (
         "--shm-size, --ipc=host), less often a file that was cut off",
     ),
     Detail(
+        "net_plugin",
+        text="annot allocate memory|RC: -?12\\b",
+        causes="the job's limit of locked memory (`ulimit -l`), or of memory that the NIC can register",
+    ),
+    Detail(
         "exit",
         code="signal 9$",
         tier=EFFECT,
