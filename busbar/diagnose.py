@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Run ``busbar diagnose``: what happened to a job and what to do about it, from its NCCL_DEBUG output.
 
-Logs of RCCL or of an NCCL before 2.18 are not judged.
+Of logs of RCCL or of an NCCL before 2.18 only what warnings state is judged.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import gzip
 import json
 import lzma
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BufferedIOBase
 from typing import IO
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import worst_first
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import training as training_log
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as ras_judge
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus, parse_json
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import PROGRESS
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
@@ -31,6 +36,8 @@ from . import inspector, recorder
 from .command_line import complain
 
 BLOCK = 1 << 20
+# Bytes of a file that may be a RAS status as JSON.
+_STATUS = 16 << 20
 # What a file begins with -> how it is read.
 _OPEN: dict[bytes, Callable[..., BufferedIOBase]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _NOT_READ = {
@@ -61,22 +68,33 @@ def run(
         return inspector.run(records, as_json, everything)
     reader = Reader()
     codes: list[int] = []
+    statuses: dict[str, RasStatus] = {}
     read = 0
     for path in paths:
         name = "<stdin>" if path == "-" else path
         try:
-            for number, block in enumerate(_blocks(path, name)):
-                if number == 0:
-                    reader.source(name)
-                    read += 1
-                reader.feed(block)
+            blocks = _blocks(path, name)
+            first = next(blocks, b"")
+            if first.lstrip()[:1] == b"{" and b'"communicators"' in first:
+                rest = (block for _number, block in zip(range(_STATUS // BLOCK), blocks, strict=False))
+                statuses[name] = _status(b"".join([first, *rest]), name)
+                read += 1
+            elif first:
+                reader.source(name)
+                read += 1
+                for block in (first, *blocks):
+                    reader.feed(block)
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
     reader.end()
     if not read:
         nothing = len(codes) < len(paths)
         return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN) if nothing else ERROR
+    reader.log.state.versions.update((status.version, 1) for status in statuses.values())
     result = judge(reader.log)
+    if statuses:
+        of_lines = result.findings if reader.log.lines else []
+        result = replace(result, findings=worst_first([*of_lines, *_of_statuses(statuses)]))
     if training is not None:
         try:
             steps = training_log.judge(_steps(training), result.findings)
@@ -87,11 +105,27 @@ def run(
         print(json.dumps(report(result), indent=1))
     else:
         print((render if everything else screenful)(result, terminal.WIDTH))
-    if result.unsupported or not (result.log.info or result.log.warnings or result.log.groups):
+    if result.unsupported or not (statuses or result.log.info or result.log.warnings or result.log.groups):
         codes.append(UNKNOWN)
     return worst(
         [*codes, *([FINDINGS] if result.root is not None else []), of_states(one.state for one in result.findings)]
     )
+
+
+def _status(text: bytes, name: str) -> RasStatus:
+    """Parse what ``ncclras --format json`` has written. Raises ReadError."""
+    try:
+        return parse_json(text.decode("utf-8", "replace"))
+    except ParseError as error:
+        raise ReadError(name, str(error)) from error
+
+
+def _of_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
+    """Judge each status as RAS reported it at one moment."""
+    views = [View(name, (), None, status, 0.0) for name, status in statuses.items()]
+    fix = "`busbar hang HOST` takes two reports some seconds apart, which show whether the job progresses"
+    found = ras_judge.judge(views, (), Known())
+    return [replace(one, fix=fix) if one.check == PROGRESS.id else one for one in found]
 
 
 def _blocks(path: str, name: str) -> Iterator[bytes]:

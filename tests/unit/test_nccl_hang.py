@@ -29,6 +29,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Kno
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
+from busbar.cli import main
 from lab import ras as emulator
 from tests import goldens
 
@@ -449,3 +450,29 @@ def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Pat
     assert (found.pid, found.inner, found.user, found.state, found.port) == (7, 3, "uid 1000", "T", 9)
     assert found.ras == (Listener("127.0.0.1", 9, 0, 4711),)
     assert found.library == "/opt/nccl/lib/libnccl.so.2.28.9"
+
+
+REPORTS = Path(__file__).parent / "readings" / "ras.answer.parse_json"
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "state", "check"),
+    [
+        ("h200x2-2.28.9-moves", 3, "cannot tell", "nccl_hang.progress"),
+        ("h200x2-2.28.9-late", 3, "cannot tell", "nccl_hang.behind"),
+        ("h200x2-2.28.9-stopped", 2, "failed", "nccl_hang.missing"),
+    ],
+)
+def test_a_stored_report_is_diagnosed(
+    report: str, code: int, state: str, check: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", "--json", str(REPORTS / f"{report}.txt")]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"]["state"], found["findings"][0]["check"]) == (state, check)
+    assert found["jobs"][0]["nccl"] == ["2.28.9"]
+
+
+def test_a_stored_report_that_is_cut_off_is_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_text((REPORTS / "h200x2-2.28.9-late.txt").read_text()[:-40])
+    assert main(["diagnose", str(tmp_path / "ras.json")]) == 1
+    assert main(["diagnose", str(tmp_path / "ras.json"), str(REPORTS / "h200x2-2.28.9-moves.txt")]) == 3
