@@ -85,7 +85,10 @@ def test_a_rail_that_is_slow_in_both_directions_at_once(simulated: Simulated) ->
     with simulated.broken("both-slow"):
         # A simulated transfer is 0.2 s long: where one program starts late, it had the rail alone for a part of it.
         tries = [figures(simulated, (0, 2), (2, 0)) for _each in range(8)]
-        assert [*map(min, zip(*tries, strict=True))] == [pytest.approx(0.6 * WHOLE, rel=0.01)] * 2
+        slowest = [*map(min, zip(*tries, strict=True))]
+        assert min(slowest) == pytest.approx(0.6 * WHOLE, rel=0.01)
+        # The one that always starts later is beside the other for one of the four parts of its time at least.
+        assert max(slowest) < 0.91 * WHOLE
         assert figures(simulated, (0, 2)) == [pytest.approx(WHOLE, rel=0.01)]
 
 
