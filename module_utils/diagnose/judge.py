@@ -441,7 +441,7 @@ def _readable(log: Log) -> List[Finding]:
         severity = "minor" if known else None
         found.append(READABLE.judge(source, "unknown", "lines of NCCL_DEBUG", have, severity=severity))
     if log.cut:
-        have = "%d lines of NCCL WARN without their text" % log.cut
+        have = "%d NCCL WARN without text" % log.cut
         found.append(READABLE.judge("%s warnings" % source, "unknown", "the text of each", have))
     beyond = {**log.state.left_out, **({"lines": log.beyond} if log.beyond else {})}
     if beyond:

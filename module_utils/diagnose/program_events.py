@@ -519,10 +519,10 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         "Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
         r"coordination_service\w{0,20}\.cc|task heartbeat|unexpectedly disconnected"),
     ("but didn't join|but didn't finish|lagging ranks", "behind",
-        r"\[(?P<behind>\d[\d, ]{0,400})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)|"
-        r"ranks \[(?P<behind2>\d[\d, ]{0,400})\] are the lagging ranks"),
+        r"\[(?P<behind>\d[\d, ]{0,1900})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)|"
+        r"ranks \[(?P<behind2>\d[\d, ]{0,1900})\] are the lagging ranks"),
     ("issing ranks: |orovod", "behind",
-        r"\[missing ranks: (?P<behind>\d[\d, ]{0,400})\]|^(?P<behind2>\d{1,8}): \[[^\]]{0,400}Horovod"),
+        r"\[missing ranks: (?P<behind>\d[\d, ]{0,1900})\]|^(?P<behind2>\d{1,8}): \[[^\]]{0,400}Horovod"),
     ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
         "waiting for all participants)|This thread has been waiting for|threads to join the rendezvous|"
         "Termination timeout for"),
