@@ -82,7 +82,8 @@ def run(
             elif first:
                 reader.source(name)
                 read += 1
-                for block in (first, *blocks):
+                reader.feed(first)
+                for block in blocks:
                     reader.feed(block)
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))

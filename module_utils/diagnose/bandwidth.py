@@ -131,24 +131,19 @@ def _faster(rows: Sequence[Row]) -> Optional[Tuple[str, str, str]]:
     return None
 
 
-def _sharing(program: Program, row: Row) -> int:
-    """Return how many ranks of a host may share one NIC: all of them where each sends to each, as in alltoall.
-
-    There busbw is no more than the algorithm's bandwidth; a reduction over more than two ranks shows more.
-    """
-    hosts = Counter(rank.host for rank in program.ranks.values())
-    return max(hosts.values()) if len(hosts) > 1 and row.out * row.time <= 1.01 * row.size / 1000 else 1
-
-
 def _low(rows: Sequence[Row], program: Program) -> Optional[Tuple[str, str, str]]:
-    best = max(rows, key=_busbw)
-    if rows[-1].size < _FLOOR_SIZE or _busbw(best) * _sharing(program, rows[-1]) >= _FLOOR:
+    best, last = max(rows, key=_busbw), rows[-1]
+    hosts = Counter(rank.host for rank in program.ranks.values())
+    most = max(hosts.values(), default=0)
+    # All of a host may share one NIC where each rank sends to each, as in alltoall. There busbw is no more than the
+    # algorithm's bandwidth; a reduction over more than two ranks shows more.
+    shared = len(hosts) > 1 and last.out * last.time <= 1.01 * last.size / 1000
+    if last.size < _FLOOR_SIZE or _busbw(best) * (most if shared else 1) >= _FLOOR:
         return None
     have = "the highest busbw is %s" % _figure(best)
     why = "that is less than two lanes of PCIe 3.0, or a port of 25 Gbit/s, carry"
     fix = "between the nodes NCCL's lines (NCCL_DEBUG=INFO) show the network: RDMA, or TCP and over which interface"
-    hosts = [rank.host for rank in program.ranks.values()]
-    if len(set(hosts)) < len(hosts) or not hosts:
+    if most != 1:
         fix = "`nvidia-smi topo -m` and `nvidia-smi topo -p2p r` show the path between the GPUs of a node, `nvidia-smi`"
         fix += " what else uses them; between nodes NCCL's lines (NCCL_DEBUG=INFO) show the network"
     return have, why, fix

@@ -47,7 +47,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
     _name_ranks(failing, jobs)
-    _promote(log, failing)
+    _promote(failing)
     _link(failing, addresses)
     root = _root(log, failing)
     if root is not None:
@@ -70,11 +70,11 @@ def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
                 group.ranks.add(rank)
 
 
-def _promote(log: Log, groups: Iterable[Group]) -> None:
+def _promote(groups: Iterable[Group]) -> None:
     """Make a warning that need not be a failure one where its call returned an error to the program."""
     raised = any(group.event.id == "exception_nccl" for group in groups)
     for group in groups:
-        if _recovered(log, group):
+        if _recovered(group):
             group.tier = WEAK
         elif group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
             if any(ended_a_call(one) for one in group.kept):
@@ -84,13 +84,13 @@ def _promote(log: Log, groups: Iterable[Group]) -> None:
                 group.tier = CAUSE
 
 
-def _recovered(log: Log, group: Group) -> bool:
+def _recovered(group: Group) -> bool:
     """Return whether each process tried the connection again later, or took another network."""
     if group.event.id == "connect":
         retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
         return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
-    started = [max(one.process.completed, log.networked.get(one.process.key, 0)) > one.order if one.process else False
-               for one in group.kept]  # fmt: skip
+    started = (max(one.process.completed, one.process.networked) > one.order if one.process is not None else False
+               for one in group.kept)  # fmt: skip
     return group.event.id in ("net_plugin", "sharp") and all(started)
 
 

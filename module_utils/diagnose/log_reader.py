@@ -62,7 +62,6 @@ class Log(StateLog):
 
     last_step, last_success: lines by which a program shows progress.   typed: variables on command lines.
     rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
-    networked: process -> line by which it has a network.
     releases: by the forms of its messages, up to a line that names the release.
     """
 
@@ -76,7 +75,6 @@ class Log(StateLog):
         self.typed: Dict[str, str] = {}
         self.rccl = False
         self.cut = 0
-        self.networked: Dict[Key, int] = {}
         self.releases = ReleaseEvidence()
 
 
@@ -108,20 +106,9 @@ class Reader(StateReader):
         self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
         self._unfinished, self._failed = None, {}
 
-    def _line(self, line: bytes) -> None:
-        # Somebody has cut off all of NCCL's head.
-        super()._line(b" " + line if line.startswith(_HEADLESS) else line)
-
-    def _process(self, head: Head) -> Optional[Process]:
-        if head[:4] == Head()[:4] and head.rank is None and self._last_process is not None:
-            return self._last_process
-        return super()._process(head)
-
     def _info(self, record: Record, line: bytes) -> None:
         self._unfinished = None
         super()._info(record, line)
-        if record.text.startswith("Using network ") and self._last_process is not None:
-            self.log.networked[self._last_process.key] = self.log.lines
         self._compare(record)
 
     def _warning(self, record: Record) -> None:
@@ -140,10 +127,7 @@ class Reader(StateReader):
         if not longer.endswith(name):
             return super()._with_host(key)
         self._pids[pid] = name
-        processes, glued = self.log.state.processes, (first, pid, None)
-        if first != name and glued in processes and (name, pid, None) not in processes:
-            process = processes[name, pid, None] = processes.pop(glued)
-            process.key = (name, pid, None)
+        self.log.state.rename((first, pid, None), (name, pid, None))
         return name, pid, None
 
     def _compare(self, record: Record) -> None:
@@ -154,6 +138,10 @@ class Reader(StateReader):
 
     def _other(self, line: bytes) -> None:
         log = self.log
+        if line.startswith(_HEADLESS):
+            # Somebody has cut off all of NCCL's head.
+            self._records(b" " + line)
+            return
         form = line.translate(None, _DIGITS)[:LONGEST]
         known = self._quiet.get(form) if self._unfinished is None else None
         if known is not None and self._last_error is None and self._open is None and not self._ras_left:

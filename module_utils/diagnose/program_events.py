@@ -518,11 +518,11 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("arrier|oordination|heartbeat|unexpectedly disconnected", "coordination", "[Bb]arrier timed out|"
         "Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
         r"coordination_service\w{0,20}\.cc|task heartbeat|unexpectedly disconnected"),
-    ("but didn't join|but didn't finish|lagging ranks", "behind",
-        r"\[(?P<behind>\d[\d, ]{0,1900})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)|"
-        r"ranks \[(?P<behind2>\d[\d, ]{0,1900})\] are the lagging ranks"),
-    ("issing ranks: |orovod", "behind",
-        r"\[missing ranks: (?P<behind>\d[\d, ]{0,1900})\]|^(?P<behind2>\d{1,8}): \[[^\]]{0,400}Horovod"),
+    ("but didn't join|but didn't finish", "behind",
+        r"\[(?P<behind>\d[\d, ]{0,1900})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)"),
+    ("lagging ranks", "behind", r"ranks \[(?P<behind>\d[\d, ]{0,1900})\] are the lagging ranks"),
+    ("missing ranks: ", "behind", r"\[missing ranks: (?P<behind>\d[\d, ]{0,1900})\]"),
+    ("Horovod", "behind", r"^(?P<behind>\d{1,8}): \[[^\]]{0,400}Horovod"),
     ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
         "waiting for all participants)|This thread has been waiting for|threads to join the rendezvous|"
         "Termination timeout for"),
@@ -583,8 +583,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("is aborting the MPI job|ismatched address format", "mpi_transport",
         "(?:MTL|BTL|PML) is aborting the MPI job|[Mm]ismatched address format"),
     ("ssh: connect to host|ermission denied (publickey|Host key verification failed", "remote_shell",
-        r"ssh: connect to host (?P<host>[\w.:-]{1,120})|[Pp]ermission denied \(publickey|Host key verification failed|"
-        "ssh: connect to host"),
+        r"ssh: connect to host(?: (?P<host>[\w.:-]{1,120}))?|[Pp]ermission denied \(publickey|"
+        "Host key verification failed"),
     ("OMPI was not built|PMI2_Init|PMIX ERROR|Invalid MPI plugin|MPI_INIT has failed|MPI_Init", "mpi_start",
         "OMPI was not built with SLURM|PMI2_Init failed|PMIX ERROR: (?:UNREACHABLE|NOT-FOUND|ERROR|OUT-OF-RESOURCE)|"
         r"Invalid MPI plugin name|MPI_INIT has failed|\*\*\* An error occurred in MPI_Init"),
@@ -701,8 +701,6 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
                 return None
         else:
             fields["code"] = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
-        if name == "behind":
-            fields["behind"] = fields.get("behind") or fields.get("behind2", "")
         if name == "xid" and not fields["code"]:
             fields["code"] = "79"
         if name == "mismatch":

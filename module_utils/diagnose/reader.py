@@ -20,6 +20,8 @@ from .state import Found, Key, Process, State
 
 # Connections that are counted without parsing, pids of which the host is stored, and groups of events.
 _CACHED, _PIDS, _GROUPS = 20_000, 100_000, 4_096
+# Of a line without a head.
+_NOBODY: Key = ("", None, None)
 # Events of which each form of the text is a group.
 _BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_line", "topology")
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
@@ -218,6 +220,8 @@ class StateReader:
         key: Key = (head.host, head.pid, None if head.pid is not None else third)
         if head.pid is not None:
             key = self._with_host(key)
+        elif key == _NOBODY and self._last_process is not None:
+            return self._last_process
         process = self.log.state.process(key, self.log.lines, head.rank)
         if process is not None and head.rank is not None and process.launcher_rank is None:
             process.launcher_rank = head.rank
@@ -226,14 +230,11 @@ class StateReader:
     def _with_host(self, key: Key) -> Key:
         """Return the key of a process of which some lines have lost the host."""
         host, pid, _rank = key
-        processes = self.log.state.processes
         if not host:
             return (self._pids[pid], pid, None) if pid in self._pids else key
         first = self._pids.setdefault(pid, host) if len(self._pids) < _PIDS or pid in self._pids else host
-        nameless = processes.get(("", pid, None))
-        if nameless is not None and key not in processes and first == host:
-            processes[key] = processes.pop(("", pid, None))
-            nameless.key = key
+        if first == host:
+            self.log.state.rename(("", pid, None), key)
         return key
 
     def _info(self, record: Record, line: bytes) -> None:
@@ -253,6 +254,8 @@ class StateReader:
             fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
         elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
             process.completed = self.log.lines
+        elif fact.name == "network":
+            process.networked = self.log.lines
         elif fact.name == "retry":
             fact.fields["order"] = self.log.lines
             process.retry = fact

@@ -28,7 +28,7 @@ from .engine import REPORTED
 from .event import NOTICE, WEAK, Group
 from .formats import RELEASES
 from .jobs import Job, nodes_of
-from .judge import Result
+from .judge import Result, Root
 from .log_reader import Log
 from .names import hosts_of, names
 from .ranks import present
@@ -40,7 +40,7 @@ SLOW = frozenset(check.id for check in (BUSBW, NETWORK, GDR, HCAS, HCA_SPEED, LO
 # Checks of what the log does not show.
 NOT_SHOWN = frozenset(check.id for check in (LEVEL, READABLE, RANKS))
 # Files of NCCL's sources that work with one network -> its name.
-_PLACES = ((("net_ib", "ibvwrap"), "IB"), (("net_socket",), "Socket"))
+_PLACES = {"net_ib": "IB", "ibvwrap": "IB", "net_socket": "Socket"}
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS = 64
 
@@ -52,7 +52,7 @@ def verdict(result: Result) -> Tuple[str, str]:
         return UNKNOWN, "this is a log of %s, which is not judged" % result.unsupported
     if result.root is not None:
         first = (result.root.finding.have or "").split("; ")[0]
-        return SLOWED if result.root.event == "sharp" and _goes_on(result) else FAILED, first
+        return SLOWED if _goes_on(result.root, result.diagnosis.groups) else FAILED, first
     log = result.log
     if log.binary * 2 > log.lines and not log.info and not log.warnings:
         return UNKNOWN, "this is not a text: %d of %d lines hold zero bytes" % (log.binary, log.lines)
@@ -73,10 +73,10 @@ def verdict(result: Result) -> Tuple[str, str]:
     return HEALTHY, text + ("; not shown: %s" % names(map(_short, missing), 2) if missing else "")
 
 
-def _goes_on(result: Result) -> bool:
-    """Return whether no process has ended: without SHARP NCCL reduces on the GPUs."""
-    failed = [group for group in result.diagnosis.groups if group.tier != NOTICE]
-    return all(group.event.id in ("sharp", "warning", "error_line") for group in failed)
+def _goes_on(root: Root, groups: Sequence[Group]) -> bool:
+    """Return whether SHARP alone failed, and no process has ended: without it NCCL reduces on the GPUs."""
+    failed = {group.event.id for group in groups if group.tier != NOTICE}
+    return root.event == "sharp" and failed <= {"sharp", "warning", "error_line"}
 
 
 def _short(finding: Finding) -> str:
@@ -156,7 +156,7 @@ def _network(job: Job, groups: Sequence[Group]) -> Dict[str, List[str]]:
     # One that need not be a failure may be of a network that NCCL did not take.
     certain = [group for group in groups if group.tier not in (WEAK, NOTICE)]
     for one in (one for group in certain for one in group.kept if id(one.process) in own):
-        kind = next((name for words, name in _PLACES if any(word in one.place for word in words)), "")
+        kind = next((name for word, name in _PLACES.items() if word in one.place), "")
         if kind:
             found.setdefault(own[id(one.process)].host, [kind])
     return found
@@ -164,8 +164,9 @@ def _network(job: Job, groups: Sequence[Group]) -> Dict[str, List[str]]:
 
 def _variables(log: Log, job: Job) -> Dict[str, List[str]]:
     """Return the values of variables as processes report them, else as a command line sets them."""
-    found = {name: sorted(job.values(name)) for one in job.processes for name in one.variables}
-    return dict(sorted({**{name: [value] for name, value in log.typed.items()}, **found}.items()))
+    found = {name: [value] for name, value in log.typed.items()}
+    found.update((name, sorted(job.values(name))) for name in {n for one in job.processes for n in one.variables})
+    return dict(sorted(found.items()))
 
 
 def _releases(log: Log, job: Job) -> List[str]:
@@ -273,7 +274,7 @@ def _program(program: Any) -> Dict[str, Any]:
 
 def facts_line(log: Log, job: Job) -> str:
     """Return the facts of a job in one line: release, ranks, nodes, network, GPUDirect RDMA, HCAs."""
-    oldest, newest = (*_between(log, job), None, None)[:2]
+    oldest, newest = _between(log, job) or (None, None)
     between = "%s or older" % newest if oldest is None else " to ".join(dict.fromkeys([oldest, newest or ""]))
     inferred = "%s (inferred)" % between if newest else "release unknown"
     parts = ["NCCL %s" % (", ".join(_releases(log, job)) or inferred)]

@@ -88,7 +88,7 @@ class Process:
     """Facts of one process. Empty collections are shared until a value comes: most processes have few.
 
     devices: names, of merged ports joined by +.   plugins: kind, state, name.   fabrics: uuid, clique, state, health
-    mask.   completed: line of Init COMPLETE.
+    mask.   networked, completed: lines of the network and of Init COMPLETE.
     """
 
     versions: AbstractSet[str] = frozenset()
@@ -142,6 +142,7 @@ class Process:
     named_ranks: AbstractSet[int] = frozenset()
     shapes: Tuple[int, int] = (0, 0)
     last_gpu: str = ""
+    networked: int = 0
     completed: int = 0
 
     def __init__(self, key: Key, order: int, launcher_rank: Optional[int] = None) -> None:
@@ -225,6 +226,12 @@ class State:
                 return None
             process = self.processes[key] = Process(key, order, launcher_rank)
         return process
+
+    def rename(self, old: Key, new: Key) -> None:
+        """Give a process the key that better lines have, unless another one has it."""
+        if old in self.processes and new not in self.processes:
+            process = self.processes[new] = self.processes.pop(old)
+            process.key = new
 
     def communicator(self, key: str, ranks: int) -> Optional[Communicator]:
         found = self.communicators.get(key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
@@ -22,6 +22,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import screenful
 from hypothesis import given
 from hypothesis import strategies as st
+
+from busbar import diagnose as command
 
 HEAD = "n1:7:9 [0] NCCL INFO "
 # Of one line, in seconds of a slow machine.
@@ -138,3 +140,18 @@ def test_any_mixture_of_pieces_is_read(parts: list[str]) -> None:
     result = judge(log_reader.read("".join(parts).encode()))
     report(result)
     assert screenful(result).count("\n") < 12
+
+
+def test_a_file_is_read_block_by_block(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = []
+
+    def blocks(path: str, name: str) -> Iterator[bytes]:
+        for number in range(3):
+            steps.append(f"read {path} {name} {number}")
+            yield b"[rank0]: step 1\n"
+
+    monkeypatch.setattr(command, "_blocks", blocks)
+    monkeypatch.setattr(log_reader.Reader, "feed", lambda _reader, block: steps.append(f"feed {len(block)}"))
+    assert command.run(["a.log"], as_json=False) == 3
+    assert steps == [step for number in range(3) for step in (f"read a.log a.log {number}", "feed 16")]
+    assert "VERDICT" in capsys.readouterr().out
