@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A run of pytest writes down what each test took, and ends what its tests have started.
 
-``python -m tests.session DIRECTORY`` prints the slowest tests of all runs that wrote there.
+``python -m tests.session DIRECTORY`` prints what each folder took, and the slowest tests, of all runs that wrote there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import uuid
@@ -24,6 +25,13 @@ MARK = "BUSBAR_TEST_SESSION"
 # Directory for the durations; unset: none are written.
 DURATIONS = "BUSBAR_TEST_DURATIONS"
 SLOWEST = 20
+PROCESSOR = "seconds of a processor"
+
+
+def processor() -> float:
+    """Return seconds of a processor that this process and the ended ones that it started have used."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 class Session:
@@ -33,9 +41,20 @@ class Session:
         self.mark = os.environ[MARK] = uuid.uuid4().hex
         self._file = file
         self._seconds: dict[str, float] = defaultdict(float)
+        self._processors: dict[str, float] = defaultdict(float)
+        self._processor = 0.0
+
+    def pytest_runtest_setup(self) -> None:
+        self._processor = processor()
+
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        """Put what the test took of a processor, with the processes that it started and waited for, into its report."""
+        if call.when == "teardown":
+            item.user_properties.append((PROCESSOR, processor() - self._processor))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
+        self._processors[report.nodeid] += sum(value for name, value in report.user_properties if name == PROCESSOR)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -44,7 +63,8 @@ class Session:
                 os.kill(pid, signal.SIGKILL)
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.write_text("".join(f"{seconds:.2f}\t{test}\n" for test, seconds in self._seconds.items()))
+            rows = (f"{wall:.2f}\t{self._processors[test]:.2f}\t{test}\n" for test, wall in self._seconds.items())
+            self._file.write_text("".join(rows))
 
 
 def plugin(config: pytest.Config) -> Session:
@@ -56,13 +76,15 @@ def plugin(config: pytest.Config) -> Session:
 
 def main(folder: Path) -> None:
     rows = [line.split("\t") for file in folder.glob("*.tsv") for line in file.read_text().splitlines()]
-    folders: dict[str, float] = defaultdict(float)
-    for seconds, test in rows:
-        folders["/".join(test.split("/")[:2])] += float(seconds)
-    parts = [f"{name} {took:.0f}" for name, took in sorted(folders.items(), key=lambda item: -item[1])]
-    print(f"{len(rows)} tests; seconds by folder: {', '.join(parts)}")
-    for seconds, test in sorted(rows, key=lambda row: -float(row[0]))[:SLOWEST]:
-        print(f"{float(seconds):8.1f} s  {test}")
+    folders: dict[str, list[float]] = defaultdict(lambda: [0, 0])
+    for wall, used, test in rows:
+        both = folders["/".join(test.split("/")[:2])]
+        both[:] = both[0] + float(wall), both[1] + float(used)
+    print(f"{len(rows)} tests; seconds, and seconds of a processor without what containers use:")
+    for name, (wall, used) in sorted(folders.items(), key=lambda item: -item[1][0]):
+        print(f"{wall:8.0f} {used:8.0f}  {name}")
+    for wall, used, test in sorted(rows, key=lambda row: -float(row[0]))[:SLOWEST]:
+        print(f"{float(wall):8.1f} {float(used):8.1f}  {test}")
 
 
 if __name__ == "__main__":
