@@ -54,7 +54,9 @@ class Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
-        self._processors[report.nodeid] += sum(value for name, value in report.user_properties if name == PROCESSOR)
+        self._processors[report.nodeid] += sum(
+            float(str(value)) for name, value in report.user_properties if name == PROCESSOR
+        )
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
@@ -81,8 +83,8 @@ def main(folder: Path) -> None:
         both = folders["/".join(test.split("/")[:2])]
         both[:] = both[0] + float(wall), both[1] + float(used)
     print(f"{len(rows)} tests; seconds, and seconds of a processor without what containers use:")
-    for name, (wall, used) in sorted(folders.items(), key=lambda item: -item[1][0]):
-        print(f"{wall:8.0f} {used:8.0f}  {name}")
+    for name, sums in sorted(folders.items(), key=lambda item: -item[1][0]):
+        print(f"{sums[0]:8.0f} {sums[1]:8.0f}  {name}")
     for wall, used, test in sorted(rows, key=lambda row: -float(row[0]))[:SLOWEST]:
         print(f"{float(wall):8.1f} {float(used):8.1f}  {test}")
 
