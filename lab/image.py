@@ -21,6 +21,9 @@ from .nccl_tests import TOOLKIT
 SUITES = ("bookworm", "trixie")
 REPOSITORY = "localhost/busbar-lab"
 SOURCES = "/usr/src/busbar-lab"
+# What every Python there loads, and what it loads at its start.
+PLUGINS = "/usr/lib/python3/dist-packages"
+COMPILED = Path(__file__).resolve().parent / "compiled" / "sitecustomize.py"
 _PACKAGES = (
     "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "ethtool", "pciutils", "numactl",
     "python3", "python3-apt", "sudo", "openssh-server", "openssh-client", "git", "make", "g++", "ca-certificates",
@@ -43,6 +46,8 @@ _HOOKS = (
     f'mkdir -p "$1{SOURCES}"',
     f"sync-in {{toolkit}} {SOURCES}",
     f'chroot "$1" make --quiet -C {SOURCES} install',
+    f"upload {{compiled}} {PLUGINS}/busbar_lab_compiled.py",
+    f'echo "import busbar_lab_compiled" > "$1{PLUGINS}/busbar-lab.pth"',
     f'mkdir -p "$1{repository.TOP}"',
     f"sync-in {{repository}} {repository.TOP}",
     # A script of a package may look for a program in any of these.
@@ -65,7 +70,9 @@ def tag(suite: str) -> str:
     """The image's name: another one as soon as anything that goes into it is another."""
     if suite not in SUITES:
         raise LabError(f"there is no image of {suite!r}; there are {', '.join(SUITES)}")
-    digest = hashlib.sha256(repr((suite, _PACKAGES, _HOOKS, _WITHOUT, repository.digest())).encode())
+    digest = hashlib.sha256(
+        repr((suite, _PACKAGES, _HOOKS, _WITHOUT, repository.digest(), COMPILED.read_text())).encode()
+    )
     for path in sorted(path for path in TOOLKIT.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         digest.update(repr((str(path.relative_to(TOOLKIT)), os.access(path, os.X_OK))).encode() + path.read_bytes())
     return f"{REPOSITORY}:{suite}-{digest.hexdigest()[:12]}"
@@ -99,7 +106,7 @@ def _build(podman: Podman, name: str, suite: str) -> None:
     with tempfile.TemporaryDirectory(prefix="busbar-lab-") as folder:
         packages = Path(folder) / "repository"
         repository.create(packages)
-        copied = (("{toolkit}", TOOLKIT), ("{repository}", packages))
+        copied = (("{toolkit}", TOOLKIT), ("{repository}", packages), ("{compiled}", COMPILED))
         for hook in _HOOKS:
             for placeholder, path in copied:
                 hook = hook.replace(placeholder, shlex.quote(str(path)))

@@ -14,6 +14,7 @@ import signal
 import sys
 import uuid
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ MARK = "BUSBAR_TEST_SESSION"
 # Directory for the durations; unset: none are written.
 DURATIONS = "BUSBAR_TEST_DURATIONS"
 SLOWEST = 20
-PROCESSOR = "seconds of a processor"
 
 
 def processor() -> float:
@@ -47,16 +47,18 @@ class Session:
     def pytest_runtest_setup(self) -> None:
         self._processor = processor()
 
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put what the test took of a processor, with the processes that it started and waited for, into its report."""
-        if call.when == "teardown":
-            item.user_properties.append((PROCESSOR, processor() - self._processor))
+        report = yield
+        vars(report)["processor"] = processor() - self._processor if call.when == "teardown" else 0.0
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
-        self._processors[report.nodeid] += sum(
-            float(str(value)) for name, value in report.user_properties if name == PROCESSOR
-        )
+        self._processors[report.nodeid] += getattr(report, "processor", 0.0)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.conftest import COMPILED
 from tests.debian import PLACES
 from tests.trees import tool
 
@@ -30,6 +31,7 @@ def ansibles_environment(home: Path) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": COMPILED,
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
     }
 

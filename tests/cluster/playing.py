@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker im
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 
 from tests import debian
-from tests.conftest import ANSIBLES_OUTPUT
+from tests.conftest import ANSIBLES_OUTPUT, COMPILED
 from tests.slurm_daemons import ended
 from tests.trees import tool
 
@@ -90,6 +90,7 @@ def environment(home: Path) -> dict[str, str]:
         "ANSIBLE_REMOTE_TMP": str(home / "remote"),
         "COLUMNS": "160",
         "LC_ALL": "C.UTF-8",
+        "PYTHONPATH": COMPILED,
         **ANSIBLES_OUTPUT,
     }
 

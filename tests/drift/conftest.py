@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from tests.conftest import COMPILED
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -28,7 +30,8 @@ Busbar = Callable[..., Done]
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """Without the environment's own bin on PATH: `.venv/bin/busbar` has to find ansible by itself."""
-    given = {"PATH": os.defpath, "HOME": str(home), "ANSIBLE_HOME": str(home / "ansible"), "PYTHONPATH": str(ROOT)}
+    given = {"PATH": os.defpath, "HOME": str(home), "ANSIBLE_HOME": str(home / "ansible")}
+    given["PYTHONPATH"] = f"{ROOT}{os.pathsep}{COMPILED}"
     return {**given, "LC_ALL": "C.UTF-8", **more}
 
 

@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import cablin
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
 from busbar.cli import main
-from tests.conftest import ANSIBLES_OUTPUT
+from tests.conftest import ANSIBLES_OUTPUT, COMPILED
 
 from .description import names, rail_optimised
 from .planes import Machine, Plane, planes, wait
@@ -63,6 +63,7 @@ class Site:
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_HOME": str(self.top / "ansible"),
             "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": COMPILED,
             **ANSIBLES_OUTPUT,
         }
         argv = ["ansible-playbook", str(ROOT / playbook), "-i", str(self.top / "inventory/hosts.yml"), *arguments]

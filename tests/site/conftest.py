@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import ansible_core
 
-from tests.conftest import ANSIBLES_OUTPUT
+from tests.conftest import ANSIBLES_OUTPUT, COMPILED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -108,6 +108,7 @@ def play(tmp_path: Path) -> Play:
             "ANSIBLE_HOME": str(tmp_path / "ansible"),
             "COLUMNS": "160",
             "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": COMPILED,
             **ANSIBLES_OUTPUT,
         }
         argv = ["ansible-playbook", str(ROOT / playbook), *map(str, arguments)]

@@ -1,0 +1,51 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Keeps what Python compiles, where Python itself does not: Ansible's modules come as sources in a zip archive, each
+file of which is compiled twice, and its plugins by a loader without compiled files. That is a quarter of a playbook.
+
+Python loads this file at its start where the folder is in PYTHONPATH, and in containers of the lab. The name of a
+compiled file is the digest of all that it depends on; tracebacks name the archive that it came from first.
+"""
+
+import builtins
+import contextlib
+import hashlib
+import marshal
+import os
+import sys
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
+# What is shorter is compiled sooner than found.
+LEAST = 2000
+
+_compile = builtins.compile
+
+
+def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **more):  # type: ignore[no-untyped-def] # noqa: A001
+    """Do as the builtin does: where nothing is taken over from the caller, once for all processes."""
+    if (
+        not dont_inherit
+        or flags
+        or more
+        or mode != "exec"
+        or not isinstance(source, (bytes, str))
+        or len(source) < LEAST
+    ):
+        return _compile(source, filename, mode, flags, dont_inherit, optimize, **more)
+    text = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
+    inside = str(filename).rpartition(".zip" + os.sep)[2]
+    digest = hashlib.sha1(("%s %s %s\n" % (sys.version, inside, optimize)).encode() + text).hexdigest()
+    file = os.path.join(FOLDER, digest)
+    with contextlib.suppress(OSError), open(file, "rb") as opened:
+        return marshal.load(opened)
+    code = _compile(source, filename, mode, flags, dont_inherit, optimize)
+    with contextlib.suppress(OSError):
+        os.makedirs(FOLDER, exist_ok=True)
+        part = "%s.%d" % (file, os.getpid())
+        with open(part, "wb") as opened:
+            marshal.dump(code, opened)
+        os.rename(part, file)
+    return code
+
+
+builtins.compile = compile
