@@ -13,11 +13,11 @@ NEWEST ?= 2.21.5
 NEWEST_PYTHON ?= $(shell for each in 3.14 3.13 3.12; do \
 	for path in python$$each $(HOME)/.pyenv/versions/$$each.*/bin/python$$each $(HOME)/.local/share/uv/python/cpython-$$each.*/bin/python$$each; do \
 		$$path -c '' 2>/dev/null && echo $$path && exit; done; done)
+# What `make test` runs on the newest ansible-core alone, where its Python is here.
+NEWEST_ONLY = tests/site/test_check_diff.py
 # What uses the inside of Ansible, and whole runs.
 NEWEST_TESTS = $(shell grep -lE '^from ansible\.(errors|parsing|plugins|template|utils)' tests/unit/test_*.py) \
-	$(TWICE) $(if $(findstring not long,$(PYTEST_ADDOPTS)),,tests/drift/test_drift.py tests/site/test_demo.py)
-# What a run on the newest ansible-core proves, one on the oldest need not, where both are run.
-TWICE = tests/site/test_check_diff.py
+	$(NEWEST_ONLY) $(if $(findstring not long,$(PYTEST_ADDOPTS)),,tests/drift/test_drift.py tests/site/test_demo.py)
 # Of make test, the longest on few cores first.
 TARGETS = faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl
 # What Python compiles is kept, whatever the machine says: some 4,000 processes load the same files.
@@ -38,7 +38,7 @@ setup: $(VENV)/.done ## the virtual environment, pinned by constraints.txt
 $(VENV)/.done: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Busbar needs Python 3.11 or later on the control node, this is %d.%d; pass PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[test,report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,report]'
 	@touch $@
 
 lint: setup ## ruff, mypy strict, ansible-lint production
@@ -72,7 +72,7 @@ nccl: setup ## lint and proof against real libnccl wheels (downloads 1.5 GB once
 
 site: setup ## whole playbook runs on simulated nodes
 	@# One more than there are cores: some answers are waited for. A file makes its converged nodes once.
-	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile tests/site $(if $(and $(findstring not long,$(PYTEST_ADDOPTS)),$(NEWEST_PYTHON)),$(TWICE:%=--ignore=%))
+	$(BIN)/pytest -q -n $$(($(JOBS) + 1)) --dist loadfile tests/site $(if $(and $(findstring not long,$(PYTEST_ADDOPTS)),$(NEWEST_PYTHON)),$(NEWEST_ONLY:%=--ignore=%))
 
 collection: setup ## build, install into an empty place, run by FQCN; sanity where it can run
 	$(BIN)/pytest -q -rs tests/collection

@@ -21,8 +21,8 @@ from .nccl_tests import TOOLKIT
 SUITES = ("bookworm", "trixie")
 REPOSITORY = "localhost/busbar-lab"
 SOURCES = "/usr/src/busbar-lab"
-# What every Python there loads, and what it loads at its start.
-PLUGINS = "/usr/lib/python3/dist-packages"
+# Where the node's Python looks for modules, and the module that it loads at its start.
+DIST_PACKAGES = "/usr/lib/python3/dist-packages"
 COMPILED = Path(__file__).resolve().parent / "compiled" / "sitecustomize.py"
 _PACKAGES = (
     "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "ethtool", "pciutils", "numactl",
@@ -46,8 +46,8 @@ _HOOKS = (
     f'mkdir -p "$1{SOURCES}"',
     f"sync-in {{toolkit}} {SOURCES}",
     f'chroot "$1" make --quiet -C {SOURCES} install',
-    f"upload {{compiled}} {PLUGINS}/busbar_lab_compiled.py",
-    f'echo "import busbar_lab_compiled" > "$1{PLUGINS}/busbar-lab.pth"',
+    f"upload {{compiled}} {DIST_PACKAGES}/busbar_lab_compiled.py",
+    f'echo "import busbar_lab_compiled" > "$1{DIST_PACKAGES}/busbar-lab.pth"',
     f'mkdir -p "$1{repository.TOP}"',
     f"sync-in {{repository}} {repository.TOP}",
     # A script of a package may look for a program in any of these.

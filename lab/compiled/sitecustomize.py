@@ -4,7 +4,8 @@
 file of which is compiled twice, and its plugins by a loader without compiled files. That is a quarter of a playbook.
 
 Python loads this file at its start where the folder is in PYTHONPATH, and in containers of the lab. The name of a
-compiled file is the digest of all that it depends on; tracebacks name the archive that it came from first.
+compiled file is the digest of its source and of Python's version and options. Tracebacks name the file that was
+compiled first.
 """
 
 import builtins
@@ -23,20 +24,12 @@ _compile = builtins.compile
 
 def compile(source, filename, mode, flags=0, dont_inherit=False, optimize=-1, **more):  # type: ignore[no-untyped-def] # noqa: A001
     """Do as the builtin does: where nothing is taken over from the caller, once for all processes."""
-    if (
-        not dont_inherit
-        or flags
-        or more
-        or mode != "exec"
-        or not isinstance(source, (bytes, str))
-        or len(source) < LEAST
-    ):
+    if not dont_inherit or flags or more or mode != "exec" or not isinstance(source, bytes) or len(source) < LEAST:
         return _compile(source, filename, mode, flags, dont_inherit, optimize, **more)
-    text = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    inside = str(filename).rpartition(".zip" + os.sep)[2]
-    digest = hashlib.sha1(("%s %s %s\n" % (sys.version, inside, optimize)).encode() + text).hexdigest()
+    digest = hashlib.sha1(("%s %d %d\n" % (sys.version, optimize, sys.flags.optimize)).encode() + source).hexdigest()
     file = os.path.join(FOLDER, digest)
-    with contextlib.suppress(OSError), open(file, "rb") as opened:
+    # Of what cannot be read nothing is used.
+    with contextlib.suppress(OSError, EOFError, TypeError, ValueError), open(file, "rb") as opened:
         return marshal.load(opened)
     code = _compile(source, filename, mode, flags, dont_inherit, optimize)
     with contextlib.suppress(OSError):
