@@ -45,7 +45,7 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/ansible-lint --offline -q
+	PYTHONPATH=lab/compiled $(BIN)/ansible-lint --offline -q
 
 ifneq ($(IN_MEMORY),)
 unit related faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,12 @@ def recap(out: str, host: str) -> dict[str, int]:
     return counted or dict.fromkeys(("ok", "changed", "unreachable", "failed"), 0)
 
 
+def changed(out: str) -> list[tuple[str, list[str]]]:
+    """Tasks with the nodes on which Ansible's own output says that they changed something."""
+    tasks = re.split(r"^TASK \[", out, flags=re.M)[1:]
+    return [(task.partition("] *")[0], re.findall(r"^changed: \[(\w+)\]", task, re.M)) for task in tasks]
+
+
 Play = Callable[..., Run]
 
 
@@ -58,8 +65,8 @@ SECRET = "hunter2-do-not-print"
 
 
 class Demo(NamedTuple):
-    """The runs that `make demo` shows: in check mode on fresh nodes, for real, in check mode on broken ones and on
-    repaired ones, which stay, converged. python: of the nodes, the oldest that they may have, if it is here."""
+    """The runs that `make demo` shows: on fresh nodes, in check mode on broken ones, and on repaired ones, which stay,
+    converged. python: of the nodes, the oldest that they may have, if it is here."""
 
     runs: list[Run]
     lab: Path
