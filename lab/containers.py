@@ -299,13 +299,15 @@ class Lab:
         return {node: str(subnet[10 + number]) for number, node in enumerate(nodes)}
 
     def _run(self, node: str, name: str, addresses: Mapping[str, str]) -> None:
-        folder = self.directory / node
+        folder, compiled = self.directory / node, image.COMPILED.parent / "__pycache__"
+        compiled.mkdir(exist_ok=True)
         self.podman(
             *["run", "--detach", "--systemd=always", "--privileged", "--hostname", node],
             *["--name", self.container(node), "--label", f"{LABEL}={self.directory}"],
             *["--network", self.name, "--ip", addresses[node]],
             *[f"--add-host={other}:{address}" for other, address in addresses.items() if other != node],
             *["--volume", f"{folder / 'hw'}:{HARDWARE}", "--volume", f"{folder / 'share'}:{SHARE}:ro"],
+            *["--volume", f"{compiled}:{image.COMPILED_ON_NODE}/__pycache__"],
             name,
         )
 

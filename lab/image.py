@@ -21,9 +21,10 @@ from .nccl_tests import TOOLKIT
 SUITES = ("bookworm", "trixie")
 REPOSITORY = "localhost/busbar-lab"
 SOURCES = "/usr/src/busbar-lab"
-# Where the node's Python looks for modules, and the module that it loads at its start.
-DIST_PACKAGES = "/usr/lib/python3/dist-packages"
+# What the node's Python loads at its start, and where it is on nodes. What it keeps there is that of this machine.
 COMPILED = Path(__file__).resolve().parent / "compiled" / "sitecustomize.py"
+COMPILED_ON_NODE = "/usr/lib/busbar-lab-compiled"
+_PTH = "/usr/lib/python3/dist-packages/busbar-lab.pth"
 _PACKAGES = (
     "systemd-sysv", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "ethtool", "pciutils", "numactl",
     "python3", "python3-apt", "sudo", "openssh-server", "openssh-client", "git", "make", "g++", "ca-certificates",
@@ -46,8 +47,9 @@ _HOOKS = (
     f'mkdir -p "$1{SOURCES}"',
     f"sync-in {{toolkit}} {SOURCES}",
     f'chroot "$1" make --quiet -C {SOURCES} install',
-    f"upload {{compiled}} {DIST_PACKAGES}/busbar_lab_compiled.py",
-    f'echo "import busbar_lab_compiled" > "$1{DIST_PACKAGES}/busbar-lab.pth"',
+    f'mkdir -p "$1{COMPILED_ON_NODE}"',
+    f"upload {{compiled}} {COMPILED_ON_NODE}/busbar_lab_compiled.py",
+    f'printf "{COMPILED_ON_NODE}\\nimport busbar_lab_compiled\\n" > "$1{_PTH}"',
     f'mkdir -p "$1{repository.TOP}"',
     f"sync-in {{repository}} {repository.TOP}",
     # A script of a package may look for a program in any of these.

@@ -73,7 +73,7 @@ def test_the_installed_collection_runs_by_name_from_anywhere(
     store.break_(lab, "node02", "rail-missing")
     # On the node for which most roles have something to do.
     argv = [bin_directory / "ansible-playbook", "busbar.fabric.site", "-i", lab / "inventory", "--limit", "node02"]
-    done = execute(*argv, ANSIBLE_COLLECTIONS_PATH=installed)
+    done = execute(*argv, "--check", ANSIBLE_COLLECTIONS_PATH=installed)
     assert done.rc == 2, done.out
     assert done.changed == {"node02": 5}
     assert "platform.rail_device" in done.out

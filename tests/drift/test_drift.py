@@ -37,10 +37,10 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     assert {origin for group in data["groups"] for origin in group["origins"]} == {"never_ok"}
     conf = next(group for group in data["groups"] if group["check"] == "nccl_conf.file")
     assert (conf["nodes"], conf["new"]) == ("node[01-02]", "node[01-02]")
-    assert not (lab / "node01/sys/etc/nccl.conf").exists()
+    assert not (lab / "node02/sys/etc/nccl.conf").exists()
 
     # What the report says to run, without the tag: everything at once, on one of the nodes.
-    limit = ["--limit", "node02"]
+    limit = ["--limit", "node01"]
     site = [str(Path(sys.executable).parent / "ansible-playbook"), "site.yml", "-i", str(inventory), *limit]
     config = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
     done = subprocess.run(site, cwd=ROOT, env=environment(tmp_path, **config), capture_output=True, check=False)
@@ -49,35 +49,35 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     assert second.rc == 0, second.out
     assert second.out.startswith("VERDICT OK: 1 of 1 hosts ok, ")
     assert "(simulated)" in second.out
-    assert "fixed: nccl_conf.file[persisted] on node02" in second.out
+    assert "fixed: nccl_conf.file[persisted] on node01" in second.out
 
-    store.break_(lab, "node02", "nvlink-down")
+    store.break_(lab, "node01", "nvlink-down")
     files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "prometheus", "markdown", "html")]
     mail = f"dd status=none of='{tmp_path}/a mail'"
     # Somebody's site.yml is at work there, and what is seen may be half done.
     other = node_lock.Run("20261122T010203Z-7", "anna", "elsewhere", "elsewhere 1", 7, 7)
-    assert node_lock.acquire(Host("/", str(lab / "node02" / "sys")), other, 240, "", "").held
+    assert node_lock.acquire(Host("/", str(lab / "node01" / "sys")), other, 240, "", "").held
     third = busbar("drift", "-i", inventory, *limit, *files, "--notify", mail, "--keep-days", "8")
     assert third.rc == 2
     data = json.loads((tmp_path / "json").read_text())
     (group,) = data["groups"]
-    assert (group["check"], group["nodes"], group["new"]) == ("platform.nvlinks", "node02", "node02")
+    assert (group["check"], group["nodes"], group["new"]) == ("platform.nvlinks", "node01", "node01")
     assert group["origins"] == {"corrective": 1}
     assert "platform.nvlinks" in (tmp_path / "html").read_text()
     (note,) = (note for note in data["notes"] if "works on the node" in note["text"])
-    assert note["nodes"] == "node02"
+    assert note["nodes"] == "node01"
     assert other.id in note["text"]
-    assert f"note (node02): {note['text']}" in " ".join(busbar("report", "-v").out.split())
+    assert f"note (node01): {note['text']}" in " ".join(busbar("report", "-v").out.split())
     assert 'busbar_drift_hosts{class="drift",simulated="true"} 1' in (tmp_path / "prometheus").read_text()
     history = tmp_path / "busbar-results" / "drift.sqlite"
     assert (tmp_path / "a mail").read_text().splitlines() == [
         data["headline"],
-        "critical drift platform.nvlinks on node02 (new, corrective)",
+        "critical drift platform.nvlinks on node01 (new, corrective)",
         f"busbar report --history {history} --run 3",
     ]
 
     hosts = hosts_of(lab)
-    hosts["node01"]["busbar_mtu_of_old"] = 1
+    hosts["node02"]["busbar_mtu_of_old"] = 1
     write_inventory(inventory, hosts)
     wrong = busbar("drift", "-i", inventory, "--json", tmp_path / "json", "--notify", mail)
     assert wrong.rc == 1
@@ -90,8 +90,8 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
 
     # A limit, and what is accepted.
     accepted = [{"check": "platform.nvlinks", "owner": "anna", "reason": "RMA", "until": "2099-01-01"}]
-    known = {"node02": {**hosts["node02"], "busbar_accepted": accepted}}
-    known["node01"] = {k: v for k, v in hosts["node01"].items() if "mtu" not in k}
+    known = {"node01": {**hosts["node01"], "busbar_accepted": accepted}}
+    known["node02"] = {k: v for k, v in hosts["node02"].items() if "mtu" not in k}
     write_inventory(inventory, {**hosts, **known})
     waived = [*limit, "--notify", mail]
     # With a configuration that does not know the checkout.
@@ -105,7 +105,7 @@ def test_a_fleet_over_four_nights(lab: Path, busbar: Busbar, tmp_path: Path) -> 
     # Any past night again.
     again = busbar("report", "--run", "3", "--json", "-")
     assert json.loads(again.out) == data
-    assert busbar("report", "--run", "3", "--nodes", group["fingerprint"]).out == "node02\n"
+    assert busbar("report", "--run", "3", "--nodes", group["fingerprint"]).out == "node01\n"
     assert busbar("report", "--run", "3", "--nodes", "absent").rc == 1
     assert "run 4 is failed" in busbar("report", "--run", "4").err
 
