@@ -57,8 +57,9 @@ PROGRESS = Check(
 "Does the job launch collectives"
 RAS = Check(
     "nccl_hang.ras",
-    why="without RAS (NCCL 2.24 and later) nothing outside of a job's processes knows what its ranks wait for",
-    fix="start the job with NCCL 2.24 or later, better 2.28.7, and without NCCL_RAS_ENABLE=0",
+    why="without RAS (its JSON: NCCL 2.28.7 and later) nothing outside of a job's processes knows what its ranks wait"
+    " for",
+    fix="start the job with NCCL 2.28.7 or later, and without NCCL_RAS_ENABLE=0",
 )
 "Has each NCCL job on the node a RAS that can be queried"
 READABLE = Check(

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Query NCCL's RAS, bounded in time and size: its status in JSON, or in text before it had JSON.
+"""Query NCCL's RAS for its status in JSON, bounded in time and size.
 
 A query does not affect the job: RAS collects what its threads know. The process that has the port may be stopped, and
 the kernel accepts the connection all the same: a client has to give up early and try again, since of several processes
@@ -12,23 +12,47 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Tuple
 
 from ..core.host import ReadError
 from .answer import RasStatus, parse_json
-from .answer_text import parse_text
 
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0
 # Bytes of a response: 500 of JSON for each rank of each communicator.
 ANSWER_LIMIT = 32 << 20
 _LINE_LIMIT = 1024
+TEXT_ONLY = (
+    "its NCCL is older than 2.28.7, and its RAS has no JSON: start the job with 2.28.7 or later; of this job save the"
+    " text of `ncclras -v` twice, and run `busbar diagnose` on it"
+)
 
 
 def query(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> RasStatus:
-    """Raise ReadError without a timely response of a RAS, ParseError for an invalid response."""
-    text, form = _converse(address, port, greeting, status)
-    return parse_json(text) if form == "json" else parse_text(text)
+    """Return the status. Raises ReadError without a timely one of a RAS, ParseError for an invalid one."""
+    source = name(address, port)
+    step = "a connection"
+    seconds = greeting
+    try:
+        with socket.create_connection((address, port), timeout=greeting) as connection:
+            talk = _Talk(connection, source)
+            deadline = time.monotonic() + greeting
+            step = "its greeting"
+            talk.send("client protocol 2")
+            hello = talk.line(deadline, step)
+            if not hello.startswith("SERVER PROTOCOL "):
+                raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
+            step = "its response to 'set format json'"
+            talk.send("set format json")
+            if talk.line(deadline, step) != "OK":
+                raise ReadError(source, TEXT_ONLY)
+            step = "its status"
+            seconds = status
+            talk.send("status")
+            return parse_json(talk.rest(time.monotonic() + status, step))
+    except socket.timeout:
+        raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None
+    except OSError as error:
+        raise ReadError(source, "%s failed: %s" % (step, error.strerror or error)) from error
 
 
 def name(address: str, port: int) -> str:
@@ -79,32 +103,3 @@ class _Talk:
             raise socket.timeout(what)
         self.connection.settimeout(left)
         return self.connection.recv(1 << 16)
-
-
-def _converse(address: str, port: int, greeting: float, status: float) -> Tuple[str, str]:
-    """Return the response to a status query, and its form."""
-    source = name(address, port)
-    step = "a connection"
-    seconds = greeting
-    try:
-        with socket.create_connection((address, port), timeout=greeting) as connection:
-            talk = _Talk(connection, source)
-            deadline = time.monotonic() + greeting
-            step = "its greeting"
-            talk.send("client protocol 2")
-            hello = talk.line(deadline, step)
-            if not hello.startswith("SERVER PROTOCOL "):
-                raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
-            step = "its response to 'set format json'"
-            talk.send("set format json")
-            form = "json" if talk.line(deadline, step) == "OK" else "text"
-            step = "its status"
-            seconds = status
-            deadline = time.monotonic() + status
-            # Only the text has verbose: it names more of the ranks that differ.
-            talk.send("status" if form == "json" else "verbose status")
-            return talk.rest(deadline, step), form
-    except socket.timeout:
-        raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None
-    except OSError as error:
-        raise ReadError(source, "%s failed: %s" % (step, error.strerror or error)) from error
