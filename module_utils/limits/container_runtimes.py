@@ -19,6 +19,7 @@ from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
 from ..core.kubelet import KUBELET
 from ..core.systemd_files import unit_files
+from .read import processes
 
 # Runtime -> its program and the check that names it.
 PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
@@ -236,17 +237,12 @@ def _read_registered(host: Host) -> Optional[Dict[str, int]]:
 def _started(host: Host, program: str) -> Dict[str, float]:
     """The first of that name: others may be inside containers."""
     found: List[float] = []
-    for pid in host.listdir("/proc"):
-        if not pid.isdigit():
-            continue
+    for pid, _name in processes(host, [program]):
+        path = "/proc/%s/stat" % pid
         try:
-            if host.read("/proc/%s/comm" % pid) != program:
-                continue
-            stat = host.read("/proc/%s/stat" % pid)
+            found.append(parse_started(host.require(path), host.read(_STAT) or ""))
         except ReadError:
             continue  # it has ended meanwhile
-        try:
-            found += [] if stat is None else [parse_started(stat, host.read(_STAT) or "")]
         except ParseError as error:
-            raise ReadError("/proc/%s/stat" % pid, str(error)) from error
+            raise ReadError(path, str(error)) from error
     return {program: min(found)} if found else {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import mounts, systemd_files
 from ..core.host import Host, ParseError, Problem, ReadError, noted
@@ -34,14 +34,14 @@ SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
 @dataclass(frozen=True)
 class LimitsState:
     """login, service: files in the order in which they count, path -> text; the last one wins.
-    daemons: name -> (locked memory, open files) of each process of that name, as /proc shows them.
+    daemons: name -> memlock and nofile of each process of that name, as /proc shows them.
     unread: name -> why the limits of one of them are not known. problems: of /dev/shm.
     shm: bytes, None where there is no /dev/shm. planned_shm: bytes by fstab, None where that names none.
     """
 
     login: Tuple[Tuple[str, str], ...]
     service: Tuple[Tuple[str, str], ...]
-    daemons: Mapping[str, Tuple[Tuple[str, str], ...]]
+    daemons: Mapping[str, Tuple[Mapping[str, str], ...]]
     shm: Optional[int]
     planned_shm: Optional[int] = None
     problems: Tuple[Problem, ...] = ()
@@ -63,7 +63,7 @@ def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
     return found
 
 
-def parse_service(text: str, wanted: str = "[Manager]") -> Dict[str, str]:
+def parse_service(text: str, wanted: str) -> Dict[str, str]:
     """Settings of one section; the last of two counts."""
     found, section = {}, ""
     for line in text.splitlines():
@@ -76,16 +76,12 @@ def parse_service(text: str, wanted: str = "[Manager]") -> Dict[str, str]:
     return found
 
 
-def parse_proc_limits(text: str) -> Tuple[str, str]:
+def parse_proc_limits(text: str) -> Dict[str, str]:
     """Soft limits (locked memory in bytes, open files) of /proc/PID/limits. Raises ParseError."""
-    found = {}
-    for line in text.splitlines():
-        match = re.match(r"Max (locked memory|open files) +(unlimited|[0-9]+) ", line)
-        if match:
-            found[match.group(1)] = match.group(2)
+    found = dict(re.findall(r"^Max (locked memory|open files) +(unlimited|[0-9]+) ", text, re.MULTILINE))
     if len(found) != 2:
         raise ParseError("no line 'Max locked memory' or 'Max open files' in it")
-    return found["locked memory"], found["open files"]
+    return {"memlock": found["locked memory"], "nofile": found["open files"]}
 
 
 def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
@@ -101,18 +97,14 @@ def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
 
 def _bytes(text: str, meminfo: str) -> int:
     match = re.fullmatch(r"([0-9]+)([kmg%]?)", text.lower())
+    memory = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
     if match is None:
         raise ParseError("size=%s of /dev/shm is not a size" % text[:20])
-    if match.group(2) == "%":
-        return _memory(meminfo) * int(match.group(1)) // 100
-    return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
-
-
-def _memory(meminfo: str) -> int:
-    match = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
-    if match is None:
+    if match.group(2) != "%":
+        return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
+    if memory is None:
         raise ParseError("%s: no line MemTotal in it" % MEMINFO)
-    return int(match.group(1)) * 1024
+    return int(memory.group(1)) * 1024 * int(match.group(1)) // 100
 
 
 def read(host: Host) -> LimitsState:
@@ -155,23 +147,28 @@ def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
     return tuple((path, text) for path, text in found if text is not None)
 
 
-def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Tuple[str, str], ...]], Dict[str, Problem]]:
+def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Dict[str, str], ...]], Dict[str, Problem]]:
     """Limits of the processes by name, and why those of one are not known."""
-    found: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+    found: Dict[str, Tuple[Dict[str, str], ...]] = {}
     unread: Dict[str, Problem] = {}
-    for pid in host.listdir("/proc"):
-        if not pid.isdigit():
-            continue
+    for pid, name in processes(host, DAEMONS):
         path = "/proc/%s/limits" % pid
         try:
-            name = host.read("/proc/%s/comm" % pid)
-            text = host.read(path) if name in DAEMONS else None
-        except ReadError:
-            continue  # it has ended meanwhile
-        if name is None or text is None:
-            continue
-        try:
-            found[name] = (*found.get(name, ()), parse_proc_limits(text))
+            text = host.read(path)
+            found[name] = (*found.get(name, ()), *([parse_proc_limits(text)] if text is not None else []))
         except ParseError as error:
             unread[name] = Problem(path, str(error))
-    return found, unread
+        except ReadError:
+            continue  # it has ended meanwhile
+    return {name: limits for name, limits in found.items() if limits}, unread
+
+
+def processes(host: Host, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Yield pid and name of each process with one of these names."""
+    for pid in filter(str.isdigit, host.listdir("/proc")):
+        try:
+            name = host.read("/proc/%s/comm" % pid)
+        except ReadError:
+            continue  # it has ended meanwhile
+        if name in names:
+            yield pid, name or ""
