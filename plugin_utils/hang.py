@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Place, ranges
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import RAS, READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
@@ -104,9 +104,8 @@ def _view(host: str, view: View) -> View:
     for one in view.now.communicators:
         groups = [*one.statuses, *one.errors, *(group for of in one.counts.values() for group in of)]
         named = {rank for group in groups for rank in group.ranks}
-        if not named <= one.places.keys() or any(
-            rank >= one.size for rank in (*one.places, *(m.rank for m in one.missing))
-        ):
+        ranks = [*one.places, *(each.rank for each in one.missing)]
+        if not named <= one.places.keys() or any(rank >= one.size for rank in ranks):
             raise codec.Invalid(f"communicator {one.name} of {one.size} ranks has a rank beyond them")
         places = {rank: local(place) for rank, place in one.places.items()}
         missing = tuple(replace(each, place=each.place and local(each.place)) for each in one.missing)
@@ -159,11 +158,11 @@ def _findings(
     for host, result in results.items():
         own = [finding for finding in result.findings if finding.check in (RAS.id, READABLE.id)]
         findings += [(host, finding) for finding in own if host not in idle]
-    order = {"drift": 0, "unknown": 1}
+    order = {"drift": 0, "unknown": 1, "ok": 3}
 
-    def rank(each: tuple[str | None, Finding]) -> tuple[bool, bool, int, int]:
+    def rank(each: tuple[str | None, Finding]) -> tuple[bool, int, int]:
         one = each[1]
-        return one.ok, one.because is not None, order.get(one.state, 2), SEVERITIES.index(one.severity)
+        return one.because is not None, order.get(one.state, 2), SEVERITIES.index(one.severity)
 
     return sorted(findings, key=rank)
 
@@ -202,35 +201,22 @@ def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, A
 
 
 def _communicator(one: ras_join.Joined, known: Known) -> dict[str, Any]:
-    launched = one.now.launched
-    missing = {lost.rank: lost for lost in one.now.missing}
-    ranks = []
-    for rank in sorted({*one.now.places, *missing, *launched}):
-        place = one.now.places.get(rank) or (missing[rank].place if rank in missing else None)
-        ranks.append(
-            {
-                "rank": rank,
-                "host": known.host(place.host) if place else None,
-                "pid": known.pid(place) if place else None,
-                "gpu": place.nvml if place else None,
-                "launched": launched.get(rank),
-                "missing": rank in missing,
-                "state": known.state(place) if place else "",
-            }
-        )
+    """Return its groups, and where each rank is."""
+    places = {**{lost.rank: lost.place for lost in one.now.missing}, **one.now.places}
     return {
         "name": one.name,
         "size": one.now.size,
         "moved": one.moved,
-        "counts": {
-            name: [{"value": group.value, "number": len(group.ranks), "ranks": ranges(group.ranks)} for group in of]
-            for name, of in sorted(one.now.counts.items())
-        },
-        "statuses": {str(group.value): len(group.ranks) for group in one.now.statuses},
-        "errors": {str(group.value): ranges(group.ranks) for group in one.now.errors},
-        "missing": len(missing),
-        "ranks": ranks,
+        "counts": {name: _groups(of) for name, of in sorted(one.now.counts.items())},
+        "statuses": _groups(one.now.statuses),
+        "errors": _groups(one.now.errors),
+        "missing": [lost.rank for lost in one.now.missing],
+        "places": {rank: known.where(place) for rank, place in sorted(places.items()) if place is not None},
     }
+
+
+def _groups(of: Sequence[Group]) -> list[dict[str, Any]]:
+    return [{"value": group.value, "number": len(group.ranks), "ranks": ranges(group.ranks)} for group in of]
 
 
 def _collect(views: Sequence[View], known: Known, inventory: Sequence[str], asked: set[str]) -> list[dict[str, Any]]:
@@ -286,8 +272,8 @@ def _recorded(process: Process | None) -> list[str]:
 def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool = False) -> str:
     """Return the verdict, the findings, what to collect and the jobs on one screen; all of them with ``verbose``."""
     most = None if verbose else screen.LINES
-    bad = sorted((of for of in report["findings"] if of["state"] != "ok"), key=lambda of: of["because"] is not None)
-    roots = sum(of["because"] is None for of in bad)
+    bad = [finding for finding in report["findings"] if finding["state"] != "ok"]
+    roots = sum(finding["because"] is None for finding in bad)
     blocks = [_finding_lines(finding, width, most) for finding in bad]
     blocks[roots:roots] = map(_collect_lines, report["collect"])
     jobs = [_job(job) for job in report["jobs"]]
@@ -307,11 +293,10 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
 def _finding_lines(finding: Mapping[str, Any], width: int, most: int | None) -> list[str]:
     at = f"  {finding['host']}" if finding["host"] else ""
     head = f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}"
-    follows = [f"caused by {finding['because']}"] if finding["because"] else []
-    texts = [finding["have"], *(follows or (f"why: {finding['why']}", f"do: {finding['fix']}"))]
-    return [
-        *screen.wrapped(head, width, 0, most),
-        *(line for text in texts for line in screen.wrapped(text, width, 4, most)),
+    texts = [finding["have"], f"why: {finding['why']}", f"do: {finding['fix']}"]
+    texts[1:] = [f"caused by {finding['because']}"] if finding["because"] else texts[1:]
+    return screen.wrapped(head, width, 0, most) + [
+        line for text in texts for line in screen.wrapped(text, width, 4, most)
     ]
 
 
@@ -342,22 +327,17 @@ def _job(job: Mapping[str, Any]) -> list[str]:
     asked = f"queried on {nodeset.brief(job['asked_on'], 60)}"
     twice = f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
     head = f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {job['processes']} processes on {where}"
-    lines = [f"{head}; {asked}{twice}"]
     rows = [("COMMUNICATOR", "RANKS", "MISSING", "STATUS", "MOVES", "LAUNCHED (RANKS)")]
-    shown = sorted(job["communicators"], key=lambda one: (one["moved"] is not False, -one["missing"], -one["size"]))
-    for one in shown:
+    for one in sorted(
+        job["communicators"], key=lambda one: (one["moved"] is not False, -len(one["missing"]), -one["size"])
+    ):
         counts = [
             f"{name} " + ", ".join(f"{group['value']} ({group['number']})" for group in of[:4])
             for name, of in one["counts"].items()
             if [group["value"] for group in of] != [0]
         ]
         moves = {True: "yes", False: "no", None: "?"}[one["moved"]]
-        status = ", ".join(one["statuses"]) or "?"
-        launched = "; ".join(counts) or "none"
-        rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
-    return [*lines, *_table(rows)]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        status = ", ".join(str(group["value"]) for group in one["statuses"]) or "?"
+        name, missing = one["name"].split(":")[0], str(len(one["missing"]) or "-")
+        rows.append((name, str(one["size"]), missing, status, moves, "; ".join(counts) or "none"))
+    return [f"{head}; {asked}{twice}", *terminal.aligned(rows, 1 << 20)]
