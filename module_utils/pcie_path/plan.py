@@ -26,8 +26,6 @@ from .registers import (
     CLEARED,
     READ_REQUEST,
     REDIRECT,
-    Acs,
-    DeviceControl,
     Function,
     Write,
     config_path,
@@ -73,6 +71,7 @@ _ACS_IF_LOCKED = (
     'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
     " run update-grub), or without Secure Boot"
 )
+_CLEAR_TEXT = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
 _READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 
 
@@ -173,26 +172,24 @@ def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -
         return Plan()
     bridges = have.bridges if want.clear_acs and not have.passed_on else ()
     nics = have.nics if want.max_read_request else ()
-    findings: List[Finding] = []
-    writes: List[Write] = []
     # Where it cannot be written, SrcValid alone is not worth another boot.
     unwanted = REDIRECT if have.locked else CLEARED
-    wrong = {f.address: f.register for f in bridges if isinstance(f.register, Acs) and f.register.control & unwanted}
-    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % address for address in wrong)
-    for function in bridges:
-        acs = wrong.get(function.address)
-        severity = None if acs is None or acs.control & REDIRECT else "minor"
-        want_bits = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
-        findings.append(_judged(ACS, function, want_bits, bool(acs), have.locked, by_boot, severity))
-        writes += [Write.to_register(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
-    size = want.max_read_request
-    for function in nics:
-        control, todo = function.register, []
-        if isinstance(control, DeviceControl) and control.max_read_request != size:
-            todo = [Write.to_register(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, encode_size(size))]
-        by_boot = _READ_REQUEST_IF_LOCKED % function.address
-        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
-        writes += todo
+    wrong = [one for one in bridges if one.register and one.register.word & unwanted]
+    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % one.address for one in wrong)
+    findings: List[Finding] = []
+    writes: List[Write] = []
+    for one in bridges:
+        acs = one.register if one in wrong else None
+        severity = "minor" if acs and not acs.word & REDIRECT else None
+        findings.append(_judged(ACS, one, _CLEAR_TEXT, bool(acs), have.locked, by_boot, severity))
+        writes += [Write.to_register(one.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
+    size = encode_size(want.max_read_request)
+    for one in nics:
+        control = one.register if one.register and one.register.word & READ_REQUEST != size else None
+        text, fix = "%d bytes" % want.max_read_request, _READ_REQUEST_IF_LOCKED % one.address
+        findings.append(_judged(MAX_READ_REQUEST, one, text, bool(control), have.locked, fix))
+        if control:
+            writes.append(Write.to_register(one.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, size))
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
     # If config space cannot be read for one reason, the first function has the cause for all.
     # A kernel that is locked down is one cause, too.
@@ -206,15 +203,10 @@ def notes(have: PathState, want: PathConfig) -> List[str]:
     """Return sentences for the verdict: why ACS or read requests were not judged."""
     if have.is_vm:
         return ["ACS and read requests are the hypervisor's (%s): nothing was required" % have.hypervisor]
-    if not want.clear_acs:
-        return []
-    if have.passed_on:
+    if want.clear_acs and have.passed_on:
         return ["ACS was left alone: GPU %s is handed to virtual machines (vfio-pci)" % have.passed_on]
-    if not have.bridges:
-        return [
-            "ACS does not matter here: sysfs shows no GPU that shares a PCIe switch with another one or with a"
-            " compute NIC"
-        ]
+    if want.clear_acs and not have.bridges:
+        return ["ACS does not matter here: no GPU shares a PCIe switch with another one or with a compute NIC"]
     return []
 
 
@@ -222,7 +214,11 @@ def _judged(
     check: Check, function: Function, want: str, wrong: bool, locked: str, by_boot: str, severity: Optional[str] = None
 ) -> Finding:
     """Judge one function. wrong: its register is not as wanted. locked: as in PathState. by_boot: the fix then."""
-    state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
+    state, have, fix = (
+        "drift" if wrong else "ok",
+        function.register.text if function.register else "no such capability",
+        None,
+    )
     if function.problem:
         state, have = "unknown", function.problem
         fix = "run as root; if it already ran as root, look at lspci -vvv -s %s and at dmesg" % function.address
@@ -250,8 +246,5 @@ def _persisted(
     files = written.compare(candidates)
     if not texts and not files.changes:
         return Plan()
-    # Earlier releases left SrcValid, which slows nothing.
-    former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
-    severity = former.severity if former.wrong else "minor"
-    found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
+    found = _unit(files.state, have=files.wrong or "set at boot", severity=files.severity)
     return Plan((found,), files.changes, notes=files.notes)

@@ -21,8 +21,8 @@ from tests import golden_rows, goldens
 
 LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
-BRIDGE = registers.Function("0000:12:00.0", "0000:12:00.0", "001030c0", registers.Acs(0x14E, 0))
-NIC = registers.Function("0000:18:00.0", "rail 0", "b3152110", registers.DeviceControl(0x70, 512, 256))
+BRIDGE = registers.Function("0000:12:00.0", "0000:12:00.0", "001030c0", registers.Register(0x14E, 0, ""))
+NIC = registers.Function("0000:18:00.0", "rail 0", "b3152110", registers.Register(0x70, 0x2910, ""))
 KERNEL_ARGS = [
     Arg("iommu", "pt"),
     Arg("intel_iommu", "off", present=False),
