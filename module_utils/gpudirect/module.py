@@ -31,7 +31,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
     asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
 
     def look() -> Plan:
-        have = read.read(host, given["mode"])
+        have = read.State(host, given["mode"])
         found = plan.plan(have, given["mode"], failed)
         names = [plan.LOADER] if have.own.get(read.LIST) is not None else []
         found = merge(found, effective_unit.overrides(host, checks.PERSISTED, read.OWN, names))

@@ -131,8 +131,8 @@ class Node:
     def tool(self, name: str, body: str) -> None:
         tool(self.root, f"/usr/bin/{name}", body)
 
-    def have(self, mode: str = "auto") -> read.Have:
-        return read.read(Host(str(self.root), str(self.root)), mode)
+    def have(self, mode: str = "auto") -> read.State:
+        return read.State(Host(str(self.root), str(self.root)), mode)
 
     def planned(self, mode: str = "auto") -> Plan:
         return plan.plan(self.have(mode), mode)
@@ -315,7 +315,7 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
 
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert plan.plan(read.read(host, "off"), "off") == Plan()
+    assert plan.plan(read.State(host, "off"), "off") == Plan()
 
 
 @settings(max_examples=100, deadline=None)
