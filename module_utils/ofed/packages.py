@@ -30,6 +30,18 @@ _HELD = "--allow-change-held-packages"
 _LOCK = re.compile(r"(?P<name>.+)-(?:(?:[0-9]+|\*):)?(?P<version>[^-:]+-[^-]+)")
 # Whatever is the default there: a repository that does not answer is an error.
 _OURS = ("--repo=busbar-mofed", "--setopt=busbar-mofed.skip_if_unavailable=False")
+_ARGV = {
+    "apt": {
+        "refresh": (*_APT_GET, "update"),
+        "install": (*_APT_GET, _HELD, "install"),
+        "remove": (*_APT_GET, _HELD, "purge"),
+    },
+    "dnf": {
+        "refresh": ("dnf", "-y", *_OURS, "makecache"),
+        "install": ("dnf", "-y", "install"),
+        "remove": ("dnf", "-y", "remove"),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -176,19 +188,13 @@ def render(system: System, repository: Repository) -> Dict[str, str]:
     return dict(zip(files, texts))
 
 
+def command(system: System, action: str, names: Sequence[str], why: str) -> Command:
+    """Return a command of the package manager. action: refresh, install or remove."""
+    return Command((*_ARGV[system.kind][action], *names), why, timeout=INSTALL_TIMEOUT)
+
+
 def refresh(system: System) -> Command:
-    argv = ("dnf", "-y", *_OURS, "makecache") if system.kind == "dnf" else (*_APT_GET, "update")
-    return Command(argv, "read what the repository offers", timeout=INSTALL_TIMEOUT)
-
-
-def install(system: System, names: Sequence[str], why: str) -> Command:
-    argv = ("dnf", "-y", "install") if system.kind == "dnf" else (*_APT_GET, _HELD, "install")
-    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
-
-
-def remove(system: System, names: Sequence[str], why: str) -> Command:
-    argv = ("dnf", "-y", "remove") if system.kind == "dnf" else (*_APT_GET, _HELD, "purge")
-    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
+    return command(system, "refresh", (), "read what the repository offers")
 
 
 def full_name(system: System, name: str, version: str) -> str:
@@ -201,7 +207,7 @@ def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command
     why = "an upgrade of the system must not replace the driver"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
-    plugin = () if VERSIONLOCK_PLUGIN in found.installed else (install(system, [VERSIONLOCK_PLUGIN], why),)
+    plugin = () if VERSIONLOCK_PLUGIN in found.installed else (command(system, "install", [VERSIONLOCK_PLUGIN], why),)
     return (*plugin, *release(system, names, found), _versionlock("add", names, why))
 
 
