@@ -23,9 +23,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Pro
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import RAS, READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import RAS, READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,

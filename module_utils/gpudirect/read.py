@@ -72,13 +72,6 @@ def ids(values: Mapping[str, str]) -> FrozenSet[str]:
     return frozenset([values["ID"], *values.get("ID_LIKE", "").split()])
 
 
-def parse_page_size(text: str) -> int:
-    """Bytes, as getconf prints them. Raises ParseError."""
-    if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
-        raise ParseError("%r is not a page size in bytes" % text[:80])
-    return int(text)
-
-
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
@@ -86,7 +79,7 @@ class State:
     """What decides the path, as the node has it. Tools are run only if no file has the value, and only if it counts.
 
     release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
-    page_size: bytes, read only if it matters.   version: the file by which NCCL recognises nvidia_peermem.
+    version: the file by which NCCL recognises nvidia_peermem.
     ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
     next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
@@ -121,10 +114,6 @@ class State:
         self.modprobe = module_lists.read(host, module_lists.MODPROBE, self.problems)
         self.cmdline = self._value(CMDLINE, str) or ""
         self.next_boot = kernel_args.next_boot(host)
-        self.page_size: Optional[int] = None
-        if self.faulty and self.config is None:
-            argv = ("getconf", "PAGESIZE")
-            self.page_size = attempt(lambda: parse_page_size(host.query(argv)), " ".join(argv), self.problems)
         self.module: Optional[ModuleFile] = None
         self.missing = False
         self.ofed: Optional[str] = None
@@ -145,9 +134,7 @@ class State:
 
     @property
     def large_pages(self) -> Optional[bool]:
-        if self.config is not None:
-            return self.config.get(_PAGES_64K) == "y"
-        return None if self.page_size is None else self.page_size >= 65536
+        return None if self.config is None else self.config.get(_PAGES_64K) == "y"
 
     def unreadable(self, paths: Tuple[str, ...]) -> bool:
         """Return whether one of the files, or of the files in these folders, was unreadable. It has a finding."""

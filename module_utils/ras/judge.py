@@ -14,13 +14,62 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.check import Check
 from ..core.finding import Finding, printable
 from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place, ranges
-from .checks import ANSWERED, BEHIND, COLLECT, ERROR, INITIALIZED, MISSING, ORDER, PROGRESS, STATUS
 from .join import Joined, jobs, join, names
 from .known import STATES, Known
 from .views import Silence, View
 
+COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
+ANSWERED = Check(
+    "nccl_hang.answer",
+    why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
+    fix="look at the processes: ps -o pid,stat,wchan:32,cmd -p PID",
+)
+"Does RAS give a valid response, twice"
+MISSING = Check(
+    "nccl_hang.missing",
+    why="every other rank waits for it forever",
+    severity="critical",
+)
+"Do all processes of the job respond to RAS"
+ERROR = Check(
+    "nccl_hang.error",
+    why="NCCL has given up in this rank; the others do not know and wait for it",
+    severity="critical",
+)
+"Has no rank an error of NCCL"
+INITIALIZED = Check(
+    "nccl_hang.init",
+    why="a communicator is complete only when all of its ranks have joined",
+    severity="critical",
+)
+"Have all ranks of a communicator started its initialisation"
+STATUS = Check(
+    "nccl_hang.status",
+    why="a rank that ends a communicator, or has left it, launches nothing any more, and the others wait for it",
+    severity="major",
+)
+"If ranks leave a communicator, do all of them leave it"
+BEHIND = Check(
+    "nccl_hang.behind",
+    why="a collective begins when its last rank launches it: the others wait for the rank that has launched the fewest",
+    severity="critical",
+)
+"Have all ranks of a communicator launched as many collectives, or do the numbers move"
+ORDER = Check(
+    "nccl_hang.order",
+    why="ranks that launch different collectives, or the same in another order, wait for each other forever",
+    severity="critical",
+    fix="the cause is the program: compare the stacks (py-spy dump --pid PID) of a rank of each kind",
+)
+"Have all ranks of a communicator launched the same kinds of collectives"
+PROGRESS = Check(
+    "nccl_hang.progress",
+    why="a job that launches nothing computes, reads data, or is stuck within a collective, which RAS cannot see",
+)
+"Does the job launch collectives"
 # Names in one line; the table of busbar hang has all.
 _NAMED = 8
 

@@ -8,6 +8,7 @@ import platform
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, Problem, attempt
 from ..machine import netdev_address
@@ -17,11 +18,22 @@ from . import client, processes
 from . import join as ras_join
 from . import judge as nccl_hang
 from . import views as ras_views
-from .checks import RAS, READABLE
 from .known import Known, by_inner
 from .processes import Node, Process
 from .views import Silence, View
 
+RAS = Check(
+    "nccl_hang.ras",
+    why="without RAS (its JSON: NCCL 2.28.7 and later) nothing outside of a job's processes knows what its ranks wait"
+    " for",
+    fix="start the job with NCCL 2.28.7 or later, and without NCCL_RAS_ENABLE=0",
+)
+"Has each NCCL job on the node a RAS that can be queried"
+READABLE = Check(
+    "nccl_hang.readable",
+    why="a job whose processes cannot be read is not queried",
+)
+"Can the node's processes be read"
 # RAS has been there since.
 FIRST = (2, 24, 0)
 _NAMED = 8
