@@ -175,7 +175,8 @@ def _known_reason(have: State) -> Optional[Reason]:
     """Return the reason known without a modprobe: a module built without peer memory does not use ib_core."""
     if have.missing:
         return NOT_INSTALLED
-    return NO_SYMBOLS if have.module is not None and "ib_core" not in (have.module.depends or ()) else None
+    depends = have.module.depends if have.module else None
+    return NO_SYMBOLS if depends is not None and "ib_core" not in depends else None
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------

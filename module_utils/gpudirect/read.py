@@ -36,7 +36,6 @@ LEGACY_STARTS = ("/etc/init.d/nv_peer_mem", "/usr/lib/systemd/system/nv_peer_mem
 LEGACY_MASK = "/etc/systemd/system/nv_peer_mem.service"
 CMDLINE = "/proc/cmdline"
 SYS_LEGACY = "/sys/module/nv_peer_mem"
-_MODINFO = ("modinfo", "nvidia-peermem")
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
 _P2PDMA = "CONFIG_PCI_P2PDMA"
@@ -121,8 +120,10 @@ class State:
         wanted = mode == "peermem" or (mode == "auto" and dmabuf(self)[0] is False)
         if self.driver_loaded and not self.loaded and wanted:
             before = len(self.problems)
-            self.module = attempt(self._modinfo, " ".join(_MODINFO), self.problems)
+            self.module = module_file.read_each(host, None, ("nvidia-peermem",), self.problems).get(peermem.MODULE)
             self.missing = self.module is None and len(self.problems) == before
+            if self.module is not None and self.module.depends is None:
+                self.problems.append(Problem("modinfo nvidia-peermem", "prints no depends"))
             self.ofed = ofed_state.read_release(host, self.problems)
             self.log = peermem.log(host)
 
@@ -157,12 +158,6 @@ class State:
             if text is not None:
                 return attempt(partial(parse_config, text), path, self.problems)
         return None
-
-    def _modinfo(self) -> Optional[ModuleFile]:
-        found = module_file.query_module(self.host, _MODINFO)
-        if found is not None and found.depends is None:
-            raise ParseError("prints no depends")
-        return found
 
 
 def _exists(host: Host, path: str) -> bool:
