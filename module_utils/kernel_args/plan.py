@@ -85,29 +85,22 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
 
 
 def _mended(boot: Boot, tokens: Sequence[Arg]) -> Optional[str]:
-    """Return our drop-in such that it sees to these arguments; an earlier release's is written anew."""
-    stored = boot.stored
+    """Return our drop-in such that it sees to these arguments; None where nothing is left in it."""
+    have = list(grub_settings.parse_dropin(boot.stored)) if boot.stored is not None else []
     for arg in tokens:
-        if not _promised(boot, stored, arg):
-            stored = _with_arg(boot, stored, arg)
-    return stored if stored is None else grub_settings.render_dropin(grub_settings.parse_dropin(stored))
+        if arg not in have and not _promised(boot, _dropin(have), arg):
+            have = [other for other in have if not _contradicts(other, arg)]
+            have += [arg] if arg.present or not _promised(boot, _dropin(have), arg) else []
+    return _dropin(have)
+
+
+def _dropin(args: Sequence[Arg]) -> Optional[str]:
+    return grub_settings.render_dropin(args) if args else None
 
 
 def _promised(boot: Boot, stored: Optional[str], arg: Arg) -> bool:
     line = replace(boot, stored=stored).settings
     return line is not None and all(satisfied(future, arg) for future in boot.passed(line))
-
-
-def _with_arg(boot: Boot, stored: Optional[str], arg: Arg) -> Optional[str]:
-    """Return our drop-in with the argument in it; None where nothing is left in it."""
-    have = list(grub_settings.parse_dropin(stored)) if stored is not None else []
-    if arg not in have:
-        have = [other for other in have if not _contradicts(other, arg)]
-        text = grub_settings.render_dropin(have) if have else None
-        if not arg.present and _promised(boot, text, arg):
-            return text
-        have.append(arg)
-    return grub_settings.render_dropin(have)
 
 
 def _contradicts(old: Arg, new: Arg) -> bool:
