@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..change import written
-from ..core import fix_command, mounts
+from ..core import fix_command, ini, mounts
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Problem
 from ..core.plan import FileChange, Plan, merge
 from . import pam
-from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login, parse_service
+from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login
 
 # Section and keys in systemd's configurations, and in units.
-_MANAGER = ("[Manager]", {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"})
-UNIT_KEYS = ("[Service]", {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"})
+_MANAGER = ("Manager", {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"})
+UNIT_KEYS = ("Service", {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"})
 RUN = fix_command.run_tag("host_limits")
 _MEMLOCK = "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'"
 LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
@@ -124,18 +124,20 @@ def _low_logins(have: LimitsState, want: LimitsWanted) -> Set[str]:
 
 def values_of(files: Iterable[Tuple[str, str]], section: str, keys: Mapping[str, str]) -> Dict[str, str]:
     """Return memlock and nofile, "" for none, of units or of systemd's configuration."""
-    settings: Dict[str, str] = {}
-    for _path, text in files:
-        settings.update(parse_service(text, section))
-    return {item: settings.get(key, "") for item, key in keys.items()}
+    found = {one.key: one.value for _path, one in _settings(files, section)}
+    return {item: found.get(key, "") for item, key in keys.items()}
+
+
+def _settings(files: Iterable[Tuple[str, str]], section: str) -> List[Tuple[str, ini.Setting]]:
+    return [(path, one) for path, text in files for one in ini.settings(text) if one.section == section]
 
 
 def _unit_limits(name: str, files: Mapping[str, str]) -> Tuple[Dict[str, str], Dict[str, str]]:
     """Return the limits that a unit, or user.conf, sets itself, and the file of each."""
     section, keys = _MANAGER if name == USER_CONF else UNIT_KEYS
     own = {item: value for item, value in values_of(files.items(), section, keys).items() if value}
-    paths = {item: [p for p, text in files.items() if keys[item] in parse_service(text, section)][-1] for item in own}
-    return own, paths
+    paths = {one.key: path for path, one in _settings(files.items(), section)}
+    return own, {item: paths[keys[item]] for item in own}
 
 
 def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:

@@ -63,19 +63,6 @@ def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
     return found
 
 
-def parse_service(text: str, wanted: str) -> Dict[str, str]:
-    """Settings of one section; the last of two counts."""
-    found, section = {}, ""
-    for line in text.splitlines():
-        line = line.strip()
-        if line.startswith("["):
-            section = line
-        name, equals, value = line.partition("=")
-        if equals and section == wanted and not line.startswith(("#", ";")):
-            found[name.strip()] = value.strip()
-    return found
-
-
 def parse_proc_limits(text: str) -> Dict[str, str]:
     """Soft limits (locked memory in bytes, open files) of /proc/PID/limits. Raises ParseError."""
     found = dict(re.findall(r"^Max (locked memory|open files) +(unlimited|[0-9]+) ", text, re.MULTILINE))

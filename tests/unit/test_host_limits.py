@@ -107,4 +107,3 @@ def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_settings_or_none(text: str) -> None:
     host_limits_read.parse_login(text)
-    host_limits_read.parse_service("[Manager]\n" + text, "[Manager]")
