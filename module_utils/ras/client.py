@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import dataclass
 
 from ..core.host import ReadError
 from .answer import RasStatus, parse_json
@@ -34,21 +35,21 @@ def query(address: str, port: int, greeting: float = GREETING, status: float = S
     seconds = greeting
     try:
         with socket.create_connection((address, port), timeout=greeting) as connection:
-            talk = _Talk(connection, source)
+            talk = _Talk(connection, source, bytearray())
             deadline = time.monotonic() + greeting
             step = "its greeting"
-            talk.send("client protocol 2")
-            hello = talk.line(deadline, step)
+            connection.sendall(b"client protocol 2\n")
+            hello = talk.receive(deadline, step, _LINE_LIMIT)
             if not hello.startswith("SERVER PROTOCOL "):
                 raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
             step = "its response to 'set format json'"
-            talk.send("set format json")
-            if talk.line(deadline, step) != "OK":
+            connection.sendall(b"set format json\n")
+            if talk.receive(deadline, step, _LINE_LIMIT) != "OK":
                 raise ReadError(source, TEXT_ONLY)
             step = "its status"
             seconds = status
-            talk.send("status")
-            return parse_json(talk.rest(time.monotonic() + status, step))
+            connection.sendall(b"status\n")
+            return parse_json(talk.receive(time.monotonic() + status, step, ANSWER_LIMIT, b""))
     except socket.timeout:
         raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None
     except OSError as error:
@@ -60,46 +61,31 @@ def name(address: str, port: int) -> str:
     return "RAS at %s" % (("[%s]:%d" if ":" in address else "%s:%d") % (address, port))
 
 
+@dataclass
 class _Talk:
-    """A socket, and what has been received and not yet read."""
+    """A connection. received: what has not been read yet."""
 
-    def __init__(self, connection: socket.socket, source: str) -> None:
-        self.connection = connection
-        self.source = source
-        self.held = b""
+    connection: socket.socket
+    source: str
+    received: bytearray
 
-    def send(self, line: str) -> None:
-        self.connection.sendall(line.encode("ascii") + b"\n")
-
-    def line(self, deadline: float, what: str) -> str:
-        while b"\n" not in self.held:
-            if len(self.held) > _LINE_LIMIT:
-                raise ReadError(self.source, "%s has no end of line within %d bytes: no RAS" % (what, _LINE_LIMIT))
-            more = self._receive(deadline, what)
-            if not more:
+    def receive(self, deadline: float, what: str, limit: int, end: bytes = b"\n") -> str:
+        """Return the text before ``end``; with b"", all until the connection is closed."""
+        while not end or end not in self.received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise socket.timeout(what)
+            if len(self.received) > limit:
+                raise ReadError(self.source, "%s has more than %d bytes" % (what, limit))
+            self.connection.settimeout(left)
+            more = self.connection.recv(1 << 16)
+            if not more and end:
                 raise ReadError(self.source, "closed the connection before %s" % what)
-            self.held += more
-        line, _end, self.held = self.held.partition(b"\n")
-        return line[:_LINE_LIMIT].decode("utf-8", "replace")
-
-    def rest(self, deadline: float, what: str) -> str:
-        chunks, size = [self.held], len(self.held)
-        while True:
-            more = self._receive(deadline, what)
             if not more:
                 break
-            chunks.append(more)
-            size += len(more)
-            if size > ANSWER_LIMIT:
-                raise ReadError(self.source, "%s has more than %d MiB" % (what, ANSWER_LIMIT >> 20))
+            self.received += more
+        data, _end, self.received = self.received.partition(end) if end else (self.received, b"", bytearray())
         try:
-            return b"".join(chunks).decode("utf-8")
+            return data[:limit].decode("utf-8")
         except UnicodeDecodeError as error:
             raise ReadError(self.source, "%s is not text (byte %d)" % (what, error.start)) from error
-
-    def _receive(self, deadline: float, what: str) -> bytes:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise socket.timeout(what)
-        self.connection.settimeout(left)
-        return self.connection.recv(1 << 16)
