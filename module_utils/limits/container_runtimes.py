@@ -13,13 +13,12 @@ import math
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
 from ..core.kubelet import KUBELET
 from ..core.systemd_files import unit_files
-from .read import processes
 
 # Runtime -> its program and the check that names it.
 PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "kubelet": "kubelet"}
@@ -246,3 +245,14 @@ def _started(host: Host, program: str) -> Dict[str, float]:
         except ParseError as error:
             raise ReadError(path, str(error)) from error
     return {program: min(found)} if found else {}
+
+
+def processes(host: Host, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Yield pid and name of each process with one of these names."""
+    for pid in filter(str.isdigit, host.listdir("/proc")):
+        try:
+            name = host.read("/proc/%s/comm" % pid)
+        except ReadError:
+            continue  # it has ended meanwhile
+        if name in names:
+            yield pid, name or ""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core import mounts, systemd_files
 from ..core.host import Host, ParseError, Problem, ReadError, noted
 from . import pam
+from .container_runtimes import processes
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
@@ -148,14 +149,3 @@ def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Dict[str, str], ...]], Dict[st
         except ReadError:
             continue  # it has ended meanwhile
     return {name: limits for name, limits in found.items() if limits}, unread
-
-
-def processes(host: Host, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
-    """Yield pid and name of each process with one of these names."""
-    for pid in filter(str.isdigit, host.listdir("/proc")):
-        try:
-            name = host.read("/proc/%s/comm" % pid)
-        except ReadError:
-            continue  # it has ended meanwhile
-        if name in names:
-            yield pid, name or ""
