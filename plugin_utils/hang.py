@@ -133,7 +133,8 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
         for one in result.silent
     ]
     idle = [host for host, result in results.items() if result.idle] if every else []
-    findings = _findings(nccl_hang.judge(every, silent, known), results, idle)
+    of_jobs, suspects = nccl_hang.examine(every, silent, known)
+    findings = _findings(of_jobs, results, idle)
     bad = [finding for _host, finding in findings if not finding.ok]
     hung = any(finding.state == "drift" for finding in bad)
     verdict = HUNG if hung else UNKNOWN if bad or any(hosts.values()) else MOVES
@@ -146,7 +147,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
         "idle": idle,
         "jobs": _jobs(views, known),
         "findings": [{"host": host, **finding.to_dict()} for host, finding in findings],
-        "collect": _collect(every, known, inventory, set(registered)),
+        "collect": _collect(suspects, known, inventory, set(registered)),
     }
 
 
@@ -219,10 +220,12 @@ def _groups(of: Sequence[Group]) -> list[dict[str, Any]]:
     return [{"value": group.value, "number": len(group.ranks), "ranks": ranges(group.ranks)} for group in of]
 
 
-def _collect(views: Sequence[View], known: Known, inventory: Sequence[str], asked: set[str]) -> list[dict[str, Any]]:
+def _collect(
+    suspects: Mapping[Place, str], known: Known, inventory: Sequence[str], asked: set[str]
+) -> list[dict[str, Any]]:
     """Return, for each process that others wait for, commands that save its state before it is killed."""
     found = []
-    for place, why in [*nccl_hang.suspects(views, known).items()][:_SHOWN]:
+    for place, why in [*suspects.items()][:_SHOWN]:
         host, pid = known.host(place.host), known.pid(place)
         process = known.process(place)
         # A name from a node is never an argument of a command.

@@ -11,7 +11,7 @@ Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
@@ -76,11 +76,15 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class _Case:
-    """joined: each communicator once.   responding: processes and GPUs of the ranks that gave RAS data."""
+    """joined: each communicator once.   responding: processes and GPUs of the ranks that gave RAS data.
+
+    suspects: processes that others wait for and that do not wait, and why each is one.
+    """
 
     joined: Sequence[Joined]
     known: Known
     responding: FrozenSet[Place]
+    suspects: Dict[Place, str] = field(default_factory=dict)
 
     def reachable(self, rank: Missing) -> bool:
         """Return whether its process responds. Before 2.29 a rank of it in another communicator shows that."""
@@ -96,45 +100,22 @@ class _Case:
         return ", ".join("rank %d%s" % (rank, places.get(rank, "")) for rank in group.ranks)
 
 
-def _case(views: Sequence[View], known: Known) -> _Case:
-    joined = join(views)
-    return _Case(joined, known, frozenset(place for one in joined for place in one.now.places.values()))
-
-
 # -- judgement ---------------------------------------------------------------------------------------------------------
 
 
 def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> List[Finding]:
     """Return findings on the jobs in the views, causes before consequences."""
-    case = _case(views, known)
+    return examine(views, silent, known)[0]
+
+
+def examine(views: Sequence[View], silent: Sequence[Silence], known: Known) -> Tuple[List[Finding], Dict[Place, str]]:
+    """Return the findings, and the processes that others wait for and that do not wait, with the reason for each."""
+    joined = join(views)
+    case = _Case(joined, known, frozenset(place for one in joined for place in one.now.places.values()))
     lost = _missing(case)
     found = [_silent(one, known) for one in silent]
     found += [*lost.values(), *_errors(case), *_statuses(case), *_behind(case, lost)]
-    return found + _progress(views, case.joined, found)
-
-
-def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
-    """Return processes that others wait for and that do not wait, and why each is one."""
-    found: Dict[Place, str] = {}
-    case = _case(views, known)
-    joined = {one.subject: one for one in case.joined}
-    for finding in judge(views, (), known):
-        one = joined.get(finding.subject)
-        if finding.ok or finding.because is not None or one is None:
-            continue
-        if finding.check == BEHIND.id:
-            ranks, why = _last(one)[0], "is behind in %s" % one.subject
-        elif finding.check == ERROR.id:
-            ranks, why = [rank for group in one.now.errors for rank in group.ranks], "has an error in %s" % one.subject
-        else:
-            continue
-        for rank in ranks:
-            found.setdefault(one.now.places[rank], why)
-    for one in case.joined:
-        for lost in one.now.missing:
-            if lost.place is not None and not case.reachable(lost):
-                found.setdefault(lost.place, "does not respond")
-    return found
+    return found + _progress(views, joined, found), case.suspects
 
 
 def _silent(one: Silence, known: Known) -> Finding:
@@ -162,6 +143,7 @@ def _missing(case: _Case) -> Dict[str, Finding]:
             host = case.known.host(rank.place.host) if rank.place else ""
             sources.setdefault(host, one.source)
             lost.setdefault(host, {}).setdefault(rank.place, []).append(text)
+            case.suspects.update({rank.place: "does not respond"} if rank.place else {})
     found: Dict[str, Finding] = {}
     for host, places in lost.items():
         subject, fix = "host %s" % host, ""
@@ -198,7 +180,9 @@ def _errors(case: _Case) -> List[Finding]:
     found = []
     for one in (one for one in case.joined if one.now.errors):
         lines = ["%s on %s" % (group.value, case.ranks(one.now, group)) for group in one.now.errors]
-        at = case.known.where(one.now.places[one.now.errors[0].ranks[0]])
+        places = [one.now.places[rank] for group in one.now.errors for rank in group.ranks]
+        case.suspects.update(dict.fromkeys(places, "has an error in %s" % one.subject))
+        at = case.known.where(places[0])
         fix = "read that rank's log from its first WARN on (%s): busbar diagnose LOG explains it; %s" % (at, COLLECT)
         found.append(ERROR.judge(one.subject, "drift", "no error", "; ".join(_cut(lines)), one.source, fix))
     return found
@@ -329,6 +313,8 @@ def _behind_one(case: _Case, wait: _Wait, because: Optional[Finding]) -> Finding
     fix = "on %s run py-spy dump --pid %d: Python outside of a collective means code, data or storage; %s"
     first = wait.last[0]
     fix %= case.known.host(first.host), case.known.pid(first), COLLECT
+    if because is None:
+        case.suspects.update(dict.fromkeys(wait.last, "is behind in %s" % one.subject))
     state, want = "drift" if one.moved is False else "unknown", "as many on every rank, or numbers that move"
     return BEHIND.judge(one.subject, state, want, have, one.source, fix, because)
 
