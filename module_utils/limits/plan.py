@@ -222,8 +222,9 @@ def _daemon(
         state, have = "unknown", str(unread)
     else:
         state = "drift" if low else "ok"
-        worst = min(low or processes, key=lambda limits: [_amount(limits[item]) for item in UNIT_KEYS[1]])
-        have = "memlock %s, nofile %s" % (worst["memlock"], worst["nofile"])
+        values = [[limits[item] for item in UNIT_KEYS[1]] for limits in low or processes]
+        worst = min(values, key=lambda pair: [math.inf if value == "unlimited" else int(value) for value in pair])
+        have = "memlock %s, nofile %s" % tuple(worst)
         if low and len(processes) > 1:
             have += " (%d of %d processes have too little)" % (len(low), len(processes))
     return DAEMON.judge(
@@ -236,10 +237,6 @@ def _daemon(
         " LimitNOFILE in systemctl cat %s" % (name, name),
         because=because,
     )
-
-
-def _amount(value: str) -> float:
-    return math.inf if value == "unlimited" else int(value)
 
 
 def _shm(have: LimitsState, want: LimitsWanted) -> Finding:

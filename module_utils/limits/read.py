@@ -107,8 +107,10 @@ def read(host: Host) -> LimitsState:
             shm = size_of_shm(mounts.parse(mounted), meminfo or "")
             planned = size_of_shm(mounts.parse_fstab(host.read_system(mounts.FSTAB) or ""), meminfo or "")
     daemons, unread = _daemons(host)
+    paths = [_LOGIN_MAIN, *(path for _name, path in systemd_files.by_name(host, [_LOGIN_FOLDER], ".conf"))]
+    logins = [(path, host.read_system(path)) for path in paths]
     return LimitsState(
-        login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
+        login=tuple((path, text) for path, text in logins if text is not None),
         service=tuple(systemd_files.configuration(host, "system.conf").items()),
         daemons=daemons,
         shm=shm,
@@ -127,12 +129,6 @@ def _unit_files(host: Host, unit: str) -> Dict[str, str]:
     """None where only drop-ins for all services are there: it is not installed."""
     found = systemd_files.unit_files(host, unit)
     return found if any("/%s" % unit in path for path in found) else {}
-
-
-def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
-    names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if name.endswith(".conf")]
-    found = ((path, host.read_system(path)) for path in [main, *names])
-    return tuple((path, text) for path, text in found if text is not None)
 
 
 def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Dict[str, str], ...]], Dict[str, Problem]]:

@@ -34,18 +34,18 @@ def distinct(views: Sequence[View]) -> List[View]:
 
 def jobs(views: Sequence[View]) -> List[List[View]]:
     """Return the views of one job together."""
+
+    def same(one: View, other: View) -> bool:
+        return bool(set(names(one)) & set(names(other))) or (one.users == other.users and same_job(one.now, other.now))
+
     found: List[List[View]] = []
     for view in views:
         of = [view]
-        for job in [job for job in found if any(_together(view, other) for other in job)]:
+        for job in [job for job in found if any(same(view, other) for other in job)]:
             of = job + of
             found.remove(job)
         found.append(of)
     return found
-
-
-def _together(one: View, other: View) -> bool:
-    return bool(set(names(one)) & set(names(other))) or (one.users == other.users and same_job(one.now, other.now))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional,
 from ..core.host import ParseError, Problem, ReadError
 from . import client as ras_client
 from .answer import RasStatus
-from .processes import Listener, Process
+from .processes import Process
 
 # A query costs every process of the job a message: no more often than needed.
 MOST_ATTEMPTS = 16
@@ -57,12 +57,9 @@ def endpoints(processes: Sequence[Process]) -> Dict[Endpoint, Dict[int, List[Pro
     found: Dict[Endpoint, Dict[int, List[Process]]] = {}
     for process in processes:
         for listener in () if process.apart else process.ras:
-            found.setdefault(_target(listener), {}).setdefault(listener.inode, []).append(process)
+            target = (_ANY.get(listener.address, listener.address), listener.port)
+            found.setdefault(target, {}).setdefault(listener.inode, []).append(process)
     return found
-
-
-def _target(listener: Listener) -> Endpoint:
-    return _ANY.get(listener.address, listener.address), listener.port
 
 
 def pids(answer: RasStatus) -> FrozenSet[int]:
