@@ -26,7 +26,7 @@ from .checks import (
     OfedCase,
 )
 from .kernel_plan import plan_headers
-from .read import MLX5, OPENIBD, REPOSITORY, OfedState
+from .read import MLX5, OPENIBD, OfedState
 
 # Metapackages of each flavour: what they pull in goes or stays with them.
 _METAS = {
@@ -80,7 +80,7 @@ def plan_packages(case: OfedCase) -> Plan:
 
 def _repository(case: OfedCase) -> Plan:
     have, want = case.have, case.want
-    paths = packages.paths(case.system, REPOSITORY)
+    paths = packages.FILES[case.system.kind]
     wanted: Mapping[str, Optional[str]] = dict.fromkeys(paths)
     if want.flavour != "inbox":
         if not want.key or not want.version:
@@ -88,8 +88,7 @@ def _repository(case: OfedCase) -> Plan:
             said = "%s is not set" % missing
             fix = "set %s in the inventory (docs/drivers.md), or mofed_manage: false where OFED is managed otherwise"
             return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "the vendor's", said, fix=fix % missing),))
-        pins = {want.package: "%s*" % want.version}
-        texts = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))
+        texts = packages.render(case.system, want.repository, want.key, want.package, want.version)
         wanted = {path: written.seal(path, text) for path, text in texts.items()}
     unread = [path for path in paths if path not in have.files]
     if unread:

@@ -27,7 +27,6 @@ from .packages import Packages, System
 
 OPENIBD = "openibd.service"
 OPENIBD_PLACES = ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" + OPENIBD, "/etc/init.d/openibd")
-REPOSITORY = "mofed"  # the name of our repository's files
 UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 MLX5 = "mlx5_core"
 # Modules that must come from one build.
@@ -120,7 +119,8 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
     modules = {kernel: module_file.read_each(host, kernel, STACK, problems) for kernel in known.installed}
     peer, built = _peer_memory(host, peermem, machine, known, problems)
     # apt reads its key as the user _apt.
-    keys = packages.paths(system, REPOSITORY)[:1] if system and system.kind == "apt" else ()
+    paths = packages.FILES[system.kind] if system else ()
+    keys = paths[:1] if system and system.kind == "apt" else ()
     openibd = any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
     return OfedState(
         system=system,
@@ -130,7 +130,7 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
         builds=dkms.read(host, problems),
         modules=modules,
         loaded=_loaded(host, problems),
-        files=read_each(host, (*(packages.paths(system, REPOSITORY) if system else ()), UMAD_LIST), problems),
+        files=read_each(host, (*paths, UMAD_LIST), problems),
         closed={path: host.mode_system(path) or 0 for path in keys if not host.readable_by_others(path)},
         peer=peer,
         built=built,

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.limits import read a
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import System
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from tests import golden_rows, goldens
@@ -31,7 +31,7 @@ KERNEL_ARGS = [
     Arg("dyndbg", "file a +p"),
 ]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
-REPOSITORY = Repository("mofed", "https://mirror/doca/", KEY, {"doca-ofed": "3.2.1*"})
+REPOSITORY = ("https://mirror/doca/", KEY, "doca-ofed", "3.2.1")
 FILES = {
     grub_settings.DROPIN: grub_settings.render_dropin(KERNEL_ARGS),
     host_limits_read.LOGIN_FILE: host_limits.render_login(LIMITS),
@@ -39,8 +39,8 @@ FILES = {
     container_limits.DROPIN: container_limits.render(RUNTIMES),
     container_runtimes.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
     ofed_state.UMAD_LIST: ofed.UMAD_TEXT,
-    **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
-    **packages.render(System("dnf", "rhel9"), REPOSITORY),
+    **packages.render(System("apt", "ubuntu24.04"), *REPOSITORY),
+    **packages.render(System("dnf", "rhel9"), *REPOSITORY),
     **GPUDIRECT,
     **boot_unit.render("/sys/bus/pci/devices", [BRIDGE], [NIC], 4096),
 }
