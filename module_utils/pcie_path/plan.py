@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence, Set, Tuple
+from typing import List, Optional, Sequence, Set, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -89,28 +89,6 @@ class PathConfig:
     persist: bool
 
 
-@dataclass(frozen=True)
-class PathState:
-    """State of a node.
-
-    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
-    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
-    files: path of each file of OWN -> its text, None where it is absent.
-    devices: the directory in which sysfs has the PCI devices of this machine.
-    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
-    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
-    """
-
-    is_vm: bool
-    hypervisor: str
-    bridges: Tuple[Function, ...]
-    nics: Tuple[Function, ...]
-    files: Mapping[str, Optional[str]]
-    devices: str = pci.DEVICES
-    locked: str = ""
-    passed_on: str = ""
-
-
 def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
     """Return NICs whose read requests count: those of the rails, and all others for compute traffic.
 
@@ -134,32 +112,39 @@ def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tup
     return tuple(sorted(found))
 
 
-def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> PathState:
-    """Return the node's state; in a virtual machine only that it is one.
+class PathState:
+    """State of a node; of a virtual machine only that it is one. Other nics than compute_nics do not count.
 
-    nics: as compute_nics returns them. A register that cannot be read is a Function with a problem.
-    Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
+    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
+    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
+    files: path of each file of OWN -> its text, None where it is absent.
+    devices: the directory in which sysfs has the PCI devices of this machine.
+    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
+    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
     """
-    machine = topology.virtualization
-    for problem in topology.problems:
-        if problem.source == machine.source == virtualization.VENDOR:
-            raise ReadError(problem.source, problem.message)
-    if machine.is_vm:
-        return PathState(True, machine.owner, (), (), {})
-    gpus = [gpu.device for gpu in topology.gpus]
-    peers = [nic.device for nic in nics]
-    bridges = [read_function(host, address, address, parse_acs) for address in bridges_between(gpus, peers)]
-    bridges += [Function(one.address, one.address, problem=_LOST) for one in (*gpus, *peers) if not one.ancestors]
-    return PathState(
-        is_vm=False,
-        hypervisor=machine.owner,
-        bridges=tuple(bridges),
-        nics=tuple(read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
-        files={path: host.read_system(path) for path in OWN},
-        devices=host.hardware(pci.DEVICES),
-        locked=lockdown.read(host),
-        passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
-    )
+
+    def __init__(self, host: Host, topology: Topology, nics: Sequence[Nic]) -> None:
+        """Read it. A register that cannot be read is a Function with a problem.
+
+        Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
+        """
+        machine = topology.virtualization
+        for problem in topology.problems:
+            if problem.source == machine.source == virtualization.VENDOR:
+                raise ReadError(problem.source, problem.message)
+        self.is_vm, self.hypervisor = machine.is_vm, machine.owner
+        if self.is_vm:
+            return
+        gpus = [gpu.device for gpu in topology.gpus]
+        peers = [nic.device for nic in nics]
+        self.bridges = [read_function(host, one, one, parse_acs) for one in bridges_between(gpus, peers)]
+        lost = [one.address for one in (*gpus, *peers) if not one.ancestors]
+        self.bridges += [Function(address, address, problem=_LOST) for address in lost]
+        self.nics = [read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics]
+        self.files = {path: host.read_system(path) for path in OWN}
+        self.devices = host.hardware(pci.DEVICES)
+        self.locked = lockdown.read(host)
+        self.passed_on = next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), "")
 
 
 def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -> Plan:
@@ -170,8 +155,8 @@ def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -
     """
     if have.is_vm:
         return Plan()
-    bridges = have.bridges if want.clear_acs and not have.passed_on else ()
-    nics = have.nics if want.max_read_request else ()
+    bridges = have.bridges if want.clear_acs and not have.passed_on else []
+    nics = have.nics if want.max_read_request else []
     # Where it cannot be written, SrcValid alone is not worth another boot.
     unwanted = REDIRECT if have.locked else CLEARED
     wrong = [one for one in bridges if one.register and one.register.word & unwanted]

@@ -242,7 +242,7 @@ def build(root: Path, machine: Topology) -> Node:
 
 def have(node: Node) -> PathState:
     host, machine = node
-    return pcie_path.read(host, machine, machine.nics)
+    return PathState(host, machine, machine.nics)
 
 
 def root_of(node: Node) -> Path:
@@ -376,13 +376,13 @@ def test_what_is_set_at_boot_does_not_shrink_to_the_devices_that_are_left(node: 
     ):
         missing = platform.missing(left, hgx_h100, *checks)
         assert missing is not None
-        plan = pcie_path.plan(pcie_path.read(host, left, left.nics), WANT, missing)
+        plan = pcie_path.plan(PathState(host, left, left.nics), WANT, missing)
         (unit,) = [finding for finding in plan.findings if finding.check == "pcie_path.unit"]
         assert (unit.state, (unit.because or "").partition("[")[0], plan.changes) == ("unknown", cause, ())
         # What is there is judged and set all the same.
         assert [write.address for write in plan.commands if isinstance(write, Write)] == [port(1, 0)]
         off = PathConfig(clear_acs=False, max_read_request=0, persist=True)
-        assert pcie_path.plan(pcie_path.read(host, left, left.nics), off, missing).findings == ()
+        assert pcie_path.plan(PathState(host, left, left.nics), off, missing).findings == ()
 
 
 def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Node) -> None:
