@@ -253,20 +253,19 @@ def _collect(
 
 
 def _recorded(process: Process | None) -> list[str]:
+    """Return what is stored of a process that hangs when it is killed."""
     if process is None:
         return []
     variables = process.variables
-    buffer = next((name for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in variables), "")
-    recorder = "flight recorder off: start PyTorch with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
-    if buffer and variables[buffer] != "0":
-        dumps = variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "") in ("1", "true")
-        lacks = "no dump is configured: TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set"
-        state = "it writes when the watchdog fires: wait for that" if dumps else lacks
-        recorder = f"flight recorder on ({buffer}): {state}"
-    if variables.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        return [recorder, "no log of NCCL: start with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"]
+    on = any(variables.get(name, "0") != "0" for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
+    lacks = [] if on else ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
+    lacks += [] if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("1", "true") else ["TORCH_NCCL_DUMP_ON_TIMEOUT=1"]
+    recorder = f"{' '.join(lacks)} was not set" if lacks else "it writes when the watchdog fires: wait for that"
     file = printable(variables.get("NCCL_DEBUG_FILE", ""))
-    return [recorder, *([f"NCCL's log: {file} on that host; busbar diagnose FILE reads it"] if file else [])]
+    log = f"{file} on that host; busbar diagnose FILE reads it" if file else "standard output"
+    if variables.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        log = "none: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p was not set"
+    return [f"flight recorder: {recorder}", f"NCCL's log: {log}"]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
