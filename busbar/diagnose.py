@@ -125,7 +125,7 @@ def _of_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
     """Judge each status as RAS reported it at one moment."""
     views = [View(name, (), status) for name, status in statuses.items()]
     fix = "`busbar hang HOST` takes two reports some seconds apart, which show whether the job progresses"
-    found = ras_judge.judge(views, (), Known())
+    found = ras_judge.judge(views, Known())
     return [replace(one, fix=fix) if one.check == PROGRESS.id else one for one in found]
 
 

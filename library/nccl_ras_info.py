@@ -68,7 +68,6 @@ addresses:
   type: list
   elements: str
   returned: success
-silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
 verdict:
   description: C(MOVES), C(HUNG), or C(UNKNOWN).
   type: str

@@ -19,14 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import RAS, READABLE
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE, is_of_node
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     exit_code,
@@ -54,13 +53,12 @@ class HostResult:
     why: str = ""
     views: tuple[View, ...] = ()
     processes: tuple[Process, ...] = ()
-    silent: tuple[Silence, ...] = ()
     addresses: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     @property
     def idle(self) -> bool:
-        return not (self.why or self.processes or self.views or self.silent)
+        return not (self.why or self.processes or self.views)
 
     @property
     def complete(self) -> bool:
@@ -84,7 +82,6 @@ def read_host(host: str, registered: object) -> HostResult:
     return HostResult(
         views=views,
         processes=tuple(codec.build(Process, one) for one in found["processes"]),
-        silent=tuple(codec.build(Silence, one) for one in found["silent"]),
         addresses=tuple(found["addresses"]),
         findings=tuple(from_dict({k: v for k, v in item.items() if k != "id"}) for item in found["findings"]),
     )
@@ -127,13 +124,8 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     renamed = iter(ras_join.distinct([view for result in results.values() for view in result.views]))
     views = {host: [next(renamed) for _view in result.views] for host, result in results.items()}
     every = [view for of_host in views.values() for view in of_host]
-    silent = [
-        replace(one, problem=Problem(f"{one.problem.source} on {host}", one.problem.message))
-        for host, result in results.items()
-        for one in result.silent
-    ]
     idle = [host for host, result in results.items() if result.idle] if every else []
-    of_jobs, suspects = nccl_hang.examine(every, silent, known)
+    of_jobs, suspects = nccl_hang.examine(every, known)
     findings = _findings(of_jobs, results, idle)
     bad = [finding for _host, finding in findings if not finding.ok]
     hung = any(finding.state == "drift" for finding in bad)
@@ -157,8 +149,7 @@ def _findings(
     """Return the findings on jobs, and those of nodes on their own processes with the host; the worst first."""
     findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in of_jobs]
     for host, result in results.items():
-        own = [finding for finding in result.findings if finding.check in (RAS.id, READABLE.id)]
-        findings += [(host, finding) for finding in own if host not in idle]
+        findings += [(host, finding) for finding in result.findings if is_of_node(finding) and host not in idle]
     order = {"drift": 0, "unknown": 1, "ok": 3}
 
     def rank(each: tuple[str | None, Finding]) -> tuple[bool, int, int]:

@@ -37,7 +37,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.result imp
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import MOST_RANKS
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
 from .codec import (
     LARGEST,
@@ -358,7 +358,7 @@ _ras: dict[str, Check] = {
     **each(("gpu", "nvml"), whole(-1, 1 << 10)),
     **each(("host", "address"), _address),
     **each(("source", "users", "user"), text(128, line=True)),
-    **each(("variables", "message"), text(LINE)),
+    "variables": text(LINE),
     "value": _of_group,
     "seconds": number(0, 1e6),
     "port": whole(0, 65535),
@@ -367,7 +367,6 @@ _ras: dict[str, Check] = {
 }
 ras_view = of_class(View, {**_ras, "name": text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}"))})
 nccl_process = of_class(Process, {**_ras, "name": text(64), "gpu": flag})
-ras_silence = of_class(Silence, _ras)
 
 # LLDP data of a switch, in a port that anything may be plugged into.
 neighbour = of_class(
@@ -560,7 +559,6 @@ ANSWERS: dict[str, dict[str, Check]] = {
         "views": many(ras_view, 100),
         "processes": many(nccl_process),
         "addresses": many(_address),
-        "silent": many(ras_silence, 100),
     },
     "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},

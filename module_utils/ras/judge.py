@@ -18,8 +18,8 @@ from ..core.check import Check
 from ..core.finding import Finding, printable
 from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place, ranges
 from .join import Joined, jobs, join, names
-from .known import STATES, Known
-from .views import Silence, View
+from .known import Known
+from .views import View
 
 COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
 ANSWERED = Check(
@@ -103,28 +103,18 @@ class _Case:
 # -- judgement ---------------------------------------------------------------------------------------------------------
 
 
-def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> List[Finding]:
+def judge(views: Sequence[View], known: Known) -> List[Finding]:
     """Return findings on the jobs in the views, causes before consequences."""
-    return examine(views, silent, known)[0]
+    return examine(views, known)[0]
 
 
-def examine(views: Sequence[View], silent: Sequence[Silence], known: Known) -> Tuple[List[Finding], Dict[Place, str]]:
+def examine(views: Sequence[View], known: Known) -> Tuple[List[Finding], Dict[Place, str]]:
     """Return the findings, and the processes that others wait for and that do not wait, with the reason for each."""
     joined = join(views)
     case = _Case(joined, known, frozenset(place for one in joined for place in one.now.places.values()))
     lost = _missing(case)
-    found = [_silent(one, known) for one in silent]
-    found += [*lost.values(), *_errors(case), *_statuses(case), *_behind(case, lost)]
+    found = [*lost.values(), *_errors(case), *_statuses(case), *_behind(case, lost)]
     return found + _progress(views, joined, found), case.suspects
-
-
-def _silent(one: Silence, known: Known) -> Finding:
-    states = {process.pid: STATES[process.state] for process in known.processes.values() if process.state in STATES}
-    odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
-    have = "; ".join([one.problem.message, *odd])
-    fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (",".join(map(str, one.pids[:_NAMED])), COLLECT)
-    subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
-    return ANSWERED.judge(subject, "unknown", "a valid response, twice", have, one.problem.source, fix)
 
 
 def _missing(case: _Case) -> Dict[str, Finding]:

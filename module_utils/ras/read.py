@@ -18,7 +18,7 @@ from . import client, processes
 from . import join as ras_join
 from . import judge as nccl_hang
 from . import views as ras_views
-from .known import Known, by_inner
+from .known import STATES, Known, by_inner
 from .processes import Node, Process
 from .views import Silence, View
 
@@ -76,7 +76,6 @@ def result(reading: Reading) -> Dict[str, object]:
     return {
         "views": [asdict(view) for view in reading.views],
         "processes": [asdict(process) for process in reading.node.processes],
-        "silent": [asdict(silence) for silence in reading.silent],
         "addresses": list(reading.addresses),
     }
 
@@ -84,8 +83,24 @@ def result(reading: Reading) -> Dict[str, object]:
 def judge(host: Host, reading: Reading) -> List[Finding]:
     """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
-    found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
+    found += [_silent(one, reading) for one in reading.silent]
+    found += nccl_hang.judge(ras_join.distinct(reading.views), known(reading))
     return found + judge_unqueried(reading, lambda process: _version(host, process))
+
+
+def is_of_node(finding: Finding) -> bool:
+    """Return whether a finding is on the node's own processes, and not on a job, which other nodes report, too."""
+    return finding.check in (RAS.id, READABLE.id) or finding.subject.startswith("RAS at ")
+
+
+def _silent(one: Silence, reading: Reading) -> Finding:
+    states = {process.pid: STATES[process.state] for process in reading.node.processes if process.state in STATES}
+    odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
+    pids, have = ",".join(map(str, one.pids[:_NAMED])), "; ".join([one.problem.message, *odd])
+    fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (pids, nccl_hang.COLLECT)
+    subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
+    want = "a valid response, twice"
+    return nccl_hang.ANSWERED.judge(subject, "unknown", want, have, one.problem.source, fix)
 
 
 def _version(host: Host, process: Process) -> Optional[Version]:

@@ -183,7 +183,7 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_found_of_jobs(name: str) -> None:
     views, known = CASES[name]
-    found = nccl_hang.judge(views, (), known)
+    found = nccl_hang.judge(views, known)
     assert len({finding.id for finding in found}) == len(found)
     goldens.check("hang", name, [row(finding) for finding in found])
 
@@ -192,7 +192,7 @@ def test_what_is_found_of_jobs(name: str) -> None:
 def test_what_is_printed_of_jobs() -> None:
     parts = []
     for name, (views, known) in CASES.items():
-        parts += [f"== {name}", *sentences(nccl_hang.judge(views, (), known))]
+        parts += [f"== {name}", *sentences(nccl_hang.judge(views, known))]
     for name, (processes_, version, strangers) in WITHOUT_RAS.items():
         parts += [f"== {name}", *sentences(unasked(processes_, version, strangers))]
     for refused in JSON_REFUSED:
