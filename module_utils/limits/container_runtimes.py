@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read the container runtimes of a node: their limits, and the RDMA resources that the kubelet can assign.
 
-Sources: dockerd's reference, moby daemon/reload.go and reload_unix.go; systemd.unit(5), systemd.exec(5); proc_stat(5);
-the kubelet's pkg/kubelet/cm/devicemanager, whose checkpoint lists the healthy devices of each plugin.
+Sources: those of container_limits.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import math
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -71,9 +71,6 @@ class Have:
     containerd: Mapping[str, str] = field(default_factory=dict)
     started: Mapping[str, float] = field(default_factory=dict)
     registered: Optional[Mapping[str, int]] = None
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
 
 
 def parse_json(text: str) -> Dict[str, Any]:
@@ -150,9 +147,6 @@ def flags(files: Mapping[str, str]) -> List[str]:
                 theirs = [flag for flag in _FLAGS if flag in words]
                 found += ["%s: %s" % (path, f) for f in theirs if f != "--config-file" or DAEMON_JSON not in words]
     return found
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
 
 
 def read(host: Host, runtimes: Sequence[str]) -> Have:
@@ -250,9 +244,7 @@ def _started(host: Host, program: str) -> Dict[str, float]:
 def processes(host: Host, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
     """Yield pid and name of each process with one of these names."""
     for pid in filter(str.isdigit, host.listdir("/proc")):
-        try:
+        with suppress(ReadError):  # it has ended meanwhile
             name = host.read("/proc/%s/comm" % pid)
-        except ReadError:
-            continue  # it has ended meanwhile
-        if name in names:
-            yield pid, name or ""
+            if name in names:
+                yield pid, name or ""
