@@ -25,7 +25,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as ras_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus, parse_json
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import PROGRESS
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import PROGRESS
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
@@ -123,9 +123,9 @@ def _status(text: bytes, name: str) -> RasStatus:
 
 def _of_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
     """Judge each status as RAS reported it at one moment."""
-    views = [View(name, (), None, status, 0.0) for name, status in statuses.items()]
+    views = [View(name, (), status) for name, status in statuses.items()]
     fix = "`busbar hang HOST` takes two reports some seconds apart, which show whether the job progresses"
-    found = ras_judge.judge(views, (), Known())
+    found = ras_judge.judge(views, Known())
     return [replace(one, fix=fix) if one.check == PROGRESS.id else one for one in found]
 
 

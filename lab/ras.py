@@ -25,22 +25,6 @@ from typing import Any
 # In the order of NCCL's functions.
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 _OK = {"async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
-_HEAD = """NCCL version {version} compiled with CUDA 12.4
-CUDA runtime version 12040, driver version 12040
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      1  {total:9}            1  {total:9}  {total:7}
-
-Communicators... (0.000s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-"""
 
 
 def example(ranks: int = 4, port: int = 28028, **more: Any) -> dict[str, Any]:
@@ -127,54 +111,6 @@ def as_json(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
     return text if whole else re.sub(r'("nvml_dev": \d+),(\s+"status": \{\s+"unresponsive")', r"\1\2", text)
 
 
-def as_text(job: dict[str, Any], communicators: list[dict[str, Any]]) -> str:
-    """Return VERBOSE STATUS, in the words of 2.26 and later, or those of 2.24 and 2.25."""
-    old = _release(job) < (2, 26, 0)
-    lines = _HEAD.format(version=job["version"], total=max(each["size"] for each in communicators)).splitlines()
-    errors, warnings = ["", "Errors", "======", ""], ["Warnings", "========", ""]
-    for number, each in enumerate(communicators):
-        counts, missing, alive = (
-            sorted({rank["launched"] for rank in each["ranks"]}),
-            each["missing"],
-            len(each["ranks"]),
-        )
-        wrong = ",".join(["INCOMPLETE"] * bool(missing) + ["MISMATCH"] * (len(counts) > 1)) or "OK"
-        lines.append(f"{number:5}  {1:8}  {1:8}  {alive:8}  {each['size']:8}  {alive:8}   RUNNING  {wrong:>6}")
-        name, many = f"#{number}-0 ({int(each['hash'], 16):016x})", "s" if len(missing) > 1 else ""
-        if missing:
-            errors += [
-                "INCOMPLETE",
-                f"  Missing communicator data from {len(missing)} job process{'e' * bool(many)}{many}",
-            ]
-            gone = "  Process {pid} on node {host} managing GPU {gpu}"
-            errors += [gone.format(**rank) for rank in missing]
-            errors += ["", f"{name} INCOMPLETE", f"  Missing communicator data from {len(missing)} rank{many}"]
-            ranks = ",".join(str(rank["rank"]) for rank in missing)
-            by_rank = [f"  Rank {rank['rank']} -- {_at(rank)}" for rank in missing]
-            errors += [f"  The missing rank{many}: {ranks}", ""] if old else [*by_rank, ""]
-        if len(counts) > 1:
-            kind = "collective" if old else "AllReduce"
-            warnings += [f"{name} MISMATCH", f"  Communicator ranks have different {kind} operation counts"]
-            groups = [[rank for rank in each["ranks"] if rank["launched"] == count] for count in counts]
-            for group in sorted(groups, key=len, reverse=True):
-                warnings += _group(group, each["size"])
-            warnings.append("")
-    return "\n".join([*lines, *errors, *warnings]) + "\n"
-
-
-def _at(rank: dict[str, Any]) -> str:
-    return f"GPU {rank['gpu']} managed by process {rank['pid']} on node {rank['host']}"
-
-
-def _group(group: list[dict[str, Any]], size: int) -> list[str]:
-    said = f"launched up to operation {group[0]['launched']}"
-    if len(group) == 1:
-        return [f"  Rank {group[0]['rank']} has {said} -- {_at(group[0])}"]
-    # Verbose: more than half of all ranks are no outliers, and are not named.
-    named = [f"  Rank {rank['rank']} -- {_at(rank)}" for rank in group] if len(group) < size * 0.5 else []
-    return [f"  {len(group)} ranks have {said}", *named]
-
-
 def _send(how: str, connection: socket.socket, status: str) -> None:
     """Send a status, or what the job is made to send instead."""
     if how == "silent":
@@ -193,20 +129,16 @@ def _send(how: str, connection: socket.socket, status: str) -> None:
 
 def converse(connection: socket.socket, job: dict[str, Any], pids: list[int], started: float) -> None:
     """Do the commands of one client, until a status is sent."""
-    form = as_text
     with connection, connection.makefile("r", encoding="ascii", errors="replace") as lines:
         for line in lines:
             command = line.strip().lower()
             if command.startswith("client protocol "):
                 connection.sendall(b"SERVER PROTOCOL 2\n")
-            elif command == "set format json" and _release(job) >= (2, 28, 7):
-                form = as_json
+            elif (command == "set format json" and _release(job) >= (2, 28, 7)) or command.startswith("timeout "):
                 connection.sendall(b"OK\n")
-            elif command.startswith("timeout "):
-                connection.sendall(b"OK\n")
-            elif command in ("status", "verbose status"):
+            elif command == "status":
                 communicators = seen(job, pids, time.monotonic() - started)
-                _send(job["misbehaves"], connection, form(job, communicators))
+                _send(job["misbehaves"], connection, as_json(job, communicators))
                 return
             else:
                 connection.sendall(f"ERROR: Unknown command {line.strip()}\n".encode())

@@ -43,7 +43,7 @@ RETURN = r"""
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu_module import SPEC, work
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import SPEC, work
 
 
 def main() -> None:

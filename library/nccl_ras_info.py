@@ -11,7 +11,7 @@ version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - V(query) finds the processes that have libnccl mapped and the port of their RAS, and queries it twice for what each
-    rank has launched (NCCL 2.24 and later; in JSON from 2.28.7 on). One node reports on the whole job.
+    rank has launched (NCCL 2.28.7 and later). One node reports on the whole job.
   - If there is no RAS, it reports what the job has to set. Reads C(/proc) and the response of RAS, and changes nothing.
     A port of a process without libnccl is not contacted. Sees the processes of all users as root only.
   - V(report) reads the variable C(nccl_ras_result) of every host of the play, which V(query) has returned, and prints a
@@ -54,7 +54,7 @@ RETURN = r"""
 # What every module returns: see the notes.
 views:
   description:
-    - Response of RAS, first and now, for each job. Equal ranks are groups of value, number and names.
+    - Response of RAS for each job, with its progress since the first. Equal ranks are groups.
   type: list
   elements: dict
   returned: success
@@ -68,7 +68,6 @@ addresses:
   type: list
   elements: str
   returned: success
-silent: {type: list, elements: dict, returned: success, description: Ports without a valid response.}
 verdict:
   description: C(MOVES), C(HUNG), or C(UNKNOWN).
   type: str

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import plan as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge as health
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, profile

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
@@ -18,22 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import (
-    Absent,
-    Communicator,
-    Group,
-    Missing,
-    Place,
-    RasStatus,
-    Row,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.checks import RAS, READABLE
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, Seen
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import seen as seen_processes
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import Silence, View, ranges
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE, is_of_node
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     exit_code,
@@ -45,8 +37,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 
 MODULE = "nccl_ras_info"
 FORMAT = 1
-# Ranks of a result in all communicators: 10,000 in a dozen each. A short text may claim billions.
-MOST_NAMED = 4_000_000
 MOVES, HUNG, UNKNOWN = "MOVES", "HUNG", "UNKNOWN"
 EXIT_CODES = {MOVES: exit_code.GOOD, HUNG: exit_code.FINDINGS, UNKNOWN: exit_code.UNKNOWN}
 # Processes for which commands are printed.
@@ -56,90 +46,68 @@ _SHOWN = 8
 # -- results of the nodes ----------------------------------------------------------------------------------------------
 
 
-class _Reader:
-    """Build views of a node's result. Raises codec.Invalid for values of the right types that are impossible."""
+@dataclass(frozen=True)
+class HostResult:
+    """Result of a host. why: the reason for none; "" where there is one."""
 
-    def __init__(self, host: str) -> None:
-        self.host = host
-        self.named = 0
+    why: str = ""
+    views: tuple[View, ...] = ()
+    processes: tuple[Process, ...] = ()
+    addresses: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
-    def view(self, data: Mapping[str, Any]) -> View:
-        before = None if data["before"] is None else self._answer(data["before"])
-        return View(data["source"], tuple(data["users"]), before, self._answer(data["now"]), float(data["seconds"]))
+    @property
+    def idle(self) -> bool:
+        return not (self.why or self.processes or self.views)
 
-    def _answer(self, data: Mapping[str, Any]) -> RasStatus:
-        hosts = [self._host_of(address) for address in data["hosts"]]
-        return RasStatus(
-            form=data["form"],
-            version=data["version"],
-            communicators=tuple(self._communicator(one, hosts) for one in data["communicators"]),
-            rows=tuple(Row(*row) for row in data["rows"]),
-            absent=tuple(Absent(self._host_of(one[0]), one[1], one[2], one[3]) for one in data["absent"]),
-            processes=data["processes"],
-            timeouts=data["timeouts"],
-        )
-
-    def _host_of(self, address: str) -> str:
-        """Return the host of an address; for a loopback address the host that reported it."""
-        try:
-            return self.host if ipaddress.ip_address(address.partition("%")[0]).is_loopback else address
-        except ValueError:
-            return ""
-
-    def _communicator(self, data: Mapping[str, Any], hosts: Sequence[str]) -> Communicator:
-        size = data["size"]
-
-        def place(given: Sequence[int]) -> Place:
-            if given[0] >= len(hosts):
-                raise codec.Invalid(f"communicator {data['name']} names host {given[0]} of {len(hosts)}")
-            return Place(hosts[given[0]], *given[1:])
-
-        def groups(given: Sequence[Sequence[Any]]) -> tuple[Group, ...]:
-            return tuple(Group(value, number, self._ranks(named, size)) for value, number, named in given)
-
-        places = {one[0]: place(one[1:]) for one in data["places"]}
-        missing = tuple(Missing(one[0], None if one[1] is None else place(one[1]), *one[2:]) for one in data["missing"])
-        if any(rank >= size for rank in [*places, *(one.rank for one in missing)]):
-            raise codec.Invalid(f"communicator {data['name']} of {size} ranks has a rank beyond them")
-        return Communicator(
-            name=data["name"],
-            size=size,
-            places=places,
-            counts={name: groups(of) for name, of in data["counts"].items() if of},
-            statuses=groups(data["statuses"]),
-            errors=groups(data["errors"]),
-            missing=missing,
-            missing_number=data["missing_number"],
-            whole=data["whole"],
-        )
-
-    def _ranks(self, text: str, size: int) -> tuple[int, ...]:
-        found: list[int] = []
-        for part in text.split(",") if text else ():
-            low, _dash, high = part.partition("-")
-            first, last = int(low), int(high or low)
-            if not first <= last < size:
-                raise codec.Invalid(f"ranks {part} in a communicator of {size}")
-            self.named += last - first + 1
-            if self.named > MOST_NAMED:
-                raise codec.Invalid(f"names more than {MOST_NAMED} ranks")
-            found += range(first, last + 1)
-        return tuple(found)
+    @property
+    def complete(self) -> bool:
+        """Return whether all of its processes are known."""
+        return not self.why and all(finding.check != READABLE.id for finding in self.findings)
 
 
-def read_host(host: str, registered: object) -> tuple[dict[str, Any], list[View], str]:
-    """Return a host's checked result, its views, and why there are none: "" where there are."""
+def read_host(host: str, registered: object) -> HostResult:
+    """Return a host's result, checked."""
     if not isinstance(registered, dict) or not registered:
-        return {}, [], "not queried in time"
+        return HostResult("not queried in time")
     if registered.get("unreachable"):
-        return {}, [], f"unreachable: {registered.get('msg') or 'no response'}"
+        return HostResult(f"unreachable: {registered.get('msg') or 'no response'}")
     if "views" not in registered:
-        return {}, [], str(registered.get("msg") or "it has not responded")
+        return HostResult(str(registered.get("msg") or "it has not responded"))
     try:
         found = result_schema.check(MODULE, registered)
-        return found, [_Reader(host).view(one) for one in found["views"]], ""
+        views = tuple(_view(host, codec.build(View, one)) for one in found["views"])
     except codec.Invalid as error:
-        return {}, [], result_schema.SAID + str(error)
+        return HostResult(result_schema.SAID + str(error))
+    return HostResult(
+        views=views,
+        processes=tuple(codec.build(Process, one) for one in found["processes"]),
+        addresses=tuple(found["addresses"]),
+        findings=tuple(from_dict({k: v for k, v in item.items() if k != "id"}) for item in found["findings"]),
+    )
+
+
+def _view(host: str, view: View) -> View:
+    """Return a view in which loopback addresses are those of the host. Raises codec.Invalid for impossible ranks."""
+
+    def local(place: Place) -> Place:
+        try:
+            loopback = ipaddress.ip_address(place.host.partition("%")[0]).is_loopback
+        except ValueError:
+            return replace(place, host="")
+        return replace(place, host=host) if loopback else place
+
+    communicators = []
+    for one in view.now.communicators:
+        groups = [*one.statuses, *one.errors, *(group for of in one.counts.values() for group in of)]
+        named = {rank for group in groups for rank in group.ranks}
+        ranks = [*one.places, *(each.rank for each in one.missing)]
+        if not named <= one.places.keys() or any(rank >= one.size for rank in ranks):
+            raise codec.Invalid(f"communicator {one.name} of {one.size} ranks has a rank beyond them")
+        places = {rank: local(place) for rank, place in one.places.items()}
+        missing = tuple(replace(each, place=each.place and local(each.place)) for each in one.missing)
+        communicators.append(replace(one, places=places, missing=missing))
+    return replace(view, now=replace(view.now, communicators=tuple(communicators)))
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -150,25 +118,15 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
 
     simulated: a host is one of the lab's.
     """
-    answers: dict[str, dict[str, Any]] = {}
-    views: dict[str, list[View]] = {}
-    hosts: dict[str, str] = {}
-    for host, given in registered.items():
-        found, of_host, why = read_host(host, given)
-        hosts[host] = " ".join(printable(why).split())[:500]
-        if not why:
-            answers[host], views[host] = found, of_host
-    known = _known(answers)
-    every = ras_join.distinct([view for of_host in views.values() for view in of_host])
-    renamed = iter(every)
-    views = {host: [next(renamed) for _view in of_host] for host, of_host in views.items()}
-    silent = [
-        Silence(Problem(f"{one['source']} on {host}", one["message"]), tuple(one["users"]), tuple(one["pids"]))
-        for host, found in answers.items()
-        for one in found["silent"]
-    ]
-    idle = [host for host, found in answers.items() if _idle(found)] if every else []
-    findings = _findings(nccl_hang.judge(every, silent, known), answers, idle)
+    results = {host: read_host(host, given) for host, given in registered.items()}
+    hosts = {host: " ".join(printable(result.why).split())[:500] for host, result in results.items()}
+    known = _known(results)
+    renamed = iter(ras_join.distinct([view for result in results.values() for view in result.views]))
+    views = {host: [next(renamed) for _view in result.views] for host, result in results.items()}
+    every = [view for of_host in views.values() for view in of_host]
+    idle = [host for host, result in results.items() if result.idle] if every else []
+    of_jobs, suspects = nccl_hang.examine(every, known)
+    findings = _findings(of_jobs, results, idle)
     bad = [finding for _host, finding in findings if not finding.ok]
     hung = any(finding.state == "drift" for finding in bad)
     verdict = HUNG if hung else UNKNOWN if bad or any(hosts.values()) else MOVES
@@ -181,43 +139,36 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
         "idle": idle,
         "jobs": _jobs(views, known),
         "findings": [{"host": host, **finding.to_dict()} for host, finding in findings],
-        "collect": _collect(every, known, inventory, set(registered)),
+        "collect": _collect(suspects, known, inventory, set(registered)),
     }
 
 
 def _findings(
-    of_jobs: Sequence[Finding], answers: Mapping[str, Mapping[str, Any]], idle: Sequence[str]
+    of_jobs: Sequence[Finding], results: Mapping[str, HostResult], idle: Sequence[str]
 ) -> list[tuple[str | None, Finding]]:
     """Return the findings on jobs, and those of nodes on their own processes with the host; the worst first."""
     findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in of_jobs]
-    for host, found in answers.items():
-        for item in found["findings"]:
-            if item["check"] in (RAS.id, READABLE.id) and host not in idle:
-                findings.append((host, from_dict({k: v for k, v in item.items() if k != "id"})))
-    order = {"drift": 0, "unknown": 1}
+    for host, result in results.items():
+        findings += [(host, finding) for finding in result.findings if is_of_node(finding) and host not in idle]
+    order = {"drift": 0, "unknown": 1, "ok": 3}
 
-    def rank(each: tuple[str | None, Finding]) -> tuple[bool, bool, int, int]:
+    def rank(each: tuple[str | None, Finding]) -> tuple[bool, int, int]:
         one = each[1]
-        return one.ok, one.because is not None, order.get(one.state, 2), SEVERITIES.index(one.severity)
+        return one.because is not None, order.get(one.state, 2), SEVERITIES.index(one.severity)
 
     return sorted(findings, key=rank)
 
 
-def _known(answers: Mapping[str, Mapping[str, Any]]) -> Known:
+def _known(results: Mapping[str, HostResult]) -> Known:
     owners: dict[str, set[str]] = {}
-    processes: dict[tuple[str, int], Seen] = {}
-    for host, found in answers.items():
+    processes: dict[tuple[str, int], Process] = {}
+    for host, result in results.items():
         # Each has the same 172.17.0.1 of docker0, which identifies none.
-        for address in found["addresses"]:
+        for address in result.addresses:
             owners.setdefault(address, set()).add(host)
-        processes.update(seen_processes(host, found["processes"]))
+        processes.update(by_inner(host, result.processes))
     names = {address: next(iter(of)) for address, of in owners.items() if len(of) == 1}
-    unread = {host for host, found in answers.items() if any(f["check"] == READABLE.id for f in found["findings"])}
-    return Known(names, frozenset(answers.keys() - unread), processes)
-
-
-def _idle(found: Mapping[str, object]) -> bool:
-    return not found["processes"] and not found["views"] and not found["silent"]
+    return Known(names, frozenset(host for host, result in results.items() if result.complete), processes)
 
 
 def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:
@@ -231,61 +182,46 @@ def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, A
             {
                 "users": sorted({user for view in of_job for user in view.users}),
                 "nccl": sorted({view.now.version for view in of_job}),
-                "form": sorted({view.now.form for view in of_job}),
                 "asked_on": asked,
                 "seconds": max(view.seconds for view in of_job),
                 "hosts": sorted({known.host(place.host) for place in places}),
-                # The text lists few of them.
-                "processes": max(len({(place.host, place.pid) for place in places}), of_job[0].now.processes or 0),
+                "processes": len({(place.host, place.pid) for place in places}),
                 "communicators": [_communicator(one, known) for one in joined],
-                # Communicators with findings are listed above with their names.
-                "alike": [[row.number, row.size, row.status] for row in of_job[0].now.rows if row.errors == "OK"],
             }
         )
     return found
 
 
 def _communicator(one: ras_join.Joined, known: Known) -> dict[str, Any]:
-    launched = one.now.launched
-    missing = {lost.rank: lost for lost in one.now.missing}
-    ranks = []
-    for rank in sorted({*one.now.places, *missing, *launched}):
-        place = one.now.places.get(rank) or (missing[rank].place if rank in missing else None)
-        ranks.append(
-            {
-                "rank": rank,
-                "host": known.host(place.host) if place else None,
-                "pid": known.pid(place) if place else None,
-                "gpu": place.nvml if place else None,
-                "launched": launched.get(rank),
-                "missing": rank in missing,
-                "state": known.state(place) if place else "",
-            }
-        )
+    """Return its groups, and where each rank is."""
+    places = {**{lost.rank: lost.place for lost in one.now.missing}, **one.now.places}
     return {
         "name": one.name,
         "size": one.now.size,
         "moved": one.moved,
-        "counts": {
-            name: [{"value": group.value, "number": group.number, "ranks": ranges(group.ranks)} for group in of]
-            for name, of in sorted(one.now.counts.items())
-        },
-        "statuses": {str(group.value): group.number for group in one.now.statuses},
-        "errors": {str(group.value): ranges(group.ranks) for group in one.now.errors},
-        "missing": one.now.missing_number,
-        "ranks": ranks,
+        "counts": {name: _groups(of) for name, of in sorted(one.now.counts.items())},
+        "statuses": _groups(one.now.statuses),
+        "errors": _groups(one.now.errors),
+        "missing": [lost.rank for lost in one.now.missing],
+        "places": {rank: known.where(place) for rank, place in sorted(places.items()) if place is not None},
     }
 
 
-def _collect(views: Sequence[View], known: Known, inventory: Sequence[str], asked: set[str]) -> list[dict[str, Any]]:
+def _groups(of: Sequence[Group]) -> list[dict[str, Any]]:
+    return [{"value": group.value, "number": len(group.ranks), "ranks": ranges(group.ranks)} for group in of]
+
+
+def _collect(
+    suspects: Mapping[Place, str], known: Known, inventory: Sequence[str], asked: set[str]
+) -> list[dict[str, Any]]:
     """Return, for each process that others wait for, commands that save its state before it is killed."""
     found = []
-    for place, why in [*nccl_hang.suspects(views, known).items()][:_SHOWN]:
+    for place, why in [*suspects.items()][:_SHOWN]:
         host, pid = known.host(place.host), known.pid(place)
-        seen = known.seen(place)
+        process = known.process(place)
         # A name from a node is never an argument of a command.
         prefix = ["ansible", host, *(word for path in inventory for word in ("-i", path)), "-b", "-m", "command", "-a"]
-        dump = f"py-spy dump --pid {pid}" + (" --nonblocking" if seen is not None and seen.state in "Tt" else "")
+        dump = f"py-spy dump --pid {pid}" + (" --nonblocking" if process is not None and process.state in "Tt" else "")
         wanted = [
             f"ps -o pid,stat,wchan:32,etime,cmd -p {pid}",
             dump,
@@ -301,27 +237,26 @@ def _collect(views: Sequence[View], known: Known, inventory: Sequence[str], aske
                 "why": why,
                 "state": known.state(place),
                 "commands": [shlex.join([*prefix, command]) for command in wanted] if host in asked else [],
-                "recorded": _recorded(seen),
+                "recorded": _recorded(process),
             }
         )
     return found
 
 
-def _recorded(seen: Seen | None) -> list[str]:
-    if seen is None:
+def _recorded(process: Process | None) -> list[str]:
+    """Return what is stored of a process that hangs when it is killed."""
+    if process is None:
         return []
-    told = seen.told
-    buffer = next((name for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE") if name in told), "")
-    recorder = "flight recorder off: start PyTorch with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
-    if buffer and told[buffer] != "0":
-        dumps = told.get("TORCH_NCCL_DUMP_ON_TIMEOUT", "") in ("1", "true")
-        lacks = "no dump is configured: TORCH_NCCL_DUMP_ON_TIMEOUT=1 was not set"
-        state = "it writes when the watchdog fires: wait for that" if dumps else lacks
-        recorder = f"flight recorder on ({buffer}): {state}"
-    if told.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        return [recorder, "no log of NCCL: start with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"]
-    file = printable(told.get("NCCL_DEBUG_FILE", ""))
-    return [recorder, *([f"NCCL's log: {file} on that host; busbar diagnose FILE reads it"] if file else [])]
+    variables = process.variables
+    on = any(variables.get(name, "0") != "0" for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
+    lacks = [] if on else ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
+    lacks += [] if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("1", "true") else ["TORCH_NCCL_DUMP_ON_TIMEOUT=1"]
+    recorder = f"{' '.join(lacks)} was not set" if lacks else "it writes when the watchdog fires: wait for that"
+    file = printable(variables.get("NCCL_DEBUG_FILE", ""))
+    log = f"{file} on that host; busbar diagnose FILE reads it" if file else "standard output"
+    if variables.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
+        log = "none: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p was not set"
+    return [f"flight recorder: {recorder}", f"NCCL's log: {log}"]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -330,8 +265,8 @@ def _recorded(seen: Seen | None) -> list[str]:
 def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool = False) -> str:
     """Return the verdict, the findings, what to collect and the jobs on one screen; all of them with ``verbose``."""
     most = None if verbose else screen.LINES
-    bad = sorted((of for of in report["findings"] if of["state"] != "ok"), key=lambda of: of["because"] is not None)
-    roots = sum(of["because"] is None for of in bad)
+    bad = [finding for finding in report["findings"] if finding["state"] != "ok"]
+    roots = sum(finding["because"] is None for finding in bad)
     blocks = [_finding_lines(finding, width, most) for finding in bad]
     blocks[roots:roots] = map(_collect_lines, report["collect"])
     jobs = [_job(job) for job in report["jobs"]]
@@ -351,11 +286,10 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
 def _finding_lines(finding: Mapping[str, Any], width: int, most: int | None) -> list[str]:
     at = f"  {finding['host']}" if finding["host"] else ""
     head = f"{finding['severity']}  {finding['state']}  {finding['check']}{at}  {finding['subject']}"
-    follows = [f"caused by {finding['because']}"] if finding["because"] else []
-    texts = [finding["have"], *(follows or (f"why: {finding['why']}", f"do: {finding['fix']}"))]
-    return [
-        *screen.wrapped(head, width, 0, most),
-        *(line for text in texts for line in screen.wrapped(text, width, 4, most)),
+    texts = [finding["have"], f"why: {finding['why']}", f"do: {finding['fix']}"]
+    texts[1:] = [f"caused by {finding['because']}"] if finding["because"] else texts[1:]
+    return screen.wrapped(head, width, 0, most) + [
+        line for text in texts for line in screen.wrapped(text, width, 4, most)
     ]
 
 
@@ -386,23 +320,17 @@ def _job(job: Mapping[str, Any]) -> list[str]:
     asked = f"queried on {nodeset.brief(job['asked_on'], 60)}"
     twice = f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
     head = f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {job['processes']} processes on {where}"
-    lines = [f"{head}; {asked}{twice}"]
     rows = [("COMMUNICATOR", "RANKS", "MISSING", "STATUS", "MOVES", "LAUNCHED (RANKS)")]
-    shown = sorted(job["communicators"], key=lambda one: (one["moved"] is not False, -one["missing"], -one["size"]))
-    for one in shown:
+    for one in sorted(
+        job["communicators"], key=lambda one: (one["moved"] is not False, -len(one["missing"]), -one["size"])
+    ):
         counts = [
             f"{name} " + ", ".join(f"{group['value']} ({group['number']})" for group in of[:4])
             for name, of in one["counts"].items()
             if [group["value"] for group in of] != [0]
         ]
         moves = {True: "yes", False: "no", None: "?"}[one["moved"]]
-        status = ", ".join(one["statuses"]) or "?"
-        launched = "; ".join(counts) or ("none" if one["counts"] else "equal, or not reported")
-        rows.append((one["name"].split(":")[0], str(one["size"]), str(one["missing"] or "-"), status, moves, launched))
-    rows += [(f"{number} without name", str(size), "-", status, "?", "alike") for number, size, status in job["alike"]]
-    return [*lines, *_table(rows)]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        status = ", ".join(str(group["value"]) for group in one["statuses"]) or "?"
+        name, missing = one["name"].split(":")[0], str(len(one["missing"]) or "-")
+        rows.append((name, str(one["size"]), missing, status, moves, "; ".join(counts) or "none"))
+    return [f"{head}; {asked}{twice}", *terminal.aligned(rows, 1 << 20)]

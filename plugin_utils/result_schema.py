@@ -35,6 +35,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import out
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import transport as perf_transport
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.result import Statistics
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import MOST_RANKS
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
 from .codec import (
     LARGEST,
@@ -336,65 +339,34 @@ gate_state = record(
     history=many(record(**_gate_run), 100),
 )
 
-# Ranks as ranges, ``0-3,7``; a count, a status or an error; number of ranks, and those that are named.
-_RANKS = re.compile(r"([0-9]{1,6}(-[0-9]{1,6})?(,[0-9]{1,6}(-[0-9]{1,6})?)*)?")
-_HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
-_most_ranks = whole(0, 1 << 17)
-_pid = whole(-1, 1 << 31)
-_gpu = whole(-1, 1 << 10)
-
 
 def count(value: Any) -> None:
     """Check a 64-bit counter. The history has the same limit."""
     whole(0, (1 << 64) - 1)(value)
 
 
-def ras_groups(of: Check) -> Check:
-    return many(row_of(of, _most_ranks, text(1 << 20, _RANKS)))
+def _of_group(value: Any) -> None:
+    """Check what ranks have in common: a count, a status or an error."""
+    (line if isinstance(value, str) else count)(value)
 
 
-ras_communicator = record(
-    name=text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}")),
-    size=_most_ranks,
-    places=many(row_of(_most_ranks, _most_ranks, _pid, _gpu, _gpu), 1 << 17),
-    counts=table(ras_groups(count), text(32, re.compile(r"[A-Za-z][A-Za-z0-9_]*")), 64),
-    statuses=ras_groups(text(32, re.compile("[A-Z]+"))),
-    errors=ras_groups(line),
-    missing=many(row_of(_most_ranks, maybe(row_of(_most_ranks, _pid, _gpu, _gpu)), maybe(flag), flag), 1 << 17),
-    missing_number=_most_ranks,
-    whole=flag,
-)
-ras_answer = record(
-    form=one_of("json", "text"),
-    version=text(64, line=True),
-    communicators=many(ras_communicator, 1 << 14),
-    hosts=many(text(64, _HOSTNAME)),
-    rows=many(row_of(whole(0, 1 << 14), _most_ranks, text(32, line=True), text(64, line=True))),
-    absent=many(
-        row_of(text(64, _HOSTNAME), _pid, text(200, re.compile(r"[0-9][0-9,]*( \(NVML [0-9][0-9,]*\))?")), flag)
-    ),
-    processes=maybe(whole(0, 1 << 31)),
-    timeouts=whole(0, 1 << 31),
-)
-ras_view = record(
-    source=text(128, line=True),
-    users=many(text(64, line=True), 1000),
-    seconds=number(0, 1e6),
-    before=maybe(ras_answer),
-    now=ras_answer,
-)
-nccl_process = record(
-    **each(("pid", "inner"), _pid),
-    user=text(64, line=True),
-    name=text(64),
-    state=text(8, re.compile("[A-Za-z?]?")),
-    library=text(4096),
-    **each(("apart", "gpu"), flag),
-    told=table(text(LINE), text(64), 20),
-)
-ras_silence = record(
-    source=text(128, line=True), message=text(LINE), users=many(text(64, line=True), 1000), pids=many(_pid)
-)
+_HOSTNAME = re.compile(r"[0-9A-Za-z:.%_-]{0,64}")
+_address = text(64, _HOSTNAME)
+_ras: dict[str, Check] = {
+    **each(("rank", "ranks", "back", "size"), whole(0, MOST_RANKS)),
+    **each(("pid", "inner", "parent"), whole(-1, 1 << 31)),
+    **each(("gpu", "nvml"), whole(-1, 1 << 10)),
+    **each(("host", "address"), _address),
+    **each(("source", "users", "user"), text(128, line=True)),
+    "variables": text(LINE),
+    "value": _of_group,
+    "seconds": number(0, 1e6),
+    "port": whole(0, 65535),
+    "state": text(8, re.compile("[A-Za-z?]?")),
+    "library": text(4096),
+}
+ras_view = of_class(View, {**_ras, "name": text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}"))})
+nccl_process = of_class(Process, {**_ras, "name": text(64), "gpu": flag})
 
 # LLDP data of a switch, in a port that anything may be plugged into.
 neighbour = of_class(
@@ -586,8 +558,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "nccl_ras_info": {
         "views": many(ras_view, 100),
         "processes": many(nccl_process),
-        "addresses": many(text(64, _HOSTNAME)),
-        "silent": many(ras_silence, 100),
+        "addresses": many(_address),
     },
     "node_lock": {"held": flag, "holder": maybe(of_class(node_lock.Run, id=_an_id))},
     "perftest": {"sessions": many(tested, 1000), "finished_at": maybe(seconds), "simulated": flag},

@@ -12,7 +12,7 @@ from ..core.host import ParseError
 from ..nccl_conf import known_bad
 from ..nccl_conf.known_bad import HANG, SCALE
 from ..nccl_conf.version import parse_version
-from ..ras.views import ranges
+from ..ras.answer import ranges
 from .recorder import ABSENT, BEHIND, LIKELY, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
 from .recorder_dump import Group, Operation
 

@@ -73,25 +73,14 @@ def parse_symbols(text: str) -> Dict[str, str]:
     return found
 
 
-def query_module(host: Host, argv: Tuple[str, ...]) -> Optional[ModuleFile]:
-    """Return the file that ``modinfo`` describes; None without such a module. Raises ReadError and ParseError."""
-    output = host.run(argv)
-    absent = output.rc != 0 and "not found" in output.stderr
-    return None if absent else parse(output.answer())
-
-
-def read_each(host: Host, kernel: str, modules: Sequence[str], problems: List[Problem]) -> Dict[str, ModuleFile]:
-    """Return the modules that modprobe would load for this kernel, of those that there are."""
-    argv = ("modinfo", "-k", kernel, *modules)
+def read_each(
+    host: Host, kernel: Optional[str], modules: Sequence[str], problems: List[Problem]
+) -> Dict[str, ModuleFile]:
+    """Return the modules that modprobe would load, of those that there are. kernel: None for the one that runs."""
+    argv = ("modinfo", *(("-k", kernel) if kernel else ()), *modules)
 
     def get() -> Dict[str, ModuleFile]:
         output = host.run(argv)
         return parse_each(output.stdout if output.rc != 0 and "not found" in output.stderr else output.answer())
 
     return attempt(get, " ".join(argv), problems) or {}
-
-
-def read(host: Host, kernel: str, module: str, problems: List[Problem]) -> Optional[ModuleFile]:
-    """Return the file that modprobe would load for this kernel; None without one, None plus a Problem if not known."""
-    argv = ("modinfo", "-k", kernel, module)
-    return attempt(lambda: query_module(host, argv), " ".join(argv), problems)

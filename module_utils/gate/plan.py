@@ -128,14 +128,9 @@ def _compared(path: str, have: gate.GateState, want: gate.GateWanted) -> Tuple[F
         status = written.DIFFERENT if want.node and gate.named(before or "") != want.node else status
     after = before if status == written.SAME else want.texts.get(path, "")
     # Only the sums are shown: the program has 400 KB, the intent is the inventory's.
-    change = FileChange(
-        path, before, after, mode, have.modes[path], shown=(_digest(path, before), "sha256 %s\n" % wanted)
-    )
+    shown = ("" if before is None else "sha256 %s\n" % gate.total(path, before), "sha256 %s\n" % wanted)
+    change = FileChange(path, before, after, mode, have.modes[path], shown=shown)
     return change, status if have.modes[path] in (None, mode) else written.DIFFERENT
-
-
-def _digest(path: str, text: Optional[str]) -> str:
-    return "" if text is None else "sha256 %s\n" % gate.total(path, text)
 
 
 def _seen(have: gate.GateState) -> List[Finding]:

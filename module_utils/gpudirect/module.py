@@ -13,7 +13,7 @@ from ..core.host import Host
 from ..core.plan import Plan, merge
 from ..driver import nvidia_options
 from ..machine import profile
-from . import checks, peermem, plan, read
+from . import peermem, plan, read
 
 SPEC: module.Spec = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
@@ -31,10 +31,10 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
     asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
 
     def look() -> Plan:
-        have = read.read(host, given["mode"])
+        have = read.State(host, given["mode"])
         found = plan.plan(have, given["mode"], failed)
         names = [plan.LOADER] if have.own.get(read.LIST) is not None else []
-        found = merge(found, effective_unit.overrides(host, checks.PERSISTED, read.OWN, names))
+        found = merge(found, effective_unit.overrides(host, plan.PERSISTED, read.OWN, names))
         if asked or host.read_system(nvidia_options.FILE) is not None:
             found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
         plans.append(found.limit(given["max_disruption"]))
@@ -52,6 +52,6 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
         result["changed"] = bool(planned.changes) or failed is None
         # What a module's loading mends is live.
         left = [] if check_mode else [finding["id"] for finding in result["findings"]]
-        mended = [finding.id for finding in planned.findings if finding.check == checks.PATH.id]
+        mended = [finding.id for finding in planned.findings if finding.check == plan.PATH.id]
         result["repaired"] += [id for id in mended if id not in left]
     return dict(result, notes=[*result["notes"], *plan.notes(planned)])

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence
 
 from ..change import written
+from ..core import fix_command
 from ..core.check import Check
 from ..core.plan import FileChange, Plan, merge
 from ..driver import module_lists
 from ..machine import gpu
 from . import peermem
-from .checks import BLOCKED, OLD_MODULE, PATH, PERSISTED, READABLE, RUN
 from .peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
 from .read import (
     CMDLINE,
@@ -30,12 +30,42 @@ from .read import (
     OWN,
     SYS_LEGACY,
     UNIT,
-    Have,
+    State,
     dmabuf,
-    has_large_pages,
 )
 
 LEGACY = "nv_peer_mem"
+RUN = fix_command.run_tag("nvidia_peermem")
+PATH = Check(
+    "gpudirect.path",
+    why="without it NCCL stages everything through host memory, at a fraction of the rate",
+    fix=RUN,
+    severity="critical",
+)
+"is there a direct path from the NICs to the GPUs' memory: DMA-BUF possible, or nvidia_peermem loaded; if not, why"
+PERSISTED = Check(
+    "gpudirect.persisted",
+    why="nvidia_peermem has to be loaded at every boot, after the ib_core that it was built for",
+    fix=RUN,
+    aspect="persisted",
+)
+"Will nvidia_peermem be loaded at every boot and after a restart of openibd, and on EL not from the initramfs"
+OLD_MODULE = Check(
+    "gpudirect.legacy",
+    why="only one of nv_peer_mem and nvidia_peermem can register with ib_core; the old one is not maintained",
+    fix=RUN,
+    aspect="persisted",
+)
+"is the old nv_peer_mem neither loaded nor started at boot"
+BLOCKED = Check(
+    "gpudirect.blocked",
+    why="a blacklist stops systemd from loading the module at boot; an install line stops modprobe, too",
+    fix=RUN,
+    aspect="persisted",
+)
+"does no blacklist, install line or kernel argument forbid nvidia_peermem"
+READABLE = Check("gpudirect.readable", why="what cannot be read cannot be judged")
+"Could the files and tools for the path to the GPUs' memory be read"
 # What loads the modules of LIST.
 LOADER = "systemd-modules-load.service"
 TEXTS = {
@@ -85,7 +115,7 @@ class Judgement:
     because: Optional[str] = None
 
 
-def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
+def judge(have: State, mode: str, failed: Optional[Failure] = None) -> Judgement:
     """Judge the path of the mode. failed: result of the modprobe that was tried just now."""
     if not have.driver_loaded:
         fix = "load the NVIDIA driver (modprobe nvidia, then nvidia-smi) and run this again"
@@ -105,7 +135,7 @@ def judge(have: Have, mode: str, failed: Optional[Failure] = None) -> Judgement:
     return _judge_peermem(have, failed, "" if possible else "%s: %s" % (words, fix))
 
 
-def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Judgement:
+def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Judgement:
     """no_dmabuf: why DMA-BUF is not a way out and what would make it one; "" where it is one."""
     if have.loaded and have.version:
         return Judgement("peermem", "ok", "nvidia_peermem %s is loaded" % have.version)
@@ -124,7 +154,7 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
             other = "or by DMA-BUF: set busbar_gpudirect: auto" if not no_dmabuf else "or by DMA-BUF (%s)" % no_dmabuf
             said = "nvidia_peermem cannot work: the kernel's own ib_core has no peer-memory API"
             return Judgement("", "unsupported", said, "%s, %s" % (fix, other))
-        if reason is NOT_INSTALLED and has_large_pages(have):
+        if reason is NOT_INSTALLED and have.large_pages:
             said = "nvidia_peermem does not exist for kernels with 64 KiB pages"
             return Judgement("", "unsupported", said, no_dmabuf or "set busbar_gpudirect: auto")
         text = "nvidia_peermem is not loaded: %s" % reason.says
@@ -141,17 +171,18 @@ def _judge_peermem(have: Have, failed: Optional[Failure], no_dmabuf: str) -> Jud
     return Judgement("peermem", "drift", text, RUN, load=True)
 
 
-def _known_reason(have: Have) -> Optional[Reason]:
+def _known_reason(have: State) -> Optional[Reason]:
     """Return the reason known without a modprobe: a module built without peer memory does not use ib_core."""
     if have.missing:
         return NOT_INSTALLED
-    return NO_SYMBOLS if have.module is not None and "ib_core" not in have.module.depends else None
+    depends = have.module.depends if have.module else None
+    return NO_SYMBOLS if depends is not None and "ib_core" not in depends else None
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
+def plan(have: State, mode: str, failed: Optional[Failure] = None) -> Plan:
     """Judge GPUDirect RDMA and plan the changes. Nothing here unloads a module; failed is as for judge."""
     problems = Plan(tuple(READABLE.unreadable(problem) for problem in have.problems))
     if mode == "off":
@@ -176,7 +207,7 @@ def plan(have: Have, mode: str, failed: Optional[Failure] = None) -> Plan:
     return merge(first, _persisted(have, mode), _legacy(have), _blocked(have))
 
 
-def _persisted(have: Have, mode: str) -> Plan:
+def _persisted(have: State, mode: str) -> Plan:
     why = PERSISTED.why
     if mode == "auto":
         why += "; DMA-BUF is not an alternative: %s" % dmabuf(have)[1]
@@ -209,7 +240,7 @@ def _persisted(have: Have, mode: str) -> Plan:
     return merge(main, _without(have, MODULE, PERSISTED, frozen))
 
 
-def _forgotten(have: Have, mode: str) -> Plan:
+def _forgotten(have: State, mode: str) -> Plan:
     """Remove Busbar's own files where the inventory says that nvidia_peermem is not wanted; ``auto`` does not."""
     brought = _bring(have, [])
     if not brought.changes or mode == "auto":
@@ -222,13 +253,13 @@ def _forgotten(have: Have, mode: str) -> Plan:
     return Plan((found,), brought.changes)
 
 
-def _bring(have: Have, files: Sequence[str]) -> written.Files:
+def _bring(have: State, files: Sequence[str]) -> written.Files:
     """Compare our own files with just these. What could not be read is not touched."""
     wanted = {path: TEXTS[path] if path in files else None for path in OWN}
     return written.compare(FileChange(path, have.own[path], wanted[path]) for path in OWN if path in have.own)
 
 
-def _without(have: Have, module: str, check: Check, why: str) -> Plan:
+def _without(have: State, module: str, check: Check, why: str) -> Plan:
     """No file of modules-load.d may name the module. What a package has put below /usr is the package's."""
     plans = []
     for path, text in have.lists.items():
@@ -247,7 +278,7 @@ def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str,
     return Plan((finding,), (change,) if ours else ())
 
 
-def _legacy(have: Have) -> Plan:
+def _legacy(have: State) -> Plan:
     users = ", held by %s" % " and ".join(have.legacy_users) if have.legacy_users else ", and no module uses it"
     live = OLD_MODULE.judge(
         LEGACY,
@@ -260,7 +291,7 @@ def _legacy(have: Have) -> Plan:
         disruption="driver" if have.legacy_loaded else "none",
     )
     lists = _without(have, LEGACY, OLD_MODULE, OLD_MODULE.why)
-    if _is_unreadable(have, (*LEGACY_STARTS, LEGACY_MASK)):
+    if have.unreadable((*LEGACY_STARTS, LEGACY_MASK)):
         return merge(Plan((live,)), lists)
     starts = have.legacy_starts if have.legacy_mask != "" else ()
     changes = (FileChange(LEGACY_MASK, have.legacy_mask, "", backup=True),) if starts else ()
@@ -270,7 +301,7 @@ def _legacy(have: Have) -> Plan:
     return merge(Plan((live, persisted), changes), lists)
 
 
-def _blocked(have: Have) -> Plan:
+def _blocked(have: State) -> Plan:
     """Lines that forbid the module. systemd-modules-load honours a blacklist, modprobe an install line."""
     want = "nothing forbids %s" % MODULE
     plans = []
@@ -284,14 +315,9 @@ def _blocked(have: Have) -> Plan:
         for argument in module_lists.forbidding(line, MODULE)[:1]:
             fix = "remove %s from the boot loader's kernel arguments, with GRUB run update-grub; then reboot" % argument
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
-    if plans or _is_unreadable(have, (*module_lists.MODPROBE, CMDLINE)):
+    if plans or have.unreadable((*module_lists.MODPROBE, CMDLINE)):
         return merge(*plans)
     return Plan((BLOCKED.judge(MODULE, "ok", want, want, module_lists.MODPROBE[0]),))
-
-
-def _is_unreadable(have: Have, paths: Tuple[str, ...]) -> bool:
-    """Return whether one of the files, or of the files in these folders, could not be read. It has a finding."""
-    return any(problem.source.startswith(paths) for problem in have.problems)
 
 
 def notes(planned: Plan) -> List[str]:

@@ -9,9 +9,8 @@ Source: NCCL src/transport/net_ib/gdr.cc (2.30).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeVar
 
 from ..core import os_release
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
@@ -37,50 +36,13 @@ LEGACY_STARTS = ("/etc/init.d/nv_peer_mem", "/usr/lib/systemd/system/nv_peer_mem
 LEGACY_MASK = "/etc/systemd/system/nv_peer_mem.service"
 CMDLINE = "/proc/cmdline"
 SYS_LEGACY = "/sys/module/nv_peer_mem"
-_MODINFO = ("modinfo", "nvidia-peermem")
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
 _P2PDMA = "CONFIG_PCI_P2PDMA"
 _PAGES_64K = "CONFIG_ARM64_64K_PAGES"
 # ibv_reg_dmabuf_mr came with this one.
 _DMABUF_KERNEL = (5, 12)
-
-
-@dataclass(frozen=True)
-class Have:
-    """release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
-    page_size: bytes, read only if it matters.   version: the file by which NCCL recognises nvidia_peermem.
-    ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
-    next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
-
-    module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
-    """
-
-    driver: Optional[gpu.Driver] = None
-    driver_loaded: bool = False
-    models: Tuple[str, ...] = ()
-    release: Optional[str] = None
-    config: Optional[Mapping[str, str]] = None
-    page_size: Optional[int] = None
-    loaded: bool = False
-    version: Optional[str] = None
-    legacy_loaded: bool = False
-    legacy_users: Tuple[str, ...] = ()
-    legacy_starts: Tuple[str, ...] = ()
-    legacy_mask: Optional[str] = None
-    ids: Optional[FrozenSet[str]] = None
-    openibd: bool = False
-    lists: Mapping[str, str] = field(default_factory=dict)
-    modprobe: Mapping[str, str] = field(default_factory=dict)
-    cmdline: str = ""
-    next_boot: str = ""
-    own: Mapping[str, Optional[str]] = field(default_factory=dict)
-    module: Optional[ModuleFile] = None
-    missing: bool = False
-    ofed: Optional[str] = None
-    log: str = ""
-    problems: Tuple[Problem, ...] = ()
+T = TypeVar("T")
 
 
 # -- pure parsers ----------------------------------------------------------------------------------------------------
@@ -109,50 +71,93 @@ def ids(values: Mapping[str, str]) -> FrozenSet[str]:
     return frozenset([values["ID"], *values.get("ID_LIKE", "").split()])
 
 
-def parse_page_size(text: str) -> int:
-    """Bytes, as getconf prints them. Raises ParseError."""
-    if re.fullmatch(r"[0-9]{4,7}", text.strip()) is None:
-        raise ParseError("%r is not a page size in bytes" % text[:80])
-    return int(text)
-
-
 # -- what is there ---------------------------------------------------------------------------------------------------
 
 
-def read(host: Host, mode: str) -> Have:
-    """Read the state. Tools are run only if no file has the value, and only if it counts."""
-    problems: List[Problem] = []
-    if mode == "off":
-        own = read_each(host, OWN, problems)
-        return Have(own=own, problems=tuple(problems))
-    release = kernels.read_running(host, problems)
-    have = Have(
-        driver=read_value(host, gpu.VERSION, gpu.parse_driver_version, problems),
-        driver_loaded=_exists(host, gpu.VERSION),
-        models=_models(host, problems),
-        release=release,
-        config=_config(host, release, problems),
-        loaded=bool(_names(host, SYS, problems)),
-        version=read_value(host, SYS + "/version", parse_text, problems),
-        legacy_loaded=bool(_names(host, SYS_LEGACY, problems)),
-        legacy_users=_legacy_users(host, problems),
-        legacy_starts=tuple(path for path in LEGACY_STARTS if _text(host, path, problems) is not None),
-        legacy_mask=_text(host, LEGACY_MASK, problems),
-        ids=attempt(lambda: ids(os_release.read(host)[1]), os_release.PATHS[0], problems),
-        openibd=any(_text(host, path, problems) is not None for path in ofed_state.OPENIBD_PLACES),
-        lists=module_lists.read(host, module_lists.LISTS, problems),
-        modprobe=module_lists.read(host, module_lists.MODPROBE, problems),
-        cmdline=read_value(host, CMDLINE, str, problems) or "",
-        next_boot=kernel_args.next_boot(host),
-        own=read_each(host, OWN, problems),
-    )
-    if _faulty(have) and have.config is None:
-        have = replace(have, page_size=_page_size(host, problems))
-    if have.driver_loaded and not have.loaded and (mode == "peermem" or (mode == "auto" and dmabuf(have)[0] is False)):
-        module, missing = _module(host, problems)
-        ofed = ofed_state.read_release(host, problems)
-        have = replace(have, module=module, missing=missing, ofed=ofed, log=peermem.log(host))
-    return replace(have, problems=tuple(problems))
+class State:
+    """What decides the path, as the node has it. Tools are run only if no file has the value, and only if it counts.
+
+    release: of the kernel, as uname -r.   config: options of its build; None where there is no such file.
+    version: the file by which NCCL recognises nvidia_peermem.
+    ids: ID and ID_LIKE of os-release.   lists, modprobe: of modules-load.d and modprobe.d, path -> text.
+    next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
+
+    module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
+    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
+    """
+
+    def __init__(self, host: Host, mode: str) -> None:
+        self.host = host
+        self.problems: List[Problem] = []
+        self.own = read_each(host, OWN, self.problems)
+        if mode == "off":
+            return
+        self.release = kernels.read_running(host, self.problems)
+        self.driver = self._value(gpu.VERSION, gpu.parse_driver_version)
+        self.driver_loaded = _exists(host, gpu.VERSION)
+        paths = ["%s/%s/information" % (gpu.GPUS, name) for name in self._names(gpu.GPUS)]
+        found = [self._value(path, gpu.parse_information) for path in paths]
+        self.models = sorted({model["Model"] for model in found if model and "Model" in model})
+        self.config = self._config()
+        self.loaded = bool(self._names(SYS))
+        self.version = self._value(SYS + "/version", parse_text)
+        self.legacy_loaded = bool(self._names(SYS_LEGACY))
+        count = self._value(SYS_LEGACY + "/refcnt", parse_text)
+        self.legacy_users = ["module %s" % name for name in self._names(SYS_LEGACY + "/holders")]
+        self.legacy_users += ["use count %s" % count] if count not in (None, "0") else []
+        self.legacy_starts = [path for path in LEGACY_STARTS if self._text(path) is not None]
+        self.legacy_mask = self._text(LEGACY_MASK)
+        self.ids = attempt(lambda: ids(os_release.read(host)[1]), os_release.PATHS[0], self.problems)
+        self.openibd = any(self._text(path) is not None for path in ofed_state.OPENIBD_PLACES)
+        self.lists = module_lists.read(host, module_lists.LISTS, self.problems)
+        self.modprobe = module_lists.read(host, module_lists.MODPROBE, self.problems)
+        self.cmdline = self._value(CMDLINE, str) or ""
+        self.next_boot = kernel_args.next_boot(host)
+        self.module: Optional[ModuleFile] = None
+        self.missing = False
+        self.ofed: Optional[str] = None
+        self.log = ""
+        wanted = mode == "peermem" or (mode == "auto" and dmabuf(self)[0] is False)
+        if self.driver_loaded and not self.loaded and wanted:
+            before = len(self.problems)
+            self.module = module_file.read_each(host, None, ("nvidia-peermem",), self.problems).get(peermem.MODULE)
+            self.missing = self.module is None and len(self.problems) == before
+            if self.module is not None and self.module.depends is None:
+                self.problems.append(Problem("modinfo nvidia-peermem", "prints no depends"))
+            self.ofed = ofed_state.read_release(host, self.problems)
+            self.log = peermem.log(host)
+
+    @property
+    def faulty(self) -> bool:
+        """Return whether the driver faults on mappings of 4 GiB and more with 64 KiB pages."""
+        version = self.driver.version if self.driver else ""
+        return any(version == faulty or version.startswith(faulty + ".") for faulty in FAULTY_DRIVERS)
+
+    @property
+    def large_pages(self) -> Optional[bool]:
+        return None if self.config is None else self.config.get(_PAGES_64K) == "y"
+
+    def unreadable(self, paths: Tuple[str, ...]) -> bool:
+        """Return whether one of the files, or of the files in these folders, was unreadable. It has a finding."""
+        return any(problem.source.startswith(paths) for problem in self.problems)
+
+    def _value(self, path: str, parse: Callable[[str], T]) -> Optional[T]:
+        return read_value(self.host, path, parse, self.problems)
+
+    def _names(self, path: str) -> List[str]:
+        return attempt(lambda: self.host.listdir(path), path, self.problems) or []
+
+    def _text(self, path: str) -> Optional[str]:
+        return attempt(lambda: self.host.read_system(path), path, self.problems)
+
+    def _config(self) -> Optional[Dict[str, str]]:
+        release = self.release
+        for form in ("/boot/config-%s", "/lib/modules/%s/config") if release and "/" not in release else ():
+            path = form % release
+            text = self._text(path)
+            if text is not None:
+                return attempt(partial(parse_config, text), path, self.problems)
+        return None
 
 
 def _exists(host: Host, path: str) -> bool:
@@ -163,105 +168,41 @@ def _exists(host: Host, path: str) -> bool:
         return True
 
 
-def _names(host: Host, path: str, problems: List[Problem]) -> List[str]:
-    """Return names in a directory below the hardware root; [] plus a Problem if it cannot be listed."""
-    return attempt(lambda: host.listdir(path), path, problems) or []
-
-
-def _text(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
-    """Return the text of a file below the system root; None plus a Problem if it cannot be read."""
-    return attempt(lambda: host.read_system(path), path, problems)
-
-
-def _models(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
-    paths = ["%s/%s/information" % (gpu.GPUS, name) for name in _names(host, gpu.GPUS, problems)]
-    found = [read_value(host, path, gpu.parse_information, problems) for path in paths]
-    return tuple(sorted({model["Model"] for model in found if model and "Model" in model}))
-
-
-def _config(host: Host, release: Optional[str], problems: List[Problem]) -> Optional[Dict[str, str]]:
-    if release is None or "/" in release:
-        return None
-    for path in ("/boot/config-%s" % release, "/lib/modules/%s/config" % release):
-        text = _text(host, path, problems)
-        if text is not None:
-            return attempt(partial(parse_config, text), path, problems)
-    return None
-
-
-def _legacy_users(host: Host, problems: List[Problem]) -> Tuple[str, ...]:
-    users = ["module %s" % name for name in _names(host, SYS_LEGACY + "/holders", problems)]
-    count = read_value(host, SYS_LEGACY + "/refcnt", parse_text, problems)
-    return tuple(users + (["use count %s" % count] if count not in (None, "0") else []))
-
-
-def _page_size(host: Host, problems: List[Problem]) -> Optional[int]:
-    argv = ("getconf", "PAGESIZE")
-    return attempt(lambda: parse_page_size(host.query(argv)), " ".join(argv), problems)
-
-
-def _module(host: Host, problems: List[Problem]) -> Tuple[Optional[ModuleFile], bool]:
-    """Return (output of modinfo, whether it reports that there is no such module)."""
-    before = len(problems)
-
-    def query() -> Optional[ModuleFile]:
-        found = module_file.query_module(host, _MODINFO)
-        if found is not None and found.depends is None:
-            raise ParseError("prints no depends")
-        return found
-
-    module = attempt(query, " ".join(_MODINFO), problems)
-    return module, module is None and len(problems) == before
-
-
 # -- DMA-BUF ---------------------------------------------------------------------------------------------------------
 
 
-def dmabuf(have: Have) -> Tuple[Optional[bool], str, str]:
+def dmabuf(have: State) -> Tuple[Optional[bool], str, str]:
     """Return whether DMA-BUF can be used (None: not known), why, and the fix. Open modules imply Turing or later."""
-    if have.driver is not None and not have.driver.open_kernel_module:
-        return False, "the closed NVIDIA kernel module exports no DMA-BUF", "install the open GPU kernel modules"
-    kernel = None
-    if have.release is not None:
-        try:
-            kernel = parse_release(have.release)
-        except ParseError as error:
-            return None, "kernel release %s" % error, "look at uname -r"
-    if kernel is not None and kernel < _DMABUF_KERNEL:
-        return False, "kernel %s is older than 5.12" % have.release, "install kernel 5.12 or later"
-    if have.config is not None and have.config.get(_P2PDMA) != "y":
-        return (
-            False,
-            "kernel %s was built without %s" % (have.release, _P2PDMA),
-            "install a kernel with %s=y" % _P2PDMA,
-        )
-    large = has_large_pages(have)
-    if _faulty(have) and have.driver is not None and large is not False:
-        return (
-            False if large else None,
-            "driver %s faults on mappings of 4 GiB and more with 64 KiB pages%s"
-            % (have.driver.version, "" if large else ", and the page size is not known"),
+    version, release, large = have.driver.version if have.driver else "", have.release, have.large_pages
+    try:
+        kernel = parse_release(release) if release is not None else None
+    except ParseError as error:
+        return None, "kernel release %s" % error, "look at uname -r"
+    faults = "driver %s faults on mappings of 4 GiB and more with 64 KiB pages" % version
+    unknown_pages = "" if large else ", and the page size is not known"
+    config = "put the config of this kernel there (zcat /proc/config.gz), or set busbar_gpudirect: peermem"
+    # The first that is so decides.
+    rows: Tuple[Tuple[bool, Optional[bool], str, str], ...] = (
+        (
+            have.driver is not None and not have.driver.open_kernel_module,
+            *(False, "the closed NVIDIA kernel module exports no DMA-BUF", "install the open GPU kernel modules"),
+        ),
+        (
+            kernel is not None and kernel < _DMABUF_KERNEL,
+            *(False, "kernel %s is older than 5.12" % release, "install kernel 5.12 or later"),
+        ),
+        (
+            have.config is not None and have.config.get(_P2PDMA) != "y",
+            *(False, "kernel %s was built without %s" % (release, _P2PDMA), "install a kernel with %s=y" % _P2PDMA),
+        ),
+        (
+            have.faulty and large is not False,
+            *(False if large else None, faults + unknown_pages),
             "install a driver of branch 580, or a kernel with 4 KiB pages",
-        )
-    if have.driver is None:
-        return None, "%s could not be understood" % gpu.VERSION, "look at %s" % gpu.VERSION
-    if have.release is None:
-        return None, "%s could not be read" % kernels.RELEASE, "look at uname -r"
-    if have.config is None:
-        return (
-            None,
-            "there is no /boot/config-%s with %s" % (have.release, _P2PDMA),
-            "put the config of this kernel there (zcat /proc/config.gz), or set busbar_gpudirect: peermem",
-        )
-    return True, "open NVIDIA kernel module %s, kernel %s" % (have.driver.version, have.release), ""
-
-
-def _faulty(have: Have) -> bool:
-    version = have.driver.version if have.driver else ""
-    return any(version == faulty or version.startswith(faulty + ".") for faulty in FAULTY_DRIVERS)
-
-
-def has_large_pages(have: Have) -> Optional[bool]:
-    if have.config is not None:
-        return have.config.get(_PAGES_64K) == "y"
-    return None if have.page_size is None else have.page_size >= 65536
+        ),
+        (have.driver is None, None, "%s could not be understood" % gpu.VERSION, "look at %s" % gpu.VERSION),
+        (release is None, None, "%s could not be read" % kernels.RELEASE, "look at uname -r"),
+        (have.config is None, None, "there is no /boot/config-%s with %s" % (release, _P2PDMA), config),
+        (True, True, "open NVIDIA kernel module %s, kernel %s" % (version, release), ""),
+    )
+    return next(row[1:] for row in rows if row[0])

@@ -7,7 +7,7 @@ Sources: grub-mkconfig and 10_linux (GRUB 2.06); POSIX 2.2 (quoting).
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import re
 import shlex
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..change import written
 from ..core.host import ParseError
 from . import grub
-from .line import Arg, edit, parse, split
+from .line import Arg, edit, parse
 
 # After 50-cloudimg-settings.cfg, which sets one of the variables.
 DROPIN = "/etc/default/grub.d/99-busbar.cfg"
@@ -96,12 +96,6 @@ busbar_argument() {
 }
 """
 _CALL = "busbar_argument "
-# What an earlier Busbar wrote: it only appended.
-_APPENDED = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX '
-# SHA-256 of what stood before the calls in earlier releases: they mean the same but for GRUB's quotes.
-_FORMER_HEADS = ("f173f61d5373df1681dfa5e1156a494aa874c365cc493a502d6f6e02fa37c8f3",)
-
-
 # What an expansion does beyond a variable's value takes a shell.
 _EXPANSION = r"(?:\$\{[^{}'\"`\\]*\}|\$[A-Za-z_]\w*|`[^`\\'\"]*`|\$\([^()'\"`\\]*\)|~)"
 _SHELL = grub.Language(_EXPANSION, "|&()<>`~", r'$"\\\n`')
@@ -170,26 +164,18 @@ def render_dropin(args: Sequence[Arg]) -> str:
     return written.seal(DROPIN, _HEAD + calls)
 
 
-def is_current(text: str) -> bool:
-    """Return whether the drop-in has the program of this release."""
-    plain = "".join(line for line in text.splitlines(True) if not line.startswith("# " + written.HEAD))
-    return plain.startswith(_HEAD.partition("\n")[2])
-
-
 def parse_dropin(text: str) -> Tuple[Arg, ...]:
     """Return what our drop-in sees to. Raises ParseError where it was edited."""
-    head, call, calls = text.partition("\n" + _CALL)
-    if is_current(text) or written.seal_of(text) or hashlib.sha256((head + "\n").encode()).hexdigest() in _FORMER_HEADS:
+    lines = text.splitlines(True)
+    program = "".join(line for line in lines if not line.startswith("# " + written.HEAD))
+    if program.startswith(_HEAD.partition("\n")[2]) or written.seal_of(text):
         try:
-            return tuple(_called(shlex.split(line)) for line in (call + calls).splitlines()[1:])
+            calls = itertools.dropwhile(lambda line: not line.startswith(_CALL), lines)
+            return tuple(_called(shlex.split(line)) for line in calls)
         except ValueError:
             pass
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    if not lines:
+    if all(line.startswith("#") for line in lines if line.strip()):
         return ()
-    values: Dict[str, Optional[str]] = {LINUX: ""}
-    if len(lines) == 1 and lines[0].startswith(_APPENDED) and evaluate(lines[0], values) and values[LINUX]:
-        return tuple(_arg(token) for _gap, token in split(values[LINUX] or "") if token)
     raise ParseError(
         "%s was edited by hand, and Busbar cannot read it: move your own lines into another file there, and remove it"
         % DROPIN

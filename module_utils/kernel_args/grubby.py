@@ -10,41 +10,42 @@ Fedora 38, read and run.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
 from ..core.plan import Command
+from .line import Arg, edit, parse, split
+from .read import Entry
 
 _ALL = "ALL"
+# Tokens of the wanted names: as they are, and as they have to be.
+_Change = Tuple[Tuple[str, ...], Tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Change:
-    """Change of one boot entry, or of a file for future entries.
-
-    kernel: as the entry names its file, "" without an entry.   tokens: all of them.
-    there, wanted: the tokens of the wanted names, as they are and as they must be.
-    """
-
-    kernel: str
-    tokens: Tuple[str, ...]
-    there: Tuple[str, ...]
-    wanted: Tuple[str, ...]
-
-
-def commands(changes: Sequence[Change]) -> Tuple[Command, ...]:
+def commands(entries: Sequence[Entry], args: Sequence[Arg]) -> Tuple[Command, ...]:
     """Return one call for all kernels, or one each if they have different values beside the wanted one."""
+    changes = [_change(entry, args) for entry in entries]
     # The order of names makes no difference.
-    if len({tuple(sorted(change.wanted, key=_name)) for change in changes}) == 1:
+    if len({tuple(sorted(wanted, key=_name)) for _there, wanted in changes}) == 1:
         return (_command(_ALL, changes),)
     return tuple(
-        _command(change.kernel, [change]) for change in changes if change.kernel and change.there != change.wanted
+        _command(entry.kernel, [change])
+        for entry, change in zip(entries, changes)
+        if entry.kernel and change[0] != change[1]
     )
 
 
-def _command(kernel: str, changes: Sequence[Change]) -> Command:
-    wanted = changes[0].wanted
-    spelled = [[_name(token) for token in change.there] for change in changes]
+def _change(entry: Entry, args: Sequence[Arg]) -> _Change:
+    names = {arg.name.replace("-", "_") for arg in args}
+    lines = [split(line, in_grub=True) for line in (entry.stored, edit(entry.stored, args, in_grub=True))]
+    there, wanted = (
+        tuple(token for _gap, token in line if token and parse(token, in_grub=True)[0] in names) for line in lines
+    )
+    return there, wanted
+
+
+def _command(kernel: str, changes: Sequence[_Change]) -> Command:
+    wanted = changes[0][1]
+    spelled = [[_name(token) for token in there] for there, _wanted in changes]
     most = {name: max(names.count(name) for names in spelled) for names in spelled for name in names}
     added = {_name(token) for token in wanted}
     gone: List[str] = []
@@ -62,10 +63,13 @@ def _name(token: str) -> str:
     return token.strip('"').partition("=")[0]
 
 
-def spoils(change: Change) -> str:
-    """Return the token that would not come out as it is, or as wanted; "" for none."""
-    for token in change.tokens:
+def spoiled(entries: Sequence[Entry], args: Sequence[Arg]) -> str:
+    """Return the first token that would not come out as it is, or as wanted; "" for none."""
+    for entry in entries:
         # What follows two dashes is for init, and grubby puts what is new there.
-        if token == "--" or re.search(r"[&\\]", token):
-            return token
-    return next((token for token in change.wanted if re.search(r'[\s"*?\[]', token)), "")
+        tokens = [token for _gap, token in split(entry.stored, in_grub=True)]
+        found = [token for token in tokens if token == "--" or re.search(r"[&\\]", token)]
+        found += [token for token in _change(entry, args)[1] if re.search(r'[\s"*?\[]', token)]
+        if found:
+            return found[0]
+    return ""

@@ -10,17 +10,19 @@ Sources: kernel-parameters.txt and drivers/iommu (6.12).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..change import apply, module
 from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError
 from ..core.plan import Plan, merge
-from ..machine import pci, virtualization
+from ..machine import pci, profile, virtualization
 from . import plan as kernel_args
 from .line import Arg, satisfied
 from .read import ACTIVE, Boot
+from .read import read as read_boot
 
 GROUPS = "/sys/kernel/iommu_groups"
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
@@ -173,3 +175,28 @@ def _domains(state: State, cause: Optional[str]) -> Finding:
         source="%s/*/type" % GROUPS,
         because=cause if known == "drift" else None,
     )
+
+
+SPEC: module.Spec = {
+    "passthrough": {"type": "bool", "default": True},
+    **module.PROFILE,
+    "profile": {"type": "dict", "required": False},
+    **module.BACKUP,
+    **module.DISRUPTION,
+    **module.ROOTS,
+}
+
+
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    state = read(host)
+    wanted = given["profile"]
+    asked = profile.parse(wanted, given["profile_name"]).kernel_args if wanted is not None else ()
+
+    def look() -> Plan:
+        boot = read_boot(host) if asked or (given["passthrough"] and state.decides) else None
+        found = plan(state, boot, given["passthrough"], asked)
+        return found.with_backup(given["backup"]).limit(given["max_disruption"])
+
+    notes = [] if state.decides else ["the IOMMU is the hypervisor's (%s): there is nothing to set" % state.hypervisor]
+    done = apply.converge(host, check_mode, look)
+    return dict(done, notes=[*done["notes"], *notes])

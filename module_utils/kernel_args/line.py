@@ -15,7 +15,11 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 from ..core.host import ParseError
 from . import grub
 
-_SPACE = " \t\n\v\f\r"
+# Blanks and a token. A quote that is open holds the rest of the line.
+_TOKEN = re.compile(r'([ \t-\r]*)((?:"[^"]*(?:"|\Z)|[^" \t-\r])*)')
+_GRUB_TOKEN = re.compile(
+    r'([ \t-\r]*)((?:\\.|"(?:\\.|[^"\\])*(?:"|\\?\Z)|\'[^\']*(?:\'|\Z)|[^"\' \t-\r\\]|\\\Z)*)', re.DOTALL
+)
 # (name, item of its comma-separated value, whether it switches on): of several on a line the last one counts.
 _Switch = Tuple[Tuple[str, str, bool], ...]
 _PASSTHROUGH: _Switch = (("iommu.passthrough", "1", True), ("iommu.passthrough", "0", False))
@@ -75,23 +79,8 @@ class Arg:
 
 def split(line: str, in_grub: bool = False) -> List[Tuple[str, str]]:
     """Return (blanks before it, token) of each token; quotes hold blanks together."""
-    found = []
-    at = 0
-    while at < len(line):
-        start = at
-        while at < len(line) and line[at] in _SPACE:
-            at += 1
-        gap, begin, quote = line[start:at], at, ""
-        while at < len(line) and (quote or line[at] not in _SPACE):
-            if line[at] == quote:
-                quote = ""
-            elif in_grub and line[at] == "\\" and quote != "'":
-                at += 1
-            elif not quote and (line[at] == '"' or (in_grub and line[at] == "'")):
-                quote = line[at]
-            at += 1
-        found.append((gap, line[begin:at]))
-    return found
+    found = (_GRUB_TOKEN if in_grub else _TOKEN).finditer(line)
+    return [(match.group(1), match.group(2)) for match in found if match.group()]
 
 
 def parse(token: str, in_grub: bool = False) -> Tuple[str, Optional[str]]:

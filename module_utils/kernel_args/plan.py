@@ -19,7 +19,7 @@ from ..core.plan import Command, FileChange, Plan
 from ..driver.kernels import GRUB_CFG
 from . import grub, grub_settings, grubby
 from .grub_settings import DROPIN, LINUX
-from .line import Arg, edit, parse, plain, related, satisfied, split
+from .line import Arg, edit, plain, related, satisfied
 from .read import ACTIVE, BLS_ENTRIES, GRUBENV, KERNEL_CMDLINE, Boot, Entry
 
 ARGS = Check(
@@ -81,35 +81,26 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
             Command(("kernel-install", "add", release, path), "write the boot entry of kernel %s" % release)
             for release, path in boot.kernels
         )
-    return changes, (*grubby.commands(_grubby_changes(boot, tokens)), _sync(BLS_ENTRIES))
+    return changes, (*grubby.commands(boot.entries, tokens), _sync(BLS_ENTRIES))
 
 
 def _mended(boot: Boot, tokens: Sequence[Arg]) -> Optional[str]:
-    """Return our drop-in such that it sees to these arguments; an earlier release's is written anew."""
-    stored = boot.stored
+    """Return our drop-in such that it sees to these arguments; None where nothing is left in it."""
+    have = list(grub_settings.parse_dropin(boot.stored)) if boot.stored is not None else []
     for arg in tokens:
-        if not _promised(boot, stored, arg):
-            stored = _with_arg(boot, stored, arg)
-    if stored is None or grub_settings.is_current(stored):
-        return stored
-    return grub_settings.render_dropin(grub_settings.parse_dropin(stored))
+        if arg not in have and not _promised(boot, _dropin(have), arg):
+            have = [other for other in have if not _contradicts(other, arg)]
+            have += [arg] if arg.present or not _promised(boot, _dropin(have), arg) else []
+    return _dropin(have)
+
+
+def _dropin(args: Sequence[Arg]) -> Optional[str]:
+    return grub_settings.render_dropin(args) if args else None
 
 
 def _promised(boot: Boot, stored: Optional[str], arg: Arg) -> bool:
     line = replace(boot, stored=stored).settings
     return line is not None and all(satisfied(future, arg) for future in boot.passed(line))
-
-
-def _with_arg(boot: Boot, stored: Optional[str], arg: Arg) -> Optional[str]:
-    """Return our drop-in with the argument in it; None where nothing is left in it."""
-    have = list(grub_settings.parse_dropin(stored)) if stored is not None else []
-    if arg not in have:
-        have = [other for other in have if not _contradicts(other, arg)]
-        text = grub_settings.render_dropin(have) if have else None
-        if not arg.present and _promised(boot, text, arg):
-            return text
-        have.append(arg)
-    return grub_settings.render_dropin(have)
 
 
 def _contradicts(old: Arg, new: Arg) -> bool:
@@ -160,28 +151,9 @@ def _culprit(boot: Boot, arg: Arg) -> str:
     return ""
 
 
-def _grubby_changes(boot: Boot, args: Sequence[Arg]) -> List[grubby.Change]:
-    names = {arg.name.replace("-", "_") for arg in args}
-
-    def of_names(line: str) -> Tuple[str, ...]:
-        tokens = (token for _gap, token in split(line, in_grub=True) if token)
-        return tuple(token for token in tokens if parse(token, in_grub=True)[0] in names)
-
-    return [
-        grubby.Change(
-            entry.kernel,
-            tuple(token for _gap, token in split(entry.stored, in_grub=True)),
-            of_names(entry.stored),
-            of_names(edit(entry.stored, args, in_grub=True)),
-        )
-        for entry in boot.entries
-    ]
-
-
 def _beyond_grubby(boot: Boot, args: Sequence[Arg]) -> str:
     """Return the token that it would spoil, "" where none or where it is not used."""
-    changes = _grubby_changes(boot, args) if boot.kind == "bls" else []
-    return next(filter(None, map(grubby.spoils, changes)), "")
+    return grubby.spoiled(boot.entries, args) if boot.kind == "bls" else ""
 
 
 def _persisted(boot: Boot, arg: Arg, check: Check) -> Finding:

@@ -16,6 +16,7 @@ from typing import Dict, List, Optional, Tuple
 
 from ..core import tuned
 from ..core.host import Host, ParseError, ReadError
+from ..core.systemd_files import by_name
 from ..driver.kernels import GRUB_CFG, GRUB_DEFAULT
 from . import grub, grub_settings
 from .grub_settings import DROPIN
@@ -106,9 +107,9 @@ def read(host: Host) -> Boot:
         cfg = host.read_system(GRUB_CFG)
         if cfg is None:
             raise ReadError(GRUB_CFG, "is not there, though GRUB is installed; run update-grub")
-        folder = DROPIN.rpartition("/")[0]
-        names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if _sourced(name)]
-        others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names] if path != DROPIN]
+        # By the shell's *.cfg.
+        names = [path for _name, path in by_name(host, [DROPIN.rpartition("/")[0]], ".cfg") if path != DROPIN]
+        others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names]]
         entries, scope = parse_grub_cfg(cfg, parse_grubenv(host.read_system(GRUBENV["grub"]) or ""))
         arguments = tuned.kernel_arguments(host)
         return Boot("grub", active, tuple(entries), host.read_system(DROPIN), tuple(others), (), scope, arguments)
@@ -124,11 +125,6 @@ def next_boot(host: Host) -> str:
         return " ".join(entry.line for entry in read(host).future)
     except (ReadError, ParseError):
         return ""
-
-
-def _sourced(name: str) -> bool:
-    # By the shell's *.cfg.
-    return name.endswith(".cfg") and not name.startswith(".")
 
 
 def parse_grub_cfg(text: str, scope: grub.Scope = MappingProxyType({})) -> Tuple[List[Entry], grub.Scope]:

@@ -15,7 +15,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..change import written
 from ..core.check import Check
@@ -25,7 +25,6 @@ from ..core.kubelet import KUBELET
 from ..core.plan import FileChange, Plan, merge
 from ..core.systemd_files import UNITS
 from . import plan as host_limits
-from . import read as host_limits_read
 from .container_runtimes import DAEMON_JSON, KEYS, PROGRAMS, Have, flags, parse_json, parse_size
 
 DROPIN = "/etc/systemd/system/containerd.service.d/99-busbar.conf"
@@ -78,42 +77,37 @@ class Want:
 
 
 def plan(have: Have, want: Want) -> Plan:
-    plans = []
-    for runtime in PROGRAMS:
-        if runtime not in want.runtimes:
-            continue
-        if runtime in have.missing:
-            plans.append(Plan((_missing(runtime),)))
-        elif runtime in have.elsewhere:
-            plans.append(Plan((_others(runtime, *have.elsewhere[runtime]),)))
-        elif runtime in have.problems:
-            plans.append(Plan((_unreadable(runtime, have.problems[runtime]),)))
-        else:
-            plans.append({"docker": _docker, "containerd": _containerd, "kubelet": _kubelet}[runtime](have, want))
-    return merge(*plans)
+    judges = {"docker": _docker, "containerd": _containerd, "kubelet": _kubelet}
+    wanted = [runtime for runtime in judges if runtime in want.runtimes]
+    return merge(*(_unjudged(have, runtime) or judges[runtime](have, want) for runtime in wanted))
 
 
-def _missing(runtime: str) -> Finding:
-    want, have = "%s is installed (host_limits_container_runtimes)" % runtime, "no program %s" % PROGRAMS[runtime]
-    why = "the inventory declares a container runtime that this node does not have, so its limits cannot be checked"
-    fix = "install %s, or take it out of host_limits_container_runtimes for this host" % runtime
-    # Not "persisted": that no file of ours mends it must not look like a repair.
-    more = {"why": why, "severity": "major", "aspect": "live"}
-    return _CHECKS[runtime].judge(runtime, "drift", want, have, PROGRAMS[runtime], fix, **more)
+def _unjudged(have: Have, runtime: str) -> Optional[Plan]:
+    """Return the finding on a runtime that is not installed, is configured elsewhere, or cannot be read."""
+    if runtime in have.problems:
+        return _unreadable(runtime, have.problems[runtime])
+    judge, program = _CHECKS[runtime].judge, PROGRAMS[runtime]
+    if runtime in have.missing:
+        fix = "install %s, or take it out of host_limits_container_runtimes for this host" % runtime
+        why = "the inventory declares a container runtime that this node does not have, so its limits cannot be checked"
+        want_text, text = "%s is installed (host_limits_container_runtimes)" % runtime, "no program %s" % program
+        # Not "persisted": that no file of ours mends it must not look like a repair.
+        live = {"why": why, "severity": "major", "aspect": "live"}
+        return Plan((judge(runtime, "drift", want_text, text, program, fix, **live),))
+    if runtime in have.elsewhere:
+        path, way_out = have.elsewhere[runtime]
+        fix = "set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime)
+        want_text, text = "%s with limits that Busbar can write" % runtime, "it brings its own configuration, %s" % path
+        return Plan((judge(runtime, "not_owned", want_text, text, path, fix),))
+    return None
 
 
-def _others(runtime: str, path: str, way_out: str) -> Finding:
-    """Report a runtime with a separate configuration; host_limits.daemon judges what its containers inherit."""
-    want, have = "%s with limits that Busbar can write" % runtime, "one that brings its own configuration, %s" % path
-    fix = "set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime)
-    return _CHECKS[runtime].judge(runtime, "not_owned", want, have, path, fix)
-
-
-def _unreadable(runtime: str, problem: Problem) -> Finding:
+def _unreadable(runtime: str, problem: Problem) -> Plan:
     why = "what cannot be read cannot be judged; nothing was written for %s" % runtime
+    live = {"why": why, "severity": "major", "aspect": "live"}
     fix = "look at %s on the host and repair it" % problem.source
-    more = {"why": why, "severity": "major", "aspect": "live"}
-    return _CHECKS[runtime].judge(runtime, "unknown", "a response", str(problem), problem.source, fix, **more)
+    judge = _CHECKS[runtime].judge
+    return Plan((judge(runtime, "unknown", "a response", str(problem), problem.source, fix, **live),))
 
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
@@ -171,8 +165,8 @@ def _docker(have: Have, want: Want) -> Plan:
     try:
         after, lacks = edit(have.daemon_json or "", want)
     except ParseError as error:
-        return Plan((_unreadable("docker", Problem(DAEMON_JSON, str(error))),))
-    want_text = "memlock unlimited, nofile at least %d" % want.limits.nofile
+        return _unreadable("docker", Problem(DAEMON_JSON, str(error)))
+    want_text = str(want.limits)
     want_text += ", /dev/shm at least %s" % host_limits.gib(want.limits.shm) if want.limits.shm else ""
     state, have_text, source = "drift" if lacks else "ok", "; ".join(lacks) or "as wanted", DAEMON_JSON
     why = fix = None
@@ -220,23 +214,15 @@ def _utc(seconds: float) -> str:
 
 def _containerd(have: Have, want: Want) -> Plan:
     unit = [path for path in have.containerd if path.endswith("/containerd.service")]
+    check = host_limits.CONTAINERD
     if not unit:
-        want_text, have_text = "a unit containerd.service that the limits can be written for", ", ".join(UNITS)
+        want_text, text = "a unit containerd.service that the limits can be written for", ", ".join(UNITS)
         fix = "set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
-        fix += " containerd)"
-        have_text = "no containerd.service in %s" % have_text
-        judge = host_limits.CONTAINERD.judge
-        return Plan((judge(DROPIN, "not_owned", want_text, have_text, UNITS[0], fix % want.limits.nofile),))
-    values: Dict[str, str] = {}
-    for text in have.containerd.values():
-        values.update(host_limits_read.parse_service(text, "[Service]"))
-    good = all(
-        host_limits.enough(part, least)
-        for name, least in (("LimitMEMLOCK", None), ("LimitNOFILE", want.limits.nofile))
-        for part in values.get(name, "").split(":")
-    )
+        fix = (fix + " containerd)") % want.limits.nofile
+        return Plan((check.judge(DROPIN, "not_owned", want_text, "no containerd.service in %s" % text, UNITS[0], fix),))
+    low = want.limits.low(host_limits.values_of(have.containerd.items(), *host_limits.UNIT_KEYS))
     others = [(path, text) for path, text in have.containerd.items() if path not in unit]
-    return host_limits.persisted(host_limits.CONTAINERD, DROPIN, render(want), good, others, want.limits)
+    return host_limits.persisted(check, DROPIN, render(want), not low, others, want.limits)
 
 
 def render(want: Want) -> str:
@@ -250,18 +236,16 @@ def render(want: Want) -> str:
 
 def _kubelet(have: Have, want: Want) -> Plan:
     if "kubelet" not in have.started:
-        problem = Problem("kubelet", "does not run, so its checkpoint is out of date")
-        return Plan((_unreadable("kubelet", problem),))
-    return Plan(tuple(_resource(have.registered, name) for name in want.resources))
-
-
-def _resource(registered: Optional[Mapping[str, int]], name: str) -> Finding:
-    if registered is None:
-        text = "no device plugin has ever registered: there is no %s" % KUBELET
-    elif name in registered:
-        text = "%d healthy devices" % registered[name]
-    else:
-        others = ", ".join(printable(other) for other in sorted(registered)) or "nothing"
-        text = "not registered; registered: %s" % others
-    good = bool(registered and registered.get(name))
-    return KUBERNETES.judge(name, "ok" if good else "drift", "at least one healthy device", text, KUBELET)
+        return _unreadable("kubelet", Problem("kubelet", "does not run, so its checkpoint is out of date"))
+    findings = []
+    registered = have.registered or {}
+    others = ", ".join(map(printable, sorted(registered))) or "nothing"
+    for name in want.resources:
+        text = "%d healthy devices" % registered.get(name, 0)
+        if have.registered is None:
+            text = "no device plugin has ever registered: there is no %s" % KUBELET
+        elif name not in registered:
+            text = "not registered; registered: %s" % others
+        state = "ok" if registered.get(name) else "drift"
+        findings.append(KUBERNETES.judge(name, state, "at least one healthy device", text, KUBELET))
+    return Plan(tuple(findings))

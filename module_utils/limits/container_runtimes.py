@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read the container runtimes of a node: their limits, and the RDMA resources that the kubelet can assign.
 
-Sources: dockerd's reference, moby daemon/reload.go and reload_unix.go; systemd.unit(5), systemd.exec(5); proc_stat(5);
-the kubelet's pkg/kubelet/cm/devicemanager, whose checkpoint lists the healthy devices of each plugin.
+Sources: those of container_limits.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import json
 import math
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
@@ -71,9 +71,6 @@ class Have:
     containerd: Mapping[str, str] = field(default_factory=dict)
     started: Mapping[str, float] = field(default_factory=dict)
     registered: Optional[Mapping[str, int]] = None
-
-
-# -- parsers ---------------------------------------------------------------------------------------------------------
 
 
 def parse_json(text: str) -> Dict[str, Any]:
@@ -150,9 +147,6 @@ def flags(files: Mapping[str, str]) -> List[str]:
                 theirs = [flag for flag in _FLAGS if flag in words]
                 found += ["%s: %s" % (path, f) for f in theirs if f != "--config-file" or DAEMON_JSON not in words]
     return found
-
-
-# -- what is there ---------------------------------------------------------------------------------------------------
 
 
 def read(host: Host, runtimes: Sequence[str]) -> Have:
@@ -236,17 +230,21 @@ def _read_registered(host: Host) -> Optional[Dict[str, int]]:
 def _started(host: Host, program: str) -> Dict[str, float]:
     """The first of that name: others may be inside containers."""
     found: List[float] = []
-    for pid in host.listdir("/proc"):
-        if not pid.isdigit():
-            continue
+    for pid, _name in processes(host, [program]):
+        path = "/proc/%s/stat" % pid
         try:
-            if host.read("/proc/%s/comm" % pid) != program:
-                continue
-            stat = host.read("/proc/%s/stat" % pid)
+            found.append(parse_started(host.require(path), host.read(_STAT) or ""))
         except ReadError:
             continue  # it has ended meanwhile
-        try:
-            found += [] if stat is None else [parse_started(stat, host.read(_STAT) or "")]
         except ParseError as error:
-            raise ReadError("/proc/%s/stat" % pid, str(error)) from error
+            raise ReadError(path, str(error)) from error
     return {program: min(found)} if found else {}
+
+
+def processes(host: Host, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
+    """Yield pid and name of each process with one of these names."""
+    for pid in filter(str.isdigit, host.listdir("/proc")):
+        with suppress(ReadError):  # it has ended meanwhile
+            name = host.read("/proc/%s/comm" % pid)
+            if name in names:
+                yield pid, name or ""

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..change import written
-from ..core import fix_command, mounts
+from ..core import fix_command, ini, mounts
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Problem
 from ..core.plan import FileChange, Plan, merge
 from . import pam
-from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login, parse_service
+from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login
 
-_SERVICE_KEYS = {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"}
-_UNIT_KEYS = {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"}
-UNLIMITED = "unlimited"
+# Section and keys in systemd's configurations, and in units.
+_MANAGER = ("Manager", {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"})
+UNIT_KEYS = ("Service", {"memlock": "LimitMEMLOCK", "nofile": "LimitNOFILE"})
 RUN = fix_command.run_tag("host_limits")
 _MEMLOCK = "registering memory with a NIC locks it: below the limit NCCL fails with 'Cannot allocate memory'"
 LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
@@ -67,16 +67,21 @@ class LimitsWanted:
     nofile: int
     shm: int
 
+    def __str__(self) -> str:
+        return "memlock unlimited, nofile at least %d" % self.nofile
 
-_Limits = Dict[str, Tuple[str, str]]
+    def low(self, values: Mapping[str, str]) -> Set[str]:
+        """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none."""
+        least = {"memlock": None, "nofile": self.nofile}
+        return {item for item, value in values.items() if not all(enough(v, least[item]) for v in value.split(":"))}
 
 
 def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     files = (
-        (LOGIN_FILE, render_login(want), _login_ok(have, want), have.login, LOGIN),
-        (SERVICE_FILE, render_service(want), _service_ok(have, want), have.service, SERVICE),
+        (LOGIN, LOGIN_FILE, render_login(want), not _low_logins(have, want), have.login),
+        (SERVICE, SERVICE_FILE, render_service(want), not want.low(values_of(have.service, *_MANAGER)), have.service),
     )
-    judged = [persisted(check, path, text, good, there, want) for path, text, good, there, check in files]
+    judged = [persisted(*file, want) for file in files]
     findings = [plan.findings[0] for plan in judged]
     findings += _groups(have)
     findings += [pam.judge(service, given) for service, given in have.sessions.items()]
@@ -86,13 +91,12 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     roots = {unit: found.ok or first[found.source] is found for unit, found in units.items()}
     findings += [f if roots[unit] else replace(f, because=first[f.source].id) for unit, f in units.items()]
     for name in sorted({*have.daemons, *have.unread}):
-        found = _daemon(name, have.daemons.get(name, ()), have.unread.get(name), want)
+        processes = have.daemons.get(name, ())
         unit = units.get(UNITS.get(name, ""))
         # Started by its unit, if every limit that is too low for the process is too low there.
-        low = set().union(*(_low(limits, want) for limits in have.daemons.get(name, ())))
-        if unit is not None and low and low <= set(_unit_limits(UNITS[name], have.units[UNITS[name]], want)[1]):
-            found = replace(found, because=unit.id)
-        findings.append(found)
+        low = set().union(*map(want.low, processes))
+        cause = unit is not None and low and low <= want.low(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
+        findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
         findings.append(_shm(have, want))
     return replace(merge(*judged), findings=tuple(findings))
@@ -110,157 +114,128 @@ def render_service(want: LimitsWanted) -> str:
     return written.seal(SERVICE_FILE, text % want.nofile)
 
 
-def _login_ok(have: LimitsState, want: LimitsWanted) -> bool:
+def _low_logins(have: LimitsState, want: LimitsWanted) -> Set[str]:
     values: Dict[Tuple[str, str, str], str] = {}
     for _path, text in have.login:
         values.update(parse_login(text))
-    return all(
-        enough(values.get((domain, kind, item), ""), least)
-        for domain in ("*", "root")
-        for kind in ("soft", "hard")
-        for item, least in (("memlock", None), ("nofile", want.nofile))
-    )
+    pairs = [(domain, kind) for domain in ("*", "root") for kind in ("soft", "hard")]
+    return set().union(*(want.low({item: values.get((*pair, item), "") for item in UNIT_KEYS[1]}) for pair in pairs))
 
 
-def _service_ok(have: LimitsState, want: LimitsWanted) -> bool:
-    values: Dict[str, str] = {}
-    for _path, text in have.service:
-        values.update(parse_service(text))
-    # "soft:hard", or one for both.
-    return all(
-        enough(part, least)
-        for item, least in (("memlock", None), ("nofile", want.nofile))
-        for part in values.get(_SERVICE_KEYS[item], "").split(":")
-    )
+def values_of(files: Iterable[Tuple[str, str]], section: str, keys: Mapping[str, str]) -> Dict[str, str]:
+    """Return memlock and nofile, "" for none, of units or of systemd's configuration."""
+    found = {one.key: one.value for _path, one in _settings(files, section)}
+    return {item: found.get(key, "") for item, key in keys.items()}
 
 
-def _unit_keys(name: str) -> Tuple[str, Dict[str, str]]:
-    """Section and keys of the limits in a unit, or in user.conf."""
-    return ("[Manager]", _SERVICE_KEYS) if name == USER_CONF else ("[Service]", _UNIT_KEYS)
+def _settings(files: Iterable[Tuple[str, str]], section: str) -> List[Tuple[str, ini.Setting]]:
+    return [(path, one) for path, text in files for one in ini.settings(text) if one.section == section]
 
 
-def _unit_limits(name: str, files: Mapping[str, str], want: LimitsWanted) -> Tuple[_Limits, _Limits]:
-    """Limits that a unit sets itself, each with its file, and those of them that are too low."""
-    section, keys = _unit_keys(name)
-    settings: _Limits = {}
-    for path, text in files.items():
-        for key, value in parse_service(text, section).items():
-            settings[key] = (value, path)
-    least = {"memlock": None, "nofile": want.nofile}
-    own = {item: settings[key] for item, key in keys.items() if settings.get(key, ("",))[0]}
-    low = {item: one for item, one in own.items() if not all(enough(part, least[item]) for part in one[0].split(":"))}
-    return own, low
+def _unit_limits(name: str, files: Mapping[str, str]) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """Return the limits that a unit, or user.conf, sets itself, and the file of each."""
+    section, keys = _MANAGER if name == USER_CONF else UNIT_KEYS
+    own = {item: value for item, value in values_of(files.items(), section, keys).items() if value}
+    paths = {one.key: path for path, one in _settings(files.items(), section)}
+    return own, {item: paths[keys[item]] for item in own}
 
 
 def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     """Judge what a unit, or user.conf, sets itself; otherwise systemd's defaults count, which are judged elsewhere."""
-    keys, least = _unit_keys(name)[1], {"memlock": None, "nofile": want.nofile}
-    own, low = _unit_limits(name, files, want)
-    have = ", ".join("%s=%s in %s" % (keys[item], value, path) for item, (value, path) in (low or own).items())
+    keys = (_MANAGER if name == USER_CONF else UNIT_KEYS)[1]
+    own, paths = _unit_limits(name, files)
+    low = [item for item in own if item in want.low(own)]
+    have = ", ".join("%s=%s in %s" % (keys[item], own[item], paths[item]) for item in (low or own))
     of_users = name == USER_CONF or name.startswith("user@")
     start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
+    lines = " and ".join("%s=%s" % (keys[item], "infinity" if item == "memlock" else want.nofile) for item in low)
     return UNIT.judge(
         name,
         "not_owned" if low else "ok",
-        want="memlock unlimited, nofile at least %d" % want.nofile,
+        want=str(want),
         have=have or "systemd's defaults",
-        source=next(iter(low.values()))[1] if low else next(reversed(list(files))),
-        fix="set %s there; then systemctl daemon-reload, and %s"
-        % (" and ".join("%s=%s" % (keys[item], least[item] or "infinity") for item in low), start),
+        source=paths[low[0]] if low else list(files)[-1],
+        fix="set %s there; then systemctl daemon-reload, and %s" % (lines, start),
     )
 
 
 def _groups(have: LimitsState) -> List[Finding]:
     """Groups and users who are given less locked memory than all others."""
-    said: Dict[str, Dict[str, Tuple[str, str]]] = {}
+    limits: Dict[str, Dict[str, Tuple[str, str]]] = {}
     for path, text in have.login:
         for (domain, kind, item), value in parse_login(text).items():
             # "%" counts logins, and root and all others are judged with our own file.
             if item == "memlock" and domain not in ("*", "root") and not domain.startswith("%"):
-                said.setdefault(domain, {})[kind] = (value, path)
+                limits.setdefault(domain, {})[kind] = (value, path)
     findings = []
-    for domain, kinds in sorted(said.items()):
+    for domain, kinds in sorted(limits.items()):
         low = {kind: one for kind, one in kinds.items() if not enough(one[0], None)}
         for value, path in list(low.values())[:1]:
-            findings.append(
-                GROUP.judge(
-                    "%s %s" % (path, printable(domain)),
-                    "not_owned",
-                    want="memlock unlimited",
-                    have="%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain),
-                    source=path,
-                    fix="remove the line from %s, or set it to unlimited there" % path,
-                )
-            )
+            have_text = "%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain)
+            fix = "remove the line from %s, or set it to unlimited there" % path
+            subject = "%s %s" % (path, printable(domain))
+            findings.append(GROUP.judge(subject, "not_owned", "memlock unlimited", have_text, path, fix))
     return findings
 
 
 def enough(value: str, least: Optional[int]) -> bool:
     """least: None for unlimited."""
-    if value in (UNLIMITED, "infinity", "-1"):
+    if value in ("unlimited", "infinity", "-1"):
         return True
     match = re.fullmatch(r"([0-9]{1,20})([KMGTPE]?)", value)
     return least is not None and match is not None and int(match.group(1)) << 10 * SUFFIXES[match.group(2)] >= least
-
-
-def _amount(value: str) -> float:
-    return math.inf if value == UNLIMITED else int(value)
 
 
 def persisted(
     check: Check, path: str, text: str, good: bool, there: Iterable[Tuple[str, str]], want: LimitsWanted
 ) -> Plan:
     """Judge a file of ours. text: as it has to be. good: the limits are. there: all files that are read with it."""
-    before = dict(there).get(path)
+    texts = dict(there)  # in the order that they are read in
+    before = texts.get(path)
     files = written.compare([FileChange(path, before, text)])
     if good and (before is None or (files.wrong and not files.severity)):
         # Another file gives the limits, or ours gives more.
         files = written.collect([])
-    names = list(dict(there))  # in the order that they are read in
-    later = [other for other in names[names.index(path) + 1 :] if "/" in other] if path in names else []
-    overridden = not good and (not files.wrong or files.severity is not None)
-    have = files.wrong or "as wanted"
-    fix = RUN
+    have, fix, state, severity = files.wrong or "as wanted", RUN, files.state, files.severity
     if not good and before is None:
         have = "no file gives these limits: %s" % have
-    if overridden:
-        have = "a later file than %s overrides it (%s)" % (path, ", ".join(later) or "another file in that directory")
-        fix = "correct its limits in %s" % (" and ".join(later) or "the file that is not Busbar's")
-    found = check.judge(
-        path,
-        "not_owned" if overridden else files.state,
-        want="memlock unlimited, nofile at least %d" % want.nofile,
-        have=have,
-        fix=fix,
-        severity=None if overridden else files.severity,
-    )
+    if not good and (not files.wrong or files.severity is not None):
+        names = list(texts)
+        later = " and ".join(other for other in names[names.index(path) + 1 :] if "/" in other)
+        have = "a later file than %s overrides it (%s)" % (path, later or "another file in that directory")
+        fix = "correct its limits in %s" % (later or "the file that is not Busbar's")
+        state, severity = "not_owned", None
+    found = check.judge(path, state, want=str(want), have=have, fix=fix, severity=severity)
     return Plan((found,), files.changes, notes=files.notes)
 
 
-def _low(limits: Tuple[str, str], want: LimitsWanted) -> Set[str]:
-    """Return the limits of a process that are too low. limits: of locked memory and open files."""
-    fits = {"memlock": enough(limits[0], None), "nofile": enough(limits[1], want.nofile)}
-    return {item for item, fit in fits.items() if not fit}
-
-
-def _daemon(name: str, processes: Sequence[Tuple[str, str]], unread: Optional[Problem], want: LimitsWanted) -> Finding:
+def _daemon(
+    name: str,
+    processes: Sequence[Mapping[str, str]],
+    unread: Optional[Problem],
+    want: LimitsWanted,
+    because: Optional[Finding],
+) -> Finding:
     """One for all processes of that name: the worst counts."""
-    low = [limits for limits in processes if _low(limits, want)]
+    low = [limits for limits in processes if want.low(limits)]
     if unread is not None and not low:
         state, have = "unknown", str(unread)
     else:
         state = "drift" if low else "ok"
-        have = "memlock %s, nofile %s" % min(low or processes, key=lambda limits: tuple(map(_amount, limits)))
+        values = [[limits[item] for item in UNIT_KEYS[1]] for limits in low or processes]
+        worst = min(values, key=lambda pair: [math.inf if value == "unlimited" else int(value) for value in pair])
+        have = "memlock %s, nofile %s" % tuple(worst)
         if low and len(processes) > 1:
             have += " (%d of %d processes have too little)" % (len(low), len(processes))
     return DAEMON.judge(
         name,
         state,
-        want="memlock unlimited, nofile at least %d" % want.nofile,
+        want=str(want),
         have=have,
         source="/proc/PID/limits of %s" % name,
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
         " LimitNOFILE in systemctl cat %s" % (name, name),
+        because=because,
     )
 
 

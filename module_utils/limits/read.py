@@ -16,6 +16,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 from ..core import mounts, systemd_files
 from ..core.host import Host, ParseError, Problem, ReadError, noted
 from . import pam
+from .container_runtimes import processes
 
 LOGIN_FILE = "/etc/security/limits.d/99-busbar.conf"
 SERVICE_FILE = "/etc/systemd/system.conf.d/99-busbar.conf"
@@ -34,14 +35,14 @@ SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
 @dataclass(frozen=True)
 class LimitsState:
     """login, service: files in the order in which they count, path -> text; the last one wins.
-    daemons: name -> (locked memory, open files) of each process of that name, as /proc shows them.
+    daemons: name -> memlock and nofile of each process of that name, as /proc shows them.
     unread: name -> why the limits of one of them are not known. problems: of /dev/shm.
     shm: bytes, None where there is no /dev/shm. planned_shm: bytes by fstab, None where that names none.
     """
 
     login: Tuple[Tuple[str, str], ...]
     service: Tuple[Tuple[str, str], ...]
-    daemons: Mapping[str, Tuple[Tuple[str, str], ...]]
+    daemons: Mapping[str, Tuple[Mapping[str, str], ...]]
     shm: Optional[int]
     planned_shm: Optional[int] = None
     problems: Tuple[Problem, ...] = ()
@@ -63,29 +64,12 @@ def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
     return found
 
 
-def parse_service(text: str, wanted: str = "[Manager]") -> Dict[str, str]:
-    """Settings of one section; the last of two counts."""
-    found, section = {}, ""
-    for line in text.splitlines():
-        line = line.strip()
-        if line.startswith("["):
-            section = line
-        name, equals, value = line.partition("=")
-        if equals and section == wanted and not line.startswith(("#", ";")):
-            found[name.strip()] = value.strip()
-    return found
-
-
-def parse_proc_limits(text: str) -> Tuple[str, str]:
+def parse_proc_limits(text: str) -> Dict[str, str]:
     """Soft limits (locked memory in bytes, open files) of /proc/PID/limits. Raises ParseError."""
-    found = {}
-    for line in text.splitlines():
-        match = re.match(r"Max (locked memory|open files) +(unlimited|[0-9]+) ", line)
-        if match:
-            found[match.group(1)] = match.group(2)
+    found = dict(re.findall(r"^Max (locked memory|open files) +(unlimited|[0-9]+) ", text, re.MULTILINE))
     if len(found) != 2:
         raise ParseError("no line 'Max locked memory' or 'Max open files' in it")
-    return found["locked memory"], found["open files"]
+    return {"memlock": found["locked memory"], "nofile": found["open files"]}
 
 
 def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
@@ -101,18 +85,14 @@ def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
 
 def _bytes(text: str, meminfo: str) -> int:
     match = re.fullmatch(r"([0-9]+)([kmg%]?)", text.lower())
+    memory = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
     if match is None:
         raise ParseError("size=%s of /dev/shm is not a size" % text[:20])
-    if match.group(2) == "%":
-        return _memory(meminfo) * int(match.group(1)) // 100
-    return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
-
-
-def _memory(meminfo: str) -> int:
-    match = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
-    if match is None:
+    if match.group(2) != "%":
+        return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
+    if memory is None:
         raise ParseError("%s: no line MemTotal in it" % MEMINFO)
-    return int(match.group(1)) * 1024
+    return int(memory.group(1)) * 1024 * int(match.group(1)) // 100
 
 
 def read(host: Host) -> LimitsState:
@@ -127,8 +107,10 @@ def read(host: Host) -> LimitsState:
             shm = size_of_shm(mounts.parse(mounted), meminfo or "")
             planned = size_of_shm(mounts.parse_fstab(host.read_system(mounts.FSTAB) or ""), meminfo or "")
     daemons, unread = _daemons(host)
+    paths = [_LOGIN_MAIN, *(path for _name, path in systemd_files.by_name(host, [_LOGIN_FOLDER], ".conf"))]
+    logins = [(path, host.read_system(path)) for path in paths]
     return LimitsState(
-        login=_files(host, _LOGIN_MAIN, _LOGIN_FOLDER),
+        login=tuple((path, text) for path, text in logins if text is not None),
         service=tuple(systemd_files.configuration(host, "system.conf").items()),
         daemons=daemons,
         shm=shm,
@@ -149,29 +131,17 @@ def _unit_files(host: Host, unit: str) -> Dict[str, str]:
     return found if any("/%s" % unit in path for path in found) else {}
 
 
-def _files(host: Host, main: str, folder: str) -> Tuple[Tuple[str, str], ...]:
-    names = ["%s/%s" % (folder, name) for name in host.listdir_system(folder) if name.endswith(".conf")]
-    found = ((path, host.read_system(path)) for path in [main, *names])
-    return tuple((path, text) for path, text in found if text is not None)
-
-
-def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Tuple[str, str], ...]], Dict[str, Problem]]:
+def _daemons(host: Host) -> Tuple[Dict[str, Tuple[Dict[str, str], ...]], Dict[str, Problem]]:
     """Limits of the processes by name, and why those of one are not known."""
-    found: Dict[str, Tuple[Tuple[str, str], ...]] = {}
+    found: Dict[str, Tuple[Dict[str, str], ...]] = {}
     unread: Dict[str, Problem] = {}
-    for pid in host.listdir("/proc"):
-        if not pid.isdigit():
-            continue
+    for pid, name in processes(host, DAEMONS):
         path = "/proc/%s/limits" % pid
         try:
-            name = host.read("/proc/%s/comm" % pid)
-            text = host.read(path) if name in DAEMONS else None
-        except ReadError:
-            continue  # it has ended meanwhile
-        if name is None or text is None:
-            continue
-        try:
-            found[name] = (*found.get(name, ()), parse_proc_limits(text))
+            text = host.read(path)
+            found[name] = (*found.get(name, ()), *([parse_proc_limits(text)] if text is not None else []))
         except ParseError as error:
             unread[name] = Problem(path, str(error))
-    return found, unread
+        except ReadError:
+            continue  # it has ended meanwhile
+    return {name: limits for name, limits in found.items() if limits}, unread

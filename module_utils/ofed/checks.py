@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Mapping, Tuple
+from typing import Mapping, Sequence, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -138,6 +138,15 @@ class OfedWanted:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """commands: to run now.   error: " (last words)" of an earlier run that failed.   fix: of a finding."""
+
+    commands: Tuple[Command, ...]
+    error: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class OfedCase:
     """A node of which enough is known to plan, and what is wanted there.
 
@@ -150,3 +159,16 @@ class OfedCase:
     system: System
     packages: Packages
     builds: Tuple[Build, ...]
+
+    def attempt(self, commands: Sequence[Command]) -> Attempt:
+        """Return commands that repair something, unless Busbar does not manage OFED, or one of them has failed."""
+        by_hand = "run %s" % " && ".join(map(str, commands))
+        error = next((self.failed[command.argv] for command in commands if command.argv in self.failed), None)
+        if error is not None:
+            return Attempt((), " (%s)" % error, "%s by hand, read its output, then run this again" % by_hand)
+        return Attempt(tuple(commands), "", RUN) if self.want.manage else Attempt((), "", by_hand)
+
+    def severity(self, kernel: str) -> str:
+        """Severity of what is wrong with one kernel: the one that runs and the one that boots next come first."""
+        known = self.have.kernels
+        return "critical" if kernel in (known.running, known.default) or known.default is None else "major"

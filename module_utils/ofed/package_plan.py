@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
@@ -27,7 +26,7 @@ from .checks import (
     OfedCase,
 )
 from .kernel_plan import plan_headers
-from .read import MLX5, OPENIBD, REPOSITORY, OfedState
+from .read import MLX5, OPENIBD, OfedState
 
 # Metapackages of each flavour: what they pull in goes or stays with them.
 _METAS = {
@@ -60,27 +59,28 @@ def plan_packages(case: OfedCase) -> Plan:
     first = [packages.refresh(case.system)] if lists else []
     work = []
     if ready and superfluous:
-        work.append(packages.remove(case.system, superfluous, "remove what another OFED has left"))
+        work.append(packages.command(case.system, "remove", superfluous, "remove what another OFED has left"))
     if ready and names:
         work += packages.release(case.system, [want.package, *_drivers(case.packages.locked)], case.packages)
-        work.append(packages.install(case.system, names, "install %s" % " ".join(names)))
+        work.append(packages.command(case.system, "install", names, "install %s" % " ".join(names)))
     work = [command for command in work if command.argv not in case.failed]
     if work and have.systemd:
         work = [MASK, *work, UNMASK]
     elif want.manage and have.masked:
         work = [UNMASK]
+    masked = OPENIBD_MASK.judge(OPENIBD, "drift", "not masked", "masked", fix=case.attempt([UNMASK]).fix)
     return merge(
         repository,
         Plan(headers.findings, commands=(*first, *headers.commands)),
         Plan((conflict, *package, *users), commands=tuple(work)),
         _hold(case, bool(missing and work), package),
-        _mask_left(case),
+        Plan((masked,) if have.masked else ()),
     )
 
 
 def _repository(case: OfedCase) -> Plan:
     have, want = case.have, case.want
-    paths = packages.paths(case.system, REPOSITORY)
+    paths = packages.FILES[case.system.kind]
     wanted: Mapping[str, Optional[str]] = dict.fromkeys(paths)
     if want.flavour != "inbox":
         if not want.key or not want.version:
@@ -88,8 +88,7 @@ def _repository(case: OfedCase) -> Plan:
             said = "%s is not set" % missing
             fix = "set %s in the inventory (docs/drivers.md), or mofed_manage: false where OFED is managed otherwise"
             return Plan((REPOSITORY_FILES.judge(paths[1], "unknown", "the vendor's", said, fix=fix % missing),))
-        pins = {want.package: "%s*" % want.version}
-        texts = packages.render(case.system, packages.Repository(REPOSITORY, want.repository, want.key, pins))
+        texts = packages.render(case.system, want.repository, want.key, want.package, want.version)
         wanted = {path: written.seal(path, text) for path, text in texts.items()}
     unread = [path for path in paths if path not in have.files]
     if unread:
@@ -110,9 +109,8 @@ def _package(case: OfedCase) -> Tuple[Tuple[Finding, ...], bool]:
     if want.flavour == "inbox":
         return (), False
     version = case.packages.installed.get(want.package)
-    good = version is not None and (
-        not want.version or re.match(re.escape(want.version) + r"(?![0-9])", version) is not None
-    )
+    pattern = re.escape(want.version) + r"(?![0-9])"
+    good = version is not None and (not want.version or re.match(pattern, version) is not None)
     text = version or "absent"
     fix = RUN if want.manage else "install it, or set mofed_flavour to what this host has"
     if not want.manage and version is None:
@@ -121,21 +119,18 @@ def _package(case: OfedCase) -> Tuple[Tuple[Finding, ...], bool]:
         good = bool(release) and (not want.version or (release or "").startswith(want.version))
         text = "%s by other packages, or by ofed_info" % release if release else text
         if not release and _loaded_from_elsewhere(have):
-            text, fix = (
-                "no package, and the loaded mlx5_core is not one of this host's files",
-                "find the container that",
-            )
-            fix += " loads it (crictl ps), and use the wanted release in its image; or install %s here" % want.package
-            return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix),), False
+            text = "no package, and the loaded mlx5_core is not one of this host's files"
+            fix = "find the container that loads it (crictl ps), and use the wanted release in its image; or install %s"
+            return (PACKAGES.judge(want.package, "unknown", want.package, text, _MANAGER, fix % want.package),), False
     refresh = packages.refresh(case.system).argv
-    words = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
-    if words is not None and not good:
-        tool = "apt-get" if case.system.kind == "apt" else "dnf"
-        text = "%s; installing it failed: %s" % (text, words)
-        fix = "run %s install %s by hand, read its output, then run this again" % (tool, shlex.quote(_spec(case)))
+    error = next((said for argv, said in case.failed.items() if argv == refresh or _spec(case) in argv), None)
+    if error is not None and not good:
+        install = packages.command(case.system, "install", [_spec(case)], "")
+        text = "%s; installing it failed: %s" % (text, error)
+        fix = "run %s by hand, read its output, then run this again" % install
     wanted = " ".join(filter(None, (want.package, want.version)))
     finding = PACKAGES.judge(want.package, "ok" if good else "drift", wanted, text, _MANAGER, fix)
-    return (finding,), not good and want.manage and words is None
+    return (finding,), not good and want.manage and error is None
 
 
 def _loaded_from_elsewhere(have: OfedState) -> bool:
@@ -181,55 +176,35 @@ def _hold(case: OfedCase, coming: bool, package: Sequence[Finding]) -> Plan:
     names = [name for name in (want.package, *_drivers(case.packages.installed)) if name in case.packages.installed]
     loose = [name for name in names if name not in case.packages.held]
     good = bool(names) and not loose
-    text = "held" if good else "%s not held" % ", ".join(loose) if names else "absent"
-    because = None if names else package[0].id
     targets = [*([want.package] if coming and want.package not in names else []), *loose]
-    commands = packages.hold(case.system, targets, case.packages) if targets else ()
-    words = next((case.failed[command.argv] for command in commands if command.argv in case.failed), None)
-    fix = RUN
-    if words is not None and not good:
-        text, commands = "%s (%s)" % (text, words), ()
-        fix = "run %s by hand, read its output, then run this again" % _by_hand(case, targets)
-    finding = HOLD.judge(want.package, "ok" if good else "drift", "held", text, _MANAGER, fix, because=because)
-    return Plan((finding,), commands=commands)
-
-
-def _by_hand(case: OfedCase, names: Sequence[str]) -> str:
-    commands = packages.hold(case.system, names, case.packages)
-    return " && ".join(" ".join(map(shlex.quote, command.argv)) for command in commands)
-
-
-def _mask_left(case: OfedCase) -> Plan:
-    if not case.have.masked:
-        return Plan()
-    fix = RUN if case.want.manage else "systemctl unmask --runtime %s" % OPENIBD
-    return Plan((OPENIBD_MASK.judge(OPENIBD, "drift", "not masked", "masked", fix=fix),))
+    attempt = case.attempt(packages.hold(case.system, targets, case.packages) if targets else ())
+    text = "held" if good else "%s not held%s" % (", ".join(loose), attempt.error) if names else "absent"
+    because = None if names else package[0].id
+    state = "ok" if good else "drift"
+    finding = HOLD.judge(want.package, state, "held", text, _MANAGER, attempt.fix, because=because)
+    return Plan((finding,), commands=attempt.commands)
 
 
 def _dependents(case: OfedCase) -> Tuple[List[Finding], List[str], bool]:
     """Return findings, packages to install along, and whether OFED must not be changed before a review."""
     want = case.want
-    if want.flavour == "inbox":
-        return [], [], False
     findings: List[Finding] = []
     more: List[str] = []
     refused = False
-    for user in case.have.users:
+    for user in case.have.users if want.flavour != "inbox" else ():
         if user.kind == "lustre":
             wanted = "ko2iblnd"
             good = "lustre" in want.third_party or (case.have.lustre_loaded and want.package in case.packages.installed)
-            state = "ok" if good else "unknown"
-            text = "works with this OFED" if good else "not known whether ko2iblnd fits %s" % want.package
+            state, text = "unknown", "not known whether ko2iblnd fits %s" % want.package
             fix = "build Lustre's client for this OFED, then set mofed_third_party: [lustre]"
             refused = refused or not good
         else:
             package = {"nfs": "mlnx-nfsrdma", "nvme": "mlnx-nvme"}[user.kind]
             wanted = "kmod-" + package if _has_kmods(case) else package + "-dkms"
             good = wanted in case.packages.installed
-            state = "ok" if good else "drift"
-            text = wanted if good else "%s is absent" % wanted
-            fix = RUN if want.manage else "install %s" % wanted
+            state, text, fix = "drift", "%s is absent" % wanted, RUN if want.manage else "install %s" % wanted
             more += [] if good or not want.manage or wanted in more else [wanted]
+        state, text = ("ok", "there") if good else (state, text)
         findings.append(DEPENDENTS.judge(user.what, state, wanted, text, fix=fix))
     return findings, more, refused
 

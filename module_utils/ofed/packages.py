@@ -30,6 +30,39 @@ _HELD = "--allow-change-held-packages"
 _LOCK = re.compile(r"(?P<name>.+)-(?:(?:[0-9]+|\*):)?(?P<version>[^-:]+-[^-]+)")
 # Whatever is the default there: a repository that does not answer is an error.
 _OURS = ("--repo=busbar-mofed", "--setopt=busbar-mofed.skip_if_unavailable=False")
+# Of the repository: key, address and (apt only) pins.
+FILES = {
+    "apt": (
+        "/etc/apt/keyrings/busbar-mofed.asc",
+        "/etc/apt/sources.list.d/busbar-mofed.sources",
+        "/etc/apt/preferences.d/busbar-mofed",
+    ),
+    "dnf": ("/etc/pki/rpm-gpg/RPM-GPG-KEY-busbar-mofed", "/etc/yum.repos.d/busbar-mofed.repo"),
+}
+_TEXTS = {
+    "apt": (
+        "# Written by Busbar (role mofed).\nTypes: deb\nURIs: %(url)s\nSuites: ./\nSigned-By: %(key)s\n",
+        "# Written by Busbar (role mofed): before the distribution's RDMA packages, which do not fit beside it.\n"
+        'Package: *\nPin: origin "%(host)s"\nPin-Priority: 600\n'
+        "\nPackage: %(package)s\nPin: version %(version)s*\nPin-Priority: 1001\n",
+    ),
+    "dnf": (
+        "# Written by Busbar (role mofed).\n[busbar-mofed]\nname=mofed\nbaseurl=%(url)s\nenabled=1\ngpgcheck=1\n"
+        "gpgkey=file://%(key)s\n# Before the distribution's RDMA packages, which do not fit beside it.\npriority=50\n",
+    ),
+}
+_ARGV = {
+    "apt": {
+        "refresh": (*_APT_GET, "update"),
+        "install": (*_APT_GET, _HELD, "install"),
+        "remove": (*_APT_GET, _HELD, "purge"),
+    },
+    "dnf": {
+        "refresh": ("dnf", "-y", *_OURS, "makecache"),
+        "install": ("dnf", "-y", "install"),
+        "remove": ("dnf", "-y", "remove"),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -50,16 +83,6 @@ class Packages:
     installed: Mapping[str, str]
     held: Tuple[str, ...]
     locked: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Repository:
-    """name: of its files.   url: of a flat repository.   key: armoured text.   pins: package -> pattern of versions."""
-
-    name: str
-    url: str
-    key: str
-    pins: Mapping[str, str]
 
 
 def system_of(found: Mapping[str, str]) -> System:
@@ -132,63 +155,29 @@ def read(host: Host, system: System, problems: List[Problem]) -> Optional[Packag
 # -- files and commands --------------------------------------------------------------------------------------------
 
 
-def paths(system: System, name: str) -> Tuple[str, ...]:
-    """Return the paths of a repository of this name: key, address and (apt only) pins."""
-    if system.kind == "dnf":
-        return ("/etc/pki/rpm-gpg/RPM-GPG-KEY-busbar-%s" % name, "/etc/yum.repos.d/busbar-%s.repo" % name)
-    return (
-        "/etc/apt/keyrings/busbar-%s.asc" % name,
-        "/etc/apt/sources.list.d/busbar-%s.sources" % name,
-        "/etc/apt/preferences.d/busbar-%s" % name,
-    )
+def render(system: System, address: str, key: str, package: str, version: str) -> Dict[str, str]:
+    """Return path -> text of the repository's files. address: of a flat repository.   key: armoured text.
 
-
-def render(system: System, repository: Repository) -> Dict[str, str]:
-    """Return path -> text of the files that ``paths`` names. Raises ParseError for an invalid key or URL."""
+    package, version: that may be installed. Raises ParseError for an invalid key or URL.
+    """
     begin, end = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
-    key = repository.key.strip()
-    if not key.startswith(begin) or not key.endswith(end):
+    if not key.strip().startswith(begin) or not key.strip().endswith(end):
         raise ParseError("the repository's key is not an armoured PGP public key (%s)" % begin)
-    url = urlsplit(repository.url)
-    if url.scheme not in ("http", "https", "file") or re.search(r"[\s\[\]]", repository.url):
-        raise ParseError("%r is not an http, https or file URL" % repository.url)
-    files = paths(system, repository.name)
-    texts = [key + "\n"]
-    if system.kind == "dnf":
-        texts.append(
-            "# Written by Busbar (role mofed).\n[busbar-%s]\nname=%s\nbaseurl=%s\nenabled=1\ngpgcheck=1\n"
-            "gpgkey=file://%s\n# Before the distribution's RDMA packages, which do not fit beside it.\npriority=50\n"
-            % (repository.name, repository.name, repository.url, files[0])
-        )
-        return dict(zip(files, texts))
-    texts.append(
-        "# Written by Busbar (role mofed).\nTypes: deb\nURIs: %s\nSuites: ./\nSigned-By: %s\n"
-        % (repository.url, files[0])
-    )
-    pins = "".join(
-        "\nPackage: %s\nPin: version %s\nPin-Priority: 1001\n" % (package, version)
-        for package, version in sorted(repository.pins.items())
-    )
-    texts.append(
-        "# Written by Busbar (role mofed): before the distribution's RDMA packages, which do not fit beside it.\n"
-        'Package: *\nPin: origin "%s"\nPin-Priority: 600\n%s' % (url.hostname or "", pins)
-    )
-    return dict(zip(files, texts))
+    url = urlsplit(address)
+    if url.scheme not in ("http", "https", "file") or re.search(r"[\s\[\]]", address):
+        raise ParseError("%r is not an http, https or file URL" % address)
+    files = FILES[system.kind]
+    values = {"url": address, "host": url.hostname or "", "key": files[0], "package": package, "version": version}
+    return dict(zip(files, [key.strip() + "\n", *(text % values for text in _TEXTS[system.kind])]))
+
+
+def command(system: System, action: str, names: Sequence[str], why: str) -> Command:
+    """Return a command of the package manager. action: refresh, install or remove."""
+    return Command((*_ARGV[system.kind][action], *names), why, timeout=INSTALL_TIMEOUT)
 
 
 def refresh(system: System) -> Command:
-    argv = ("dnf", "-y", *_OURS, "makecache") if system.kind == "dnf" else (*_APT_GET, "update")
-    return Command(argv, "read what the repository offers", timeout=INSTALL_TIMEOUT)
-
-
-def install(system: System, names: Sequence[str], why: str) -> Command:
-    argv = ("dnf", "-y", "install") if system.kind == "dnf" else (*_APT_GET, _HELD, "install")
-    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
-
-
-def remove(system: System, names: Sequence[str], why: str) -> Command:
-    argv = ("dnf", "-y", "remove") if system.kind == "dnf" else (*_APT_GET, _HELD, "purge")
-    return Command((*argv, *names), why, timeout=INSTALL_TIMEOUT)
+    return command(system, "refresh", (), "read what the repository offers")
 
 
 def full_name(system: System, name: str, version: str) -> str:
@@ -201,7 +190,7 @@ def hold(system: System, names: Sequence[str], found: Packages) -> Tuple[Command
     why = "an upgrade of the system must not replace the driver"
     if system.kind == "apt":
         return (Command(("apt-mark", "hold", *names), why),)
-    plugin = () if VERSIONLOCK_PLUGIN in found.installed else (install(system, [VERSIONLOCK_PLUGIN], why),)
+    plugin = () if VERSIONLOCK_PLUGIN in found.installed else (command(system, "install", [VERSIONLOCK_PLUGIN], why),)
     return (*plugin, *release(system, names, found), _versionlock("add", names, why))
 
 

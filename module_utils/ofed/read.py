@@ -27,7 +27,6 @@ from .packages import Packages, System
 
 OPENIBD = "openibd.service"
 OPENIBD_PLACES = ("/usr/lib/systemd/system/" + OPENIBD, "/lib/systemd/system/" + OPENIBD, "/etc/init.d/openibd")
-REPOSITORY = "mofed"  # the name of our repository's files
 UMAD_LIST = "/etc/modules-load.d/busbar-ib-umad.conf"
 MLX5 = "mlx5_core"
 # Modules that must come from one build.
@@ -120,7 +119,8 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
     modules = {kernel: module_file.read_each(host, kernel, STACK, problems) for kernel in known.installed}
     peer, built = _peer_memory(host, peermem, machine, known, problems)
     # apt reads its key as the user _apt.
-    keys = packages.paths(system, REPOSITORY)[:1] if system and system.kind == "apt" else ()
+    paths = packages.FILES[system.kind] if system else ()
+    keys = paths[:1] if system and system.kind == "apt" else ()
     openibd = any(host.mode_system(path) is not None for path in OPENIBD_PLACES)
     return OfedState(
         system=system,
@@ -130,7 +130,7 @@ def read(host: Host, peermem: Optional[bool], machine: str, next_boot: str = "")
         builds=dkms.read(host, problems),
         modules=modules,
         loaded=_loaded(host, problems),
-        files=read_each(host, (*(packages.paths(system, REPOSITORY) if system else ()), UMAD_LIST), problems),
+        files=read_each(host, (*paths, UMAD_LIST), problems),
         closed={path: host.mode_system(path) or 0 for path in keys if not host.readable_by_others(path)},
         peer=peer,
         built=built,
@@ -198,36 +198,28 @@ def _peer_memory(
     if peermem is False:
         return peer, built
     for kernel in sorted(filter(None, {known.running, known.default})):
-        nvidia = module_file.read(host, kernel, "nvidia", problems)
-        if nvidia is not None and open_driver is None:
-            open_driver = nvidia.license.startswith("Dual")
-        if peermem is None and open_driver is not False:
+        found = module_file.read_each(host, kernel, ("nvidia", "nvidia_peermem"), problems)
+        if "nvidia" in found and open_driver is None:
+            open_driver = found["nvidia"].license.startswith("Dual")
+        module = found.get("nvidia_peermem")
+        if module is None or (peermem is None and open_driver is not False):
             continue
-        symbols = _symbols_of_ofed(host, kernel, machine, problems)
-        module = module_file.read(host, kernel, "nvidia_peermem", problems)
-        if module is None or PEER_MEMORY not in symbols:
-            continue
-        needed = _dump(host, module.path, problems)
-        if needed is not None:
-            peer[kernel], built[kernel] = symbols[PEER_MEMORY], needed.get(PEER_MEMORY, "")
+        symbol = _symbols_of_ofed(host, kernel, machine, problems).get(PEER_MEMORY)
+        argv = ("modprobe", "--dump-modversions", module.path)
+        needed = attempt(partial(_needed, host, argv), " ".join(argv), problems) if symbol else None
+        if symbol and needed is not None:
+            peer[kernel], built[kernel] = symbol, needed.get(PEER_MEMORY, "")
     return peer, built
+
+
+def _needed(host: Host, argv: Sequence[str]) -> Dict[str, str]:
+    return module_file.parse_symbols(host.query(argv))
 
 
 def _symbols_of_ofed(host: Host, kernel: str, machine: str, problems: List[Problem]) -> Dict[str, str]:
     """Return symbol -> checksum from the first place that has them for this kernel; {} if none has."""
-    for pattern in _SYMVERS:
-        path = pattern % {"machine": machine, "kernel": kernel}
-        found = attempt(partial(_symbols, host, path), path, problems)
-        if found is not None:
-            return found
+    for path in [pattern % {"machine": machine, "kernel": kernel} for pattern in _SYMVERS]:
+        text = attempt(partial(host.read_system, path), path, problems)
+        if text is not None:
+            return attempt(partial(module_file.parse_symbols, text), path, problems) or {}
     return {}
-
-
-def _symbols(host: Host, path: str) -> Optional[Dict[str, str]]:
-    text = host.read_system(path)
-    return None if text is None else module_file.parse_symbols(text)
-
-
-def _dump(host: Host, path: str, problems: List[Problem]) -> Optional[Dict[str, str]]:
-    argv = ("modprobe", "--dump-modversions", path)
-    return attempt(lambda: module_file.parse_symbols(host.query(argv)), " ".join(argv), problems)

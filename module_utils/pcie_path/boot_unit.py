@@ -125,7 +125,7 @@ def render(devices: str, bridges: Sequence[Function], nics: Sequence[Function], 
         "devices": devices,
         "bridges": _entries(bridges),
         "nics": _entries(nics),
-        "read_request": encode_size(size) if size else 0,
+        "read_request": encode_size(size),
     }
     texts = {UNIT: _UNIT_TEXT, DROPIN: _DROPIN_TEXT}
     sealed = {path: written.seal(path, text, "") for path, text in texts.items()}

@@ -12,7 +12,7 @@ from ..core.host import Host
 from ..core.plan import Plan, merge
 from ..machine import platform, platform_checks, profile, rails, topology
 from .boot_unit import OWN
-from .plan import AT_BOOT, PathConfig, compute_nics, notes, plan, read
+from .plan import AT_BOOT, PathConfig, PathState, compute_nics, notes, plan
 from .registers import SIZES, execute
 
 SPEC: module.Spec = {
@@ -34,7 +34,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     states = []
 
     def look() -> Plan:
-        states.append(read(host, machine, nics))
+        states.append(PathState(host, machine, nics))
         return merge(plan(states[-1], want, missing), effective_unit.overrides(host, AT_BOOT, OWN))
 
     found = apply.converge(host, check_mode, look, execute, apply.either)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import List, Mapping, Optional, Sequence, Set, Tuple
+from typing import List, Optional, Sequence, Set, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -26,8 +26,6 @@ from .registers import (
     CLEARED,
     READ_REQUEST,
     REDIRECT,
-    Acs,
-    DeviceControl,
     Function,
     Write,
     config_path,
@@ -73,6 +71,7 @@ _ACS_IF_LOCKED = (
     'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
     " run update-grub), or without Secure Boot"
 )
+_CLEAR_TEXT = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
 _READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 
 
@@ -88,28 +87,6 @@ class PathConfig:
     clear_acs: bool
     max_read_request: int
     persist: bool
-
-
-@dataclass(frozen=True)
-class PathState:
-    """State of a node.
-
-    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
-    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
-    files: path of each file of OWN -> its text, None where it is absent.
-    devices: the directory in which sysfs has the PCI devices of this machine.
-    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
-    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
-    """
-
-    is_vm: bool
-    hypervisor: str
-    bridges: Tuple[Function, ...]
-    nics: Tuple[Function, ...]
-    files: Mapping[str, Optional[str]]
-    devices: str = pci.DEVICES
-    locked: str = ""
-    passed_on: str = ""
 
 
 def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
@@ -135,32 +112,39 @@ def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tup
     return tuple(sorted(found))
 
 
-def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> PathState:
-    """Return the node's state; in a virtual machine only that it is one.
+class PathState:
+    """State of a node; of a virtual machine only that it is one. Other nics than compute_nics do not count.
 
-    nics: as compute_nics returns them. A register that cannot be read is a Function with a problem.
-    Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
+    is_vm, hypervisor: by machine.virtualization, the second with its cloud.
+    bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
+    files: path of each file of OWN -> its text, None where it is absent.
+    devices: the directory in which sysfs has the PCI devices of this machine.
+    locked: the kernel's lockdown, integrity or confidentiality; "" for none.
+    passed_on: address of a GPU that is handed to virtual machines (vfio-pci), "" where there is no such GPU.
     """
-    machine = topology.virtualization
-    for problem in topology.problems:
-        if problem.source == machine.source == virtualization.VENDOR:
-            raise ReadError(problem.source, problem.message)
-    if machine.is_vm:
-        return PathState(True, machine.owner, (), (), {})
-    gpus = [gpu.device for gpu in topology.gpus]
-    peers = [nic.device for nic in nics]
-    bridges = [read_function(host, address, address, parse_acs) for address in bridges_between(gpus, peers)]
-    bridges += [Function(one.address, one.address, problem=_LOST) for one in (*gpus, *peers) if not one.ancestors]
-    return PathState(
-        is_vm=False,
-        hypervisor=machine.owner,
-        bridges=tuple(bridges),
-        nics=tuple(read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
-        files={path: host.read_system(path) for path in OWN},
-        devices=host.hardware(pci.DEVICES),
-        locked=lockdown.read(host),
-        passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
-    )
+
+    def __init__(self, host: Host, topology: Topology, nics: Sequence[Nic]) -> None:
+        """Read it. A register that cannot be read is a Function with a problem.
+
+        Raises ReadError if it is unknown whether this is a virtual machine, and if a file of OWN cannot be read.
+        """
+        machine = topology.virtualization
+        for problem in topology.problems:
+            if problem.source == machine.source == virtualization.VENDOR:
+                raise ReadError(problem.source, problem.message)
+        self.is_vm, self.hypervisor = machine.is_vm, machine.owner
+        if self.is_vm:
+            return
+        gpus = [gpu.device for gpu in topology.gpus]
+        peers = [nic.device for nic in nics]
+        self.bridges = [read_function(host, one, one, parse_acs) for one in bridges_between(gpus, peers)]
+        lost = [one.address for one in (*gpus, *peers) if not one.ancestors]
+        self.bridges += [Function(address, address, problem=_LOST) for address in lost]
+        self.nics = [read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics]
+        self.files = {path: host.read_system(path) for path in OWN}
+        self.devices = host.hardware(pci.DEVICES)
+        self.locked = lockdown.read(host)
+        self.passed_on = next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), "")
 
 
 def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -> Plan:
@@ -171,28 +155,26 @@ def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -
     """
     if have.is_vm:
         return Plan()
-    bridges = have.bridges if want.clear_acs and not have.passed_on else ()
-    nics = have.nics if want.max_read_request else ()
-    findings: List[Finding] = []
-    writes: List[Write] = []
+    bridges = have.bridges if want.clear_acs and not have.passed_on else []
+    nics = have.nics if want.max_read_request else []
     # Where it cannot be written, SrcValid alone is not worth another boot.
     unwanted = REDIRECT if have.locked else CLEARED
-    wrong = {f.address: f.register for f in bridges if isinstance(f.register, Acs) and f.register.control & unwanted}
-    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % address for address in wrong)
-    for function in bridges:
-        acs = wrong.get(function.address)
-        severity = None if acs is None or acs.control & REDIRECT else "minor"
-        want_bits = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
-        findings.append(_judged(ACS, function, want_bits, bool(acs), have.locked, by_boot, severity))
-        writes += [Write.to_register(function.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
-    size = want.max_read_request
-    for function in nics:
-        control, todo = function.register, []
-        if isinstance(control, DeviceControl) and control.max_read_request != size:
-            todo = [Write.to_register(function.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, encode_size(size))]
-        by_boot = _READ_REQUEST_IF_LOCKED % function.address
-        findings.append(_judged(MAX_READ_REQUEST, function, "%d bytes" % size, bool(todo), have.locked, by_boot))
-        writes += todo
+    wrong = [one for one in bridges if one.register and one.register.word & unwanted]
+    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % one.address for one in wrong)
+    findings: List[Finding] = []
+    writes: List[Write] = []
+    for one in bridges:
+        acs = one.register if one in wrong else None
+        severity = "minor" if acs and not acs.word & REDIRECT else None
+        findings.append(_judged(ACS, one, _CLEAR_TEXT, bool(acs), have.locked, by_boot, severity))
+        writes += [Write.to_register(one.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
+    size = encode_size(want.max_read_request)
+    for one in nics:
+        control = one.register if one.register and one.register.word & READ_REQUEST != size else None
+        text, fix = "%d bytes" % want.max_read_request, _READ_REQUEST_IF_LOCKED % one.address
+        findings.append(_judged(MAX_READ_REQUEST, one, text, bool(control), have.locked, fix))
+        if control:
+            writes.append(Write.to_register(one.address, "CAP_EXP+8.w", control.offset, READ_REQUEST, size))
     cause = missing or next((finding for finding in findings if finding.state == "unknown"), None)
     # If config space cannot be read for one reason, the first function has the cause for all.
     # A kernel that is locked down is one cause, too.
@@ -206,15 +188,10 @@ def notes(have: PathState, want: PathConfig) -> List[str]:
     """Return sentences for the verdict: why ACS or read requests were not judged."""
     if have.is_vm:
         return ["ACS and read requests are the hypervisor's (%s): nothing was required" % have.hypervisor]
-    if not want.clear_acs:
-        return []
-    if have.passed_on:
+    if want.clear_acs and have.passed_on:
         return ["ACS was left alone: GPU %s is handed to virtual machines (vfio-pci)" % have.passed_on]
-    if not have.bridges:
-        return [
-            "ACS does not matter here: sysfs shows no GPU that shares a PCIe switch with another one or with a"
-            " compute NIC"
-        ]
+    if want.clear_acs and not have.bridges:
+        return ["ACS does not matter here: no GPU shares a PCIe switch with another one or with a compute NIC"]
     return []
 
 
@@ -222,7 +199,11 @@ def _judged(
     check: Check, function: Function, want: str, wrong: bool, locked: str, by_boot: str, severity: Optional[str] = None
 ) -> Finding:
     """Judge one function. wrong: its register is not as wanted. locked: as in PathState. by_boot: the fix then."""
-    state, have, fix = "drift" if wrong else "ok", str(function.register or "no such capability"), None
+    state, have, fix = (
+        "drift" if wrong else "ok",
+        function.register.text if function.register else "no such capability",
+        None,
+    )
     if function.problem:
         state, have = "unknown", function.problem
         fix = "run as root; if it already ran as root, look at lspci -vvv -s %s and at dmesg" % function.address
@@ -250,8 +231,5 @@ def _persisted(
     files = written.compare(candidates)
     if not texts and not files.changes:
         return Plan()
-    # Earlier releases left SrcValid, which slows nothing.
-    former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
-    severity = former.severity if former.wrong else "minor"
-    found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
+    found = _unit(files.state, have=files.wrong or "set at boot", severity=files.severity)
     return Plan((found,), files.changes, notes=files.notes)

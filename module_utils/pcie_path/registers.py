@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Union
+from typing import Callable, List, Optional, Set, Tuple
 
 from ..change import apply
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
@@ -41,26 +41,12 @@ _SILENT = "reads as all ones: the device does not respond"
 
 
 @dataclass(frozen=True)
-class Acs:
-    """The ACS control word of a bridge: its value, and its offset in config space in bytes."""
+class Register:
+    """A 16-bit word of config space. offset: in bytes.   word: its value.   text: what it says, as lspci has it."""
 
     offset: int
-    control: int
-
-    def __str__(self) -> str:
-        return " ".join(name + ("+" if self.control & bit else "-") for name, bit in ACS_BITS)
-
-
-@dataclass(frozen=True)
-class DeviceControl:
-    """The device control word of a function: its offset in config space, and the sizes that it sets, all in bytes."""
-
-    offset: int
-    max_read_request: int
-    max_payload: int
-
-    def __str__(self) -> str:
-        return "%d bytes (max payload %d)" % (self.max_read_request, self.max_payload)
+    word: int
+    text: str
 
 
 @dataclass(frozen=True)
@@ -69,14 +55,14 @@ class Function:
 
     address: its PCI address. label: subject of its findings. identity: vendor and device, the first four bytes of its
     config space in hexadecimal, "" where these could not be read.
-    register: of a bridge its ACS, None where it has none; of a NIC its device control.
+    register: of a bridge its ACS control, None where it has none; of a NIC its device control.
     problem: why the register is not known; "" where it is.
     """
 
     address: str
     label: str
     identity: str = ""
-    register: Union[Acs, DeviceControl, None] = None
+    register: Optional[Register] = None
     problem: str = ""
 
 
@@ -100,53 +86,60 @@ class Write(Command):
         argv = ("setpci", "-s", address, "%s=%04x:%04x" % (register, value, mask))
         return cls(argv=argv, why="set a PCIe register", address=address, offset=offset, mask=mask, value=value)
 
-    def apply(self, word: int) -> int:
-        """The word with its bits changed."""
-        return word & ~self.mask | self.value
 
-
-def parse_acs(config: bytes) -> Optional[Acs]:
-    """Return the ACS of a function from its config space, None without ACS.
+def parse_acs(config: bytes) -> Optional[Register]:
+    """Return the ACS control of a function from its config space, None without ACS.
 
     Raises ParseError if these are not all of its 4096 bytes, as for users who are not root, or if they are invalid.
     """
     _check_length(config, CONFIG_SIZE)
-    at, seen = 0x100, set()
-    while at:
-        if at < 0x100 or at in seen:
-            raise ParseError("the list of extended capabilities leads to 0x%03x, where none can be" % at)
-        seen.add(at)
-        header = _number(config, at, 4)
-        if header == 0xFFFFFFFF:
-            raise ParseError("0x%03x reads as all ones: the device does not respond" % at)
-        if header & 0xFFFF == _ACS_ID:
-            if at + 8 > CONFIG_SIZE:
-                raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
-            return Acs(at + 6, _number(config, at + 6))
-        at = header >> 20 & 0xFFC
-    return None
+    at = _find(config, 0x100, 0x100, _ACS_ID, _extended)
+    if at is None:
+        return None
+    if at + 8 > CONFIG_SIZE:
+        raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
+    word = _number(config, at + 6)
+    return Register(at + 6, word, " ".join(name + ("+" if word & bit else "-") for name, bit in ACS_BITS))
 
 
-def parse_device_control(config: bytes) -> DeviceControl:
+def parse_device_control(config: bytes) -> Register:
     """The device control of the function whose config space this is, of which 256 bytes suffice.
 
     Raises ParseError where fewer bytes are given, where these make no sense, and where it is not PCI Express.
     """
     _check_length(config, 256)
-    has_list = _number(config, 0x06) & 0x10
-    at, seen = config[0x34] & 0xFC if has_list else 0, set()
+    begin = config[0x34] & 0xFC if _number(config, 0x06) & 0x10 else 0
+    at = _find(config, begin, 0x40, _EXPRESS_ID, lambda config, at: (config[at], config[at + 1] & 0xFC))
+    if at is None:
+        raise ParseError("has no PCI Express capability")
+    word = _number(config, at + 8)
+    read_request, payload = word >> 12 & 7, word >> 5 & 7
+    if max(read_request, payload) >= len(SIZES):
+        raise ParseError("device control 0x%04x names a size that PCI Express does not have" % word)
+    return Register(at + 8, word, "%d bytes (max payload %d)" % (SIZES[read_request], SIZES[payload]))
+
+
+def _find(
+    config: bytes, at: int, least: int, wanted: int, header: Callable[[bytes, int], Tuple[int, int]]
+) -> Optional[int]:
+    """Return where a capability is; None without it. header: returns the id at a place, and the next place; 0 ends."""
+    seen: Set[int] = set()
     while at:
-        if at < 0x40 or at in seen:
+        if at < least or at in seen:
             raise ParseError("the list of capabilities leads to 0x%02x, where none can be" % at)
         seen.add(at)
-        if config[at] == _EXPRESS_ID:
-            control = _number(config, at + 8)
-            read_request, payload = control >> 12 & 7, control >> 5 & 7
-            if max(read_request, payload) >= len(SIZES):
-                raise ParseError("device control 0x%04x names a size that PCI Express does not have" % control)
-            return DeviceControl(at + 8, SIZES[read_request], SIZES[payload])
-        at = config[at + 1] & 0xFC
-    raise ParseError("has no PCI Express capability")
+        found, following = header(config, at)
+        if found == wanted:
+            return at
+        at = following
+    return None
+
+
+def _extended(config: bytes, at: int) -> Tuple[int, int]:
+    header = _number(config, at, 4)
+    if header == 0xFFFFFFFF:
+        raise ParseError("0x%03x reads as all ones: the device does not respond" % at)
+    return header & 0xFFFF, header >> 20 & 0xFFC
 
 
 def _check_length(config: bytes, needed: int) -> None:
@@ -165,6 +158,22 @@ def _number(config: bytes, offset: int, size: int = 2) -> int:
     return int.from_bytes(config[offset : offset + size], "little")
 
 
+def config_path(address: str) -> str:
+    """The file in which sysfs has the config space of the function with this PCI address."""
+    return "%s/%s/config" % (pci.DEVICES, address)
+
+
+def read_function(host: Host, address: str, label: str, parse: Callable[[bytes], Optional[Register]]) -> Function:
+    """The function with its register, or with the problem that kept it from being read. parse: of its config space."""
+
+    def step() -> Function:
+        config = read_config(host, address)
+        return Function(address, label, config[:4].hex(), parse(config))
+
+    problems: List[Problem] = []
+    return attempt(step, address, problems) or Function(address, label, problem=problems[0].message)
+
+
 def read_config(host: Host, address: str) -> bytes:
     """Return the config space of one function: 4096 bytes, less for users who are not root. Raises ReadError."""
     path = config_path(address)
@@ -176,24 +185,6 @@ def read_config(host: Host, address: str) -> bytes:
             return stream.read(CONFIG_SIZE)
     except OSError as error:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-
-
-def config_path(address: str) -> str:
-    """The file in which sysfs has the config space of the function with this PCI address."""
-    return "%s/%s/config" % (pci.DEVICES, address)
-
-
-def read_function(
-    host: Host, address: str, label: str, parse: Callable[[bytes], Union[Acs, DeviceControl, None]]
-) -> Function:
-    """The function with its register, or with the problem that kept it from being read. parse: of its config space."""
-
-    def step() -> Function:
-        config = read_config(host, address)
-        return Function(address, label, config[:4].hex(), parse(config))
-
-    problems: List[Problem] = []
-    return attempt(step, address, problems) or Function(address, label, problem=problems[0].message)
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
@@ -219,11 +210,11 @@ def write(host: Host, change: Write) -> None:
             if word == 0xFFFF:
                 raise ReadError(path, _SILENT)
             stream.seek(change.offset)
-            stream.write(change.apply(word).to_bytes(2, "little"))
+            stream.write((word & ~change.mask | change.value).to_bytes(2, "little"))
     except OSError as error:
         raise ReadError(path, "cannot be written: %s" % error.strerror) from error
 
 
 def encode_size(size: int) -> int:
-    """A size of SIZES as the bits of READ_REQUEST have it."""
-    return SIZES.index(size) << 12
+    """A size of SIZES as the bits of READ_REQUEST have it; 0 for none."""
+    return SIZES.index(size) << 12 if size else 0

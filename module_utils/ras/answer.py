@@ -1,12 +1,11 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parse the status of a running job by NCCL's RAS: the JSON of 2.28.7 and later; answer_text has the text before it.
+"""Parse the status of a running job by NCCL's RAS: the JSON of 2.28.7 and later.
 
-Any process of a job reports the whole job. The JSON has each rank with all it has launched; the text counts equal ranks
-and names only a few of them, so that a group may be larger than its names.
+Any process of a job reports the whole job, each rank with all it has launched.
 Counts are of collectives that were launched, by the host's side of NCCL, not of those that have ended; send and
 receive (alltoall, pipeline stages) and CUDA graphs are not counted.
-Sources: NCCL 2.24.3 to 2.30.7, src/ras/client_support.cc, docs/userguide troubleshooting/ras.rst.
+Sources: NCCL 2.28.7 to 2.30.7, src/ras/client_support.cc, docs/userguide troubleshooting/ras.rst.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.host import ParseError
 
@@ -29,8 +28,8 @@ RESULTS = {
 }
 SUCCESS, IN_PROGRESS = 0, 7
 INIT, RUNNING, FINALIZE, ABORT, NOCOMM = "INIT", "RUNNING", "FINALIZE", "ABORT", "NOCOMM"
-# More than any job has: what claims more is none. Counters have 64 bits.
-MOST_RANKS, MOST_COMMUNICATORS, LARGEST = 1 << 17, 1 << 14, (1 << 64) - 1
+# As many as a module's result may hold. Counters have 64 bits.
+MOST_RANKS, MOST_COMMUNICATORS, LARGEST = 20_000, 1 << 14, (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of which the same is true. number: how many.   ranks: those that are named; all of them in JSON."""
+    """Ranks of which the same is true."""
 
     value: Union[int, str]
-    number: int
     ranks: Tuple[int, ...]
 
 
@@ -71,11 +69,25 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """Difference of a communicator from the response before. moved: a rank has launched something.
+
+    back: ranks whose counts fell, which is impossible.   settled: its ranks' statuses are the same.
+    launched: what was launched most: ``AllReduce 10 to 30``.
+    """
+
+    moved: bool
+    back: Tuple[int, ...]
+    settled: bool
+    launched: str
+
+
+@dataclass(frozen=True)
 class Communicator:
     """name: its hash and, if reported, what makes it unique (``0xa98:0x90:0x11``). size: ranks it must have.
 
-    counts: collective -> groups by the number launched, most ranks first; in text only where ranks differ.
-    statuses, errors: groups by status and by kind of error.   whole: every rank is reported with all it has (JSON).
+    counts: collective -> groups by the number launched, most ranks first.
+    statuses, errors: groups by status and by kind of error.   progress: None if there was one response.
     """
 
     name: str
@@ -85,13 +97,11 @@ class Communicator:
     statuses: Tuple[Group, ...] = ()
     errors: Tuple[Group, ...] = ()
     missing: Tuple[Missing, ...] = ()
-    # Of which the text may name none.
-    missing_number: int = 0
-    whole: bool = True
+    progress: Optional[Progress] = None
 
     @property
     def launched(self) -> Dict[int, Dict[str, int]]:
-        """Rank -> collective -> number, of the ranks that are named."""
+        """Rank -> collective -> number."""
         found: Dict[int, Dict[str, int]] = {}
         for collective, groups in self.counts.items():
             for group in groups:
@@ -99,45 +109,36 @@ class Communicator:
                     found.setdefault(rank, {})[collective] = int(group.value)
         return found
 
-
-@dataclass(frozen=True)
-class Absent:
-    """A process of the job that RAS cannot reach; the text does not always have its ranks."""
-
-    host: str
-    pid: int
-    gpus: str
-    dead: bool
-
-    @property
-    def place(self) -> Place:
-        """Return its first GPU: in the process, and on the node where that is another number."""
-        words = self.gpus.replace("(NVML ", "").replace(")", "").split()
-        numbers = [int(word.split(",")[0]) for word in words]
-        return Place(self.host, self.pid, numbers[0], numbers[-1])
-
-
-@dataclass(frozen=True)
-class Row:
-    """Line of the text's table: ``number`` communicators of ``size`` ranks that are alike."""
-
-    number: int
-    size: int
-    status: str
-    errors: str
+    def since(self, before: Communicator) -> Progress:
+        """Return the difference from the response before."""
+        old, new = before.launched, self.launched
+        both = old.keys() & new.keys()
+        back = [rank for rank in both if any(new[rank].get(name, count) < count for name, count in old[rank].items())]
+        moved = any(old[rank] != new[rank] for rank in both)
+        parts = []
+        for name, groups in sorted(self.counts.items()):
+            low, high = (max((int(one.value) for one in of), default=0) for of in (before.counts.get(name, ()), groups))
+            parts += ["%s %d to %d" % (name, low, high)] if low != high else []
+        return Progress(moved, tuple(sorted(back)), before.statuses == self.statuses, ", ".join(parts))
 
 
 @dataclass(frozen=True)
 class RasStatus:
-    """form: json or text.   processes: of the whole job, None if not reported.   timeouts: of RAS's network."""
+    """version: of NCCL."""
 
-    form: str
     version: str
     communicators: Tuple[Communicator, ...]
-    rows: Tuple[Row, ...] = ()
-    absent: Tuple[Absent, ...] = ()
-    processes: Optional[int] = None
-    timeouts: int = 0
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,7``."""
+    parts: List[List[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else "%d-%d" % (low, high) for low, high in parts)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -146,176 +147,155 @@ _HASH = re.compile(r"0x[0-9a-f]{1,16}")
 _SECOND = re.compile(r"0x[0-9a-f]{1,16}:0x[0-9a-f]{1,16}")
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?[ -~]{0,40}")
 # An IP address; what RAS does not find is "unknown".
-HOST = re.compile(r"[0-9A-Fa-f:.]{1,45}(%[\w.-]{1,15})?|unknown")
+_HOST = re.compile(r"[0-9A-Fa-f:.]{1,45}(%[\w.-]{1,15})?|unknown")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
-
-
+_ERRORS = {"init_state": "initialization", "async_error": "asynchronous"}
 # 2.28.9 omits the comma before the status of a missing rank.
 _FORGOTTEN = re.compile(r'("nvml_dev": -?[0-9]{1,9})(\s{1,200}"status": \{)')
+
+
+class _Value:
+    """A value of the JSON, and its place, which errors name. Each method raises ParseError for another type."""
+
+    def __init__(self, data: object, where: str = "") -> None:
+        self.data = data
+        self.where = where
+
+    def table(self) -> Dict[str, object]:
+        if not isinstance(self.data, dict):
+            kind = type(self.data).__name__
+            raise ParseError("%s is %s, expected an object" % (self.where or "the response", kind))
+        return self.data
+
+    def get(self, key: str, default: object = None) -> _Value:
+        return _Value(self.table().get(key, default), ("%s.%s" % (self.where, key)).lstrip("."))
+
+    def items(self, key: str, most: int) -> List[_Value]:
+        """Return the items of a list whose number stands beside it."""
+        found, count = self.get(key), self.get(key + "_count")
+        if not isinstance(found.data, list) or len(found.data) > most:
+            kind = type(found.data).__name__
+            raise ParseError("%s is %s, expected a list of %d at most" % (found.where, kind, most))
+        if count.whole() != len(found.data):
+            raise ParseError("%s is %r, and there are %d" % (count.where, count.data, len(found.data)))
+        return [_Value(item, "%s[%d]" % (found.where, number)) for number, item in enumerate(found.data)]
+
+    def whole(self, low: int = 0, high: int = 1 << 31) -> int:
+        value = self.data
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            # A number of thousands of digits refuses to be written.
+            shown = "a number out of bounds" if isinstance(value, int) and value not in (0, 1) else "%.60r" % (value,)
+            raise ParseError("%s is %s, expected a whole number from %d to %d" % (self.where, shown, low, high))
+        return value
+
+    def flag(self) -> bool:
+        if not isinstance(self.data, bool):
+            raise ParseError("%s is %.60r, expected true or false" % (self.where, self.data))
+        return self.data
+
+    def text(self, pattern: re.Pattern[str]) -> str:
+        if not isinstance(self.data, str) or pattern.fullmatch(self.data) is None:
+            raise ParseError("%s is %.60r, which it cannot be" % (self.where, self.data))
+        return self.data
 
 
 def parse_json(text: str) -> RasStatus:
     """Parse the JSON. Raises ParseError, which quotes what is wrong."""
     try:
-        data = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
+        top = _Value(json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number))
     except (ValueError, RecursionError) as error:
         raise ParseError("RAS's output is cut off or is not JSON: %s" % str(error)[:100]) from error
-    top = _dict(data, "the response")
-    found = _list(top.get("communicators"), "communicators", MOST_COMMUNICATORS)
-    if _whole(top.get("communicators_count"), "communicators_count") != len(found):
-        raise ParseError("communicators_count is %r, and there are %d" % (top["communicators_count"], len(found)))
-    ras = _dict(top.get("ras", {}), "ras")
-    communicators = tuple(_communicator(one, number) for number, one in enumerate(found))
+    communicators = tuple(map(_communicator, top.items("communicators", MOST_COMMUNICATORS)))
     if len({one.name for one in communicators}) != len(communicators):
         raise ParseError("two communicators have the same hash")
-    return RasStatus(
-        form="json",
-        version=_text(top.get("nccl_version"), "nccl_version", _VERSION),
-        communicators=communicators,
-        timeouts=_whole(ras.get("timeouts_count", 0), "timeouts_count"),
-    )
+    return RasStatus(top.get("nccl_version").text(_VERSION), communicators)
 
 
-def _communicator(data: object, number: int) -> Communicator:
-    where = "communicators[%d]" % number
-    one = _dict(data, where)
-    size = _whole(one.get("size"), where + ".size", 1, MOST_RANKS)
-    ranks = _list(one.get("ranks"), where + ".ranks", MOST_RANKS)
-    absent = _list(one.get("missing_ranks"), where + ".missing_ranks", MOST_RANKS)
-    for key, items in (("ranks_count", ranks), ("missing_ranks_count", absent)):
-        if _whole(one.get(key), "%s.%s" % (where, key)) != len(items):
-            raise ParseError("%s.%s is %r, and there are %d" % (where, key, one[key], len(items)))
-    name = _text(one.get("hash"), where + ".hash", _HASH)
-    if "secondary_hash" in one:
-        name += ":" + _text(one["secondary_hash"], where + ".secondary_hash", _SECOND)
-    reported = _reported(ranks, where, size)
-    missing = _absent(absent, where, size, reported.places)
+def _communicator(given: _Value) -> Communicator:
+    size = given.get("size").whole(1, MOST_RANKS)
+    ranks, absent = given.items("ranks", MOST_RANKS), given.items("missing_ranks", MOST_RANKS)
+    name = given.get("hash").text(_HASH)
+    second = given.get("secondary_hash")
+    name += "" if second.data is None else ":" + second.text(_SECOND)
+    places: Dict[int, Place] = {}
+    counts: Dict[str, List[Tuple[int, int]]] = {}
+    statuses: List[Tuple[str, int]] = []
+    errors: List[Tuple[str, int]] = []
+    for entry in ranks:
+        rank = _rank(entry, size, places)
+        places[rank] = _place(entry)
+        state = entry.get("status")
+        statuses.append((_status(state), rank))
+        errors += [(kind, rank) for kind in _errors(state)]
+        launched = entry.get("collective_counts")
+        if len(launched.table()) > 64:
+            raise ParseError("%s has %d collectives" % (launched.where, len(launched.table())))
+        for collective in launched.table():
+            _Value(collective, launched.where).text(_NAME)
+            counts.setdefault(collective, []).append((launched.get(collective).whole(0, LARGEST), rank))
+    missing: Dict[int, Missing] = {}
+    for entry in absent:
+        rank = _rank(entry, size, missing)
+        if rank in places:
+            raise ParseError("%s.rank is %d, which is there and missing" % (entry.where, rank))
+        missing[rank] = _missing(entry, rank)
     return Communicator(
         name=name,
         size=size,
-        places=reported.places,
-        counts={collective: _groups(of) for collective, of in reported.counts.items()},
-        statuses=_groups(reported.statuses),
-        errors=_groups(reported.errors),
+        places=places,
+        counts={collective: _groups(pairs) for collective, pairs in counts.items()},
+        statuses=_groups(statuses),
+        errors=_groups(errors),
         missing=tuple(missing[rank] for rank in sorted(missing)),
-        missing_number=len(missing),
     )
 
 
-class _Reported(NamedTuple):
-    """Ranks of a communicator: their places, and by what they report."""
-
-    places: Dict[int, Place]
-    statuses: Dict[str, List[int]]
-    errors: Dict[str, List[int]]
-    counts: Dict[str, Dict[int, List[int]]]
-
-
-def _reported(ranks: Sequence[object], where: str, size: int) -> _Reported:
-    found = _Reported({}, {}, {}, {})
-    for item, each in enumerate(ranks):
-        at = "%s.ranks[%d]" % (where, item)
-        entry = _dict(each, at)
-        rank = _rank(entry, at, size, found.places)
-        found.places[rank] = _place(entry, at)
-        state = _dict(entry.get("status"), at + ".status")
-        found.statuses.setdefault(_status(state, at), []).append(rank)
-        for key, kind in (("init_state", "initialization"), ("async_error", "asynchronous")):
-            code = _whole(state.get(key), "%s.status.%s" % (at, key), 0, 1 << 16)
-            if code not in (SUCCESS, IN_PROGRESS):
-                what = "%s: %s" % (kind, RESULTS.get(code, "result %d" % code))
-                found.errors.setdefault(what, []).append(rank)
-        launched = _dict(entry.get("collective_counts"), at + ".collective_counts")
-        if len(launched) > 64:
-            raise ParseError("%s.collective_counts has %d collectives" % (at, len(launched)))
-        for collective, count in launched.items():
-            _text(collective, at + ".collective_counts", _NAME)
-            value = _whole(count, "%s.collective_counts.%s" % (at, collective), 0, LARGEST)
-            found.counts.setdefault(collective, {}).setdefault(value, []).append(rank)
-    return found
+def _groups(pairs: Iterable[Tuple[Union[int, str], int]]) -> Tuple[Group, ...]:
+    found: Dict[Union[int, str], List[int]] = {}
+    for value, rank in pairs:
+        found.setdefault(value, []).append(rank)
+    groups = [Group(value, tuple(sorted(ranks))) for value, ranks in found.items()]
+    return tuple(sorted(groups, key=lambda group: (-len(group.ranks), str(group.value))))
 
 
-def _absent(absent: Sequence[object], where: str, size: int, there: Mapping[int, Place]) -> Dict[int, Missing]:
-    missing: Dict[int, Missing] = {}
-    for item, each in enumerate(absent):
-        at = "%s.missing_ranks[%d]" % (where, item)
-        entry = _dict(each, at)
-        rank = _rank(entry, at, size, missing)
-        if rank in there:
-            raise ParseError("%s.rank is %d, which is there and missing" % (at, rank))
-        # Absent in the first releases with JSON.
-        state = _dict(entry.get("status", {}), at + ".status")
-        silent = _flag(state["unresponsive"], at + ".status.unresponsive") if "unresponsive" in state else None
-        dead = _flag(state.get("considered_dead", False), at + ".status.considered_dead")
-        place = _place(entry, at)
-        missing[rank] = Missing(rank, place if place.host else None, None if silent is None else not silent, dead)
-    return missing
-
-
-def _groups(of: Mapping[Any, List[int]]) -> Tuple[Group, ...]:
-    found = [Group(value, len(ranks), tuple(sorted(ranks))) for value, ranks in of.items()]
-    return tuple(sorted(found, key=lambda group: (-group.number, str(group.value))))
-
-
-def _status(state: Mapping[str, object], at: str) -> str:
-    """Return the status as the text names it."""
-    if _flag(state.get("abort_flag"), at + ".status.abort_flag"):
+def _status(state: _Value) -> str:
+    """Return the status as NCCL's text names it."""
+    if state.get("abort_flag").flag():
         return ABORT
-    ended = [_flag(state.get(key), "%s.status.%s" % (at, key)) for key in ("finalize_called", "destroy_flag")]
-    if any(ended):
-        return FINALIZE
-    return RUNNING if state.get("init_state") == SUCCESS else INIT
+    ended = [state.get(key).flag() for key in ("finalize_called", "destroy_flag")]
+    return FINALIZE if any(ended) else RUNNING if state.get("init_state").data == SUCCESS else INIT
 
 
-def _rank(entry: Mapping[str, object], at: str, size: int, others: Mapping[int, object]) -> int:
-    rank = _whole(entry.get("rank"), at + ".rank", 0, MOST_RANKS)
+def _errors(state: _Value) -> List[str]:
+    codes = [(kind, state.get(key).whole(0, 1 << 16)) for key, kind in _ERRORS.items()]
+    names = [
+        (kind, RESULTS.get(code, "result %d" % code)) for kind, code in codes if code not in (SUCCESS, IN_PROGRESS)
+    ]
+    return ["%s: %s" % pair for pair in names]
+
+
+def _missing(entry: _Value, rank: int) -> Missing:
+    # Absent in the first releases with JSON.
+    state = entry.get("status", {})
+    silent = state.get("unresponsive")
+    reachable = None if silent.data is None else not silent.flag()
+    place = _place(entry)
+    return Missing(rank, place if place.host else None, reachable, state.get("considered_dead", False).flag())
+
+
+def _rank(entry: _Value, size: int, others: Mapping[int, object]) -> int:
+    rank = entry.get("rank").whole(0, MOST_RANKS)
     if rank >= size:
-        raise ParseError("%s.rank is %d, in a communicator of %d ranks" % (at, rank, size))
+        raise ParseError("%s.rank is %d, in a communicator of %d ranks" % (entry.where, rank, size))
     if rank in others:
-        raise ParseError("%s.rank is %d, which is there twice" % (at, rank))
+        raise ParseError("%s.rank is %d, which is there twice" % (entry.where, rank))
     return rank
 
 
-def _place(entry: Mapping[str, object], at: str) -> Place:
-    host = _text(entry.get("host"), at + ".host", HOST)
-    return Place(
-        host="" if host == "unknown" else host,
-        pid=_whole(entry.get("pid"), at + ".pid", -1, 1 << 31),
-        gpu=_whole(entry.get("cuda_dev"), at + ".cuda_dev", -1, 1 << 10),
-        nvml=_whole(entry.get("nvml_dev"), at + ".nvml_dev", -1, 1 << 10),
-    )
-
-
-def _dict(value: object, where: str) -> Dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ParseError("%s is %s, expected an object" % (where, type(value).__name__))
-    return value
-
-
-def _list(value: object, where: str, most: int) -> List[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        raise ParseError("%s is %s, expected a list of %d at most" % (where, type(value).__name__, most))
-    return value
-
-
-def _whole(value: object, where: str, low: int = 0, high: int = 1 << 31) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        # A number of thousands of digits refuses to be written.
-        shown = "a number out of bounds" if isinstance(value, int) and value not in (0, 1) else "%.60r" % (value,)
-        raise ParseError("%s is %s, expected a whole number from %d to %d" % (where, shown, low, high))
-    return value
-
-
-def _flag(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ParseError("%s is %.60r, expected true or false" % (where, value))
-    return value
-
-
-def _text(value: object, where: str, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise ParseError("%s is %.60r, which it cannot be" % (where, value))
-    return value
+def _place(entry: _Value) -> Place:
+    host = entry.get("host").text(_HOST)
+    gpu, nvml = (entry.get(key).whole(-1, 1 << 10) for key in ("cuda_dev", "nvml_dev"))
+    return Place("" if host == "unknown" else host, entry.get("pid").whole(-1, 1 << 31), gpu, nvml)
 
 
 def _no_number(name: str) -> Any:

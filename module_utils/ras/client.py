@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Query NCCL's RAS, bounded in time and size: its status in JSON, or in text before it had JSON.
+"""Query NCCL's RAS for its status in JSON, bounded in time and size.
 
 A query does not affect the job: RAS collects what its threads know. The process that has the port may be stopped, and
 the kernel accepts the connection all the same: a client has to give up early and try again, since of several processes
@@ -12,23 +12,48 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Tuple
+from dataclasses import dataclass
 
 from ..core.host import ReadError
 from .answer import RasStatus, parse_json
-from .answer_text import parse_text
 
 # Seconds. A RAS thread greets at once; for the status it waits for the threads of all processes.
 GREETING, STATUS = 2.0, 40.0
 # Bytes of a response: 500 of JSON for each rank of each communicator.
 ANSWER_LIMIT = 32 << 20
 _LINE_LIMIT = 1024
+TEXT_ONLY = (
+    "its NCCL is older than 2.28.7, and its RAS has no JSON: start the job with 2.28.7 or later; of this job save the"
+    " text of `ncclras -v` twice, and run `busbar diagnose` on it"
+)
 
 
 def query(address: str, port: int, greeting: float = GREETING, status: float = STATUS) -> RasStatus:
-    """Raise ReadError without a timely response of a RAS, ParseError for an invalid response."""
-    text, form = _converse(address, port, greeting, status)
-    return parse_json(text) if form == "json" else parse_text(text)
+    """Return the status. Raises ReadError without a timely one of a RAS, ParseError for an invalid one."""
+    source = name(address, port)
+    step = "a connection"
+    seconds = greeting
+    try:
+        with socket.create_connection((address, port), timeout=greeting) as connection:
+            talk = _Talk(connection, source, bytearray())
+            deadline = time.monotonic() + greeting
+            step = "its greeting"
+            connection.sendall(b"client protocol 2\n")
+            hello = talk.receive(deadline, step, _LINE_LIMIT)
+            if not hello.startswith("SERVER PROTOCOL "):
+                raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
+            step = "its response to 'set format json'"
+            connection.sendall(b"set format json\n")
+            if talk.receive(deadline, step, _LINE_LIMIT) != "OK":
+                raise ReadError(source, TEXT_ONLY)
+            step = "its status"
+            seconds = status
+            connection.sendall(b"status\n")
+            return parse_json(talk.receive(time.monotonic() + status, step, ANSWER_LIMIT, b""))
+    except socket.timeout:
+        raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None
+    except OSError as error:
+        raise ReadError(source, "%s failed: %s" % (step, error.strerror or error)) from error
 
 
 def name(address: str, port: int) -> str:
@@ -36,75 +61,31 @@ def name(address: str, port: int) -> str:
     return "RAS at %s" % (("[%s]:%d" if ":" in address else "%s:%d") % (address, port))
 
 
+@dataclass
 class _Talk:
-    """A socket, and what has been received and not yet read."""
+    """A connection. received: what has not been read yet."""
 
-    def __init__(self, connection: socket.socket, source: str) -> None:
-        self.connection = connection
-        self.source = source
-        self.held = b""
+    connection: socket.socket
+    source: str
+    received: bytearray
 
-    def send(self, line: str) -> None:
-        self.connection.sendall(line.encode("ascii") + b"\n")
-
-    def line(self, deadline: float, what: str) -> str:
-        while b"\n" not in self.held:
-            if len(self.held) > _LINE_LIMIT:
-                raise ReadError(self.source, "%s has no end of line within %d bytes: no RAS" % (what, _LINE_LIMIT))
-            more = self._receive(deadline, what)
-            if not more:
+    def receive(self, deadline: float, what: str, limit: int, end: bytes = b"\n") -> str:
+        """Return the text before ``end``; with b"", all until the connection is closed."""
+        while not end or end not in self.received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise socket.timeout(what)
+            if len(self.received) > limit:
+                raise ReadError(self.source, "%s has more than %d bytes" % (what, limit))
+            self.connection.settimeout(left)
+            more = self.connection.recv(1 << 16)
+            if not more and end:
                 raise ReadError(self.source, "closed the connection before %s" % what)
-            self.held += more
-        line, _end, self.held = self.held.partition(b"\n")
-        return line[:_LINE_LIMIT].decode("utf-8", "replace")
-
-    def rest(self, deadline: float, what: str) -> str:
-        chunks, size = [self.held], len(self.held)
-        while True:
-            more = self._receive(deadline, what)
             if not more:
                 break
-            chunks.append(more)
-            size += len(more)
-            if size > ANSWER_LIMIT:
-                raise ReadError(self.source, "%s has more than %d MiB" % (what, ANSWER_LIMIT >> 20))
+            self.received += more
+        data, _end, self.received = self.received.partition(end) if end else (self.received, b"", bytearray())
         try:
-            return b"".join(chunks).decode("utf-8")
+            return data[:limit].decode("utf-8")
         except UnicodeDecodeError as error:
             raise ReadError(self.source, "%s is not text (byte %d)" % (what, error.start)) from error
-
-    def _receive(self, deadline: float, what: str) -> bytes:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise socket.timeout(what)
-        self.connection.settimeout(left)
-        return self.connection.recv(1 << 16)
-
-
-def _converse(address: str, port: int, greeting: float, status: float) -> Tuple[str, str]:
-    """Return the response to a status query, and its form."""
-    source = name(address, port)
-    step = "a connection"
-    seconds = greeting
-    try:
-        with socket.create_connection((address, port), timeout=greeting) as connection:
-            talk = _Talk(connection, source)
-            deadline = time.monotonic() + greeting
-            step = "its greeting"
-            talk.send("client protocol 2")
-            hello = talk.line(deadline, step)
-            if not hello.startswith("SERVER PROTOCOL "):
-                raise ReadError(source, "greets with %.60r, expected 'SERVER PROTOCOL N': no RAS" % hello)
-            step = "its response to 'set format json'"
-            talk.send("set format json")
-            form = "json" if talk.line(deadline, step) == "OK" else "text"
-            step = "its status"
-            seconds = status
-            deadline = time.monotonic() + status
-            # Only the text has verbose: it names more of the ranks that differ.
-            talk.send("status" if form == "json" else "verbose status")
-            return talk.rest(deadline, step), form
-    except socket.timeout:
-        raise ReadError(source, "%s is not there within %g s" % (step, seconds)) from None
-    except OSError as error:
-        raise ReadError(source, "%s failed: %s" % (step, error.strerror or error)) from error

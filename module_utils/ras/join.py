@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from .answer import Communicator, RasStatus
+from .answer import Communicator
 from .views import View, same_job
 
 
@@ -21,53 +21,45 @@ def distinct(views: Sequence[View]) -> List[View]:
     owners: Dict[str, Tuple[str, ...]] = {}
     found = []
     for view in views:
-        taken = {name for name in names(view) if owners.setdefault(name, view.users) != view.users}
-        found.append(view if not taken else _renamed(view, taken))
+        own = " of %s" % ", ".join(view.users)
+        communicators = tuple(
+            one
+            if owners.setdefault(one.name, view.users) == view.users
+            else replace(one, name=one.name.split(":")[0] + own)
+            for one in view.now.communicators
+        )
+        found.append(replace(view, now=replace(view.now, communicators=communicators)))
     return found
 
 
-def _renamed(view: View, taken: Set[str]) -> View:
-    def rename(answer: RasStatus) -> RasStatus:
-        said = " of %s" % ", ".join(view.users)
-        return replace(
-            answer,
-            communicators=tuple(
-                replace(one, name=one.name.split(":")[0] + said) if one.name in taken else one
-                for one in answer.communicators
-            ),
-        )
-
-    return replace(view, before=None if view.before is None else rename(view.before), now=rename(view.now))
-
-
 def jobs(views: Sequence[View]) -> List[List[View]]:
-    """Views of one job together. A text that names no communicator is known by its user and its size."""
+    """Return the views of one job together."""
+
+    def same(one: View, other: View) -> bool:
+        return bool(set(names(one)) & set(names(other))) or (one.users == other.users and same_job(one.now, other.now))
+
     found: List[List[View]] = []
     for view in views:
         of = [view]
-        for job in [job for job in found if any(_together(view, other) for other in job)]:
+        for job in [job for job in found if any(same(view, other) for other in job)]:
             of = job + of
             found.remove(job)
         found.append(of)
     return found
 
 
-def _together(one: View, other: View) -> bool:
-    if set(names(one)) & set(names(other)):
-        return True
-    return one.users == other.users and one.now.rows == other.now.rows and same_job(one.now, other.now)
-
-
 @dataclass(frozen=True)
 class Joined:
-    """A communicator over all views. elsewhere: ranks that are missing in the best view and present in another one."""
+    """A communicator over all views. present: ranks that responded in any of them.
+
+    now, source, seconds: of the view with most ranks.   moved: None if not known.   back: as in Progress.
+    """
 
     name: str
-    before: Optional[Communicator]
     now: Communicator
+    source: str
     seconds: float
-    version: str
-    elsewhere: FrozenSet[int]
+    present: FrozenSet[int]
     moved: Optional[bool]
     back: Tuple[int, ...]
 
@@ -82,51 +74,18 @@ class Joined:
 
 def join(views: Sequence[View]) -> List[Joined]:
     """Return each communicator once, from the response with most ranks."""
-    found: Dict[str, List[Tuple[Optional[Communicator], Communicator, View]]] = {}
+    found: Dict[str, List[Tuple[Communicator, View]]] = {}
     for view in views:
-        before = {one.name: one for one in view.before.communicators} if view.before else {}
         for one in view.now.communicators:
-            found.setdefault(one.name, []).append((before.get(one.name), one, view))
-    return [_joined(name, told) for name, told in found.items()]
+            found.setdefault(one.name, []).append((one, view))
+    return [_joined(name, pairs) for name, pairs in found.items()]
 
 
-def _joined(name: str, told: Sequence[Tuple[Optional[Communicator], Communicator, View]]) -> Joined:
-    best = max(told, key=lambda each: (each[0] is not None, each[1].whole, len(each[1].places)))
-    before, now, view = best
-    there = {rank for _before, one, _view in told for rank in one.places}
-    pairs = [(old, new) for old, new, _view in told if old is not None]
-    back = {rank for old, new in pairs for rank in _back(old, new)}
+def _joined(name: str, pairs: Sequence[Tuple[Communicator, View]]) -> Joined:
+    now, view = max(pairs, key=lambda pair: (pair[0].progress is not None, len(pair[0].places)))
+    progress = [one.progress for one, _view in pairs if one.progress is not None]
+    back = tuple(sorted({rank for one in progress for rank in one.back}))
     # Counts that went back are no counts.
-    moves = [] if back else [_moved(old, new) for old, new in pairs]
-    return Joined(
-        name=name,
-        before=before,
-        now=now,
-        seconds=view.seconds,
-        version=view.now.version,
-        elsewhere=frozenset(rank.rank for rank in now.missing if rank.rank in there and rank.rank not in now.places),
-        moved=True if True in moves else None if not moves or None in moves else False,
-        back=tuple(sorted(back)),
-    )
-
-
-def _moved(before: Communicator, now: Communicator) -> Optional[bool]:
-    """Return whether any rank has launched something in between; None if not known."""
-    if before.whole and now.whole:
-        old, new = before.launched, now.launched
-        return any(old[rank] != new[rank] for rank in old.keys() & new.keys())
-    if not before.counts or not now.counts:
-        return None
-    return {name: {group.value for group in of} for name, of in before.counts.items()} != {
-        name: {group.value for group in of} for name, of in now.counts.items()
-    }
-
-
-def _back(before: Communicator, now: Communicator) -> List[int]:
-    """Return ranks whose counts were higher before, which is impossible."""
-    old, new = before.launched, now.launched
-    return [
-        rank
-        for rank in old.keys() & new.keys()
-        if any(new[rank].get(name, 0) < count for name, count in old[rank].items() if name in new[rank])
-    ]
+    moved = None if back or not progress else any(one.moved for one in progress)
+    present = frozenset(rank for one, _view in pairs for rank in one.places)
+    return Joined(name, now, view.source, view.seconds, present, moved, back)

@@ -11,200 +11,195 @@ Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.check import Check
 from ..core.finding import Finding, printable
-from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place
-from .checks import ANSWERED, BEHIND, COLLECT, ERROR, INITIALIZED, MISSING, ORDER, PROGRESS, STATUS
+from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place, ranges
 from .join import Joined, jobs, join, names
-from .known import STATES, Known
-from .views import Silence, View, ranges
+from .known import Known
+from .views import View
 
+COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
+ANSWERED = Check(
+    "nccl_hang.answer",
+    why="RAS runs in the job's own processes: where it is silent on all of them, they are stopped or dead",
+    fix="look at the processes: ps -o pid,stat,wchan:32,cmd -p PID",
+)
+"Does RAS give a valid response, twice"
+MISSING = Check(
+    "nccl_hang.missing",
+    why="every other rank waits for it forever",
+    severity="critical",
+)
+"Do all processes of the job respond to RAS"
+ERROR = Check(
+    "nccl_hang.error",
+    why="NCCL has given up in this rank; the others do not know and wait for it",
+    severity="critical",
+)
+"Has no rank an error of NCCL"
+INITIALIZED = Check(
+    "nccl_hang.init",
+    why="a communicator is complete only when all of its ranks have joined",
+    severity="critical",
+)
+"Have all ranks of a communicator started its initialisation"
+STATUS = Check(
+    "nccl_hang.status",
+    why="a rank that ends a communicator, or has left it, launches nothing any more, and the others wait for it",
+    severity="major",
+)
+"If ranks leave a communicator, do all of them leave it"
+BEHIND = Check(
+    "nccl_hang.behind",
+    why="a collective begins when its last rank launches it: the others wait for the rank that has launched the fewest",
+    severity="critical",
+)
+"Have all ranks of a communicator launched as many collectives, or do the numbers move"
+ORDER = Check(
+    "nccl_hang.order",
+    why="ranks that launch different collectives, or the same in another order, wait for each other forever",
+    severity="critical",
+    fix="the cause is the program: compare the stacks (py-spy dump --pid PID) of a rank of each kind",
+)
+"Have all ranks of a communicator launched the same kinds of collectives"
+PROGRESS = Check(
+    "nccl_hang.progress",
+    why="a job that launches nothing computes, reads data, or is stuck within a collective, which RAS cannot see",
+)
+"Does the job launch collectives"
 # Names in one line; the table of busbar hang has all.
 _NAMED = 8
-# Host, pid and GPU of a place.
-Key = Tuple[str, int, int]
-_NOWHERE: Key = ("", 0, 0)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """joined: each communicator once.   responding: processes and GPUs of the ranks that gave RAS data.
+
+    suspects: processes that others wait for and that do not wait, and why each is one.
+    """
+
+    joined: Sequence[Joined]
+    known: Known
+    responding: FrozenSet[Place]
+    suspects: Dict[Place, str] = field(default_factory=dict)
+
+    def reachable(self, rank: Missing) -> bool:
+        """Return whether its process responds. Before 2.29 a rank of it in another communicator shows that."""
+        if rank.reachable is not None:
+            return rank.reachable
+        return not rank.dead and rank.place in self.responding
+
+    def ranks(self, of: Communicator, group: Group) -> str:
+        """``rank 3 (node02 process 1234 GPU 1)``."""
+        if len(group.ranks) > _NAMED:
+            return "rank %s" % ranges(group.ranks)
+        places = {rank: " (%s)" % self.known.where(of.places[rank]) for rank in group.ranks if rank in of.places}
+        return ", ".join("rank %d%s" % (rank, places.get(rank, "")) for rank in group.ranks)
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------------
 
 
-def judge(views: Sequence[View], silent: Sequence[Silence], known: Known) -> List[Finding]:
+def judge(views: Sequence[View], known: Known) -> List[Finding]:
     """Return findings on the jobs in the views, causes before consequences."""
+    return examine(views, known)[0]
+
+
+def examine(views: Sequence[View], known: Known) -> Tuple[List[Finding], Dict[Place, str]]:
+    """Return the findings, and the processes that others wait for and that do not wait, with the reason for each."""
     joined = join(views)
-    found = [ANSWERED.judge(*_silent(one, known)) for one in silent]
-    source = {name: view.source for view in views for name in names(view)}
-    lost = _missing(views, joined, known, source)
-    found += lost.values()
-    found += _errors(joined, known, source)
-    found += _statuses(joined, known, source)
-    found += _behind(joined, known, source, lost)
-    return found + _progress(views, joined, found)
+    case = _Case(joined, known, frozenset(place for one in joined for place in one.now.places.values()))
+    lost = _missing(case)
+    found = [*lost.values(), *_errors(case), *_statuses(case), *_behind(case, lost)]
+    return found + _progress(views, joined, found), case.suspects
 
 
-def suspects(views: Sequence[View], known: Known) -> Dict[Place, str]:
-    """Return processes that others wait for and that do not wait, and why each is one."""
-    found: Dict[Place, str] = {}
-    joined = {one.subject: one for one in join(views)}
-    for finding in judge(views, (), known):
-        one = joined.get(finding.subject)
-        if finding.ok or finding.because is not None or one is None:
-            continue
-        ranks: Iterable[int] = _last(one)[0] if finding.check == BEHIND.id else ()
-        if finding.check == ERROR.id:
-            ranks = [rank for group in one.now.errors for rank in group.ranks]
-        why = "is behind in %s" if finding.check == BEHIND.id else "has an error in %s"
-        for rank in ranks:
-            if rank in one.now.places:
-                found.setdefault(one.now.places[rank], why % one.subject)
-    responding = _responding([*joined.values()])
-    for one in joined.values():
-        for lost in one.now.missing:
-            if lost.place is not None and not _reachable(lost, responding):
-                found.setdefault(lost.place, "does not respond")
-    for view in views:
-        for absent in view.now.absent:
-            if (absent.host, absent.pid) not in {(each.host, each.pid) for each in found}:
-                found[absent.place] = "does not respond"
-    return found
-
-
-def _silent(one: Silence, known: Known) -> Tuple[str, str, str, str, str, str]:
-    states = {seen.pid: STATES[seen.state] for seen in known.processes.values() if seen.state in STATES}
-    odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
-    have = "; ".join([one.problem.message, *odd])
-    fix = "ps -o pid,stat,wchan:32,cmd -p %s" % ",".join(map(str, one.pids[:_NAMED]))
-    subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
-    return subject, "unknown", "a valid response, twice", have, one.problem.source, "run %s; %s" % (fix, COLLECT)
-
-
-@dataclass
-class _Lost:
-    """What does not respond. places: host -> place -> its ranks.   unplaced: ranks of which no host is known.
-
-    sources: host, "" for none -> the RAS that reports it.
-    """
-
-    places: Dict[str, Dict[Place, List[str]]]
-    unplaced: List[str]
-    sources: Dict[str, str]
-
-
-def _missing(
-    views: Sequence[View], joined: Sequence[Joined], known: Known, source: Mapping[str, str]
-) -> Dict[str, Finding]:
+def _missing(case: _Case) -> Dict[str, Finding]:
     """Return host -> finding on its processes that do not respond; "" for ranks on unknown hosts."""
-    lost = _lost(views, joined, known, source)
-    want = "a response of every process"
-    found: Dict[str, Finding] = {}
-    for host, places in lost.places.items():
-        lines = [_line(known.where(place), [*_shortened(said), known.state(place)]) for place, said in places.items()]
-        have, fix = "; ".join(_cut(lines)), _gone_fix(known, host, [*places])
-        found[host] = MISSING.judge("host %s" % host, "drift", want, have, lost.sources[host], fix)
-    if lost.unplaced:
-        # The text of 2.24 and 2.25 names processes that do not respond, and ranks, without relating them.
-        told = next((found[known.host(each.host)] for view in views for each in view.now.absent), None)
-        have, subject = "; ".join(_cut(lost.unplaced)), "ranks without a known host"
-        fix = "query the other hosts of the job as well; NCCL 2.26 and later name their process and host; " + COLLECT
-        found[""] = MISSING.judge(subject, "drift", want, have, lost.sources[""], fix, because=told)
-    return found
-
-
-def _lost(views: Sequence[View], joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> _Lost:
-    lost = _Lost({}, [], {})
-    responding = _responding(joined)
-    for one in joined:
+    lost: Dict[str, Dict[Optional[Place], List[str]]] = {}
+    sources: Dict[str, str] = {}
+    for one in case.joined:
         for rank in one.now.missing:
             # A communicator that has not come about, or ends, is judged by its status.
-            if _reachable(rank, responding) and rank.rank not in one.elsewhere:
+            if case.reachable(rank) and rank.rank not in one.present:
                 continue
-            said = "rank %d of %d of %s" % (rank.rank, one.now.size, one.subject)
-            if rank.rank in one.elsewhere:
-                said += " (it responds to others: the network between is cut, the process runs)"
-            said += " (silent for a minute or more)" if rank.dead else ""
-            host = known.host(rank.place.host) if rank.place else ""
-            lost.sources.setdefault(host, source[one.name])
-            of_place = lost.places.setdefault(host, {}).setdefault(rank.place, []) if rank.place else lost.unplaced
-            of_place.append(said)
-        unnamed = one.now.missing_number - len(one.now.missing)
-        if unnamed > 0:
-            lost.unplaced.append("%d ranks of %s, which RAS does not name" % (unnamed, one.subject))
-            lost.sources.setdefault("", source[one.name])
-    for view in views:
-        for absent in view.now.absent:
-            host = known.host(absent.host)
-            if not any(place.pid == absent.pid for place in lost.places.get(host, ())):
-                lost.places.setdefault(host, {}).setdefault(absent.place, [])
-                lost.sources.setdefault(host, view.source)
-    return lost
+            text = "rank %d of %d of %s" % (rank.rank, one.now.size, one.subject)
+            if rank.rank in one.present:
+                text += " (it responds to others: the network between is cut, the process runs)"
+            text += " (silent for a minute or more)" if rank.dead else ""
+            host = case.known.host(rank.place.host) if rank.place else ""
+            sources.setdefault(host, one.source)
+            lost.setdefault(host, {}).setdefault(rank.place, []).append(text)
+            case.suspects.update({rank.place: "does not respond"} if rank.place else {})
+    found: Dict[str, Finding] = {}
+    for host, places in lost.items():
+        subject, fix = "host %s" % host, ""
+        known = {place: texts for place, texts in places.items() if place is not None}
+        lines = ["%s: %s" % (case.known.where(place), _of_place(case, place, known[place])) for place in known]
+        if known:
+            fix = _gone_fix(case.known, host, [*known])
+        else:
+            subject, lines = "ranks without a known host", places[None]
+            fix = "query the other hosts of the job as well; " + COLLECT
+        found[host] = MISSING.judge(
+            subject, "drift", "a response of every process", "; ".join(_cut(lines)), sources[host], fix
+        )
+    return found
 
 
-def _responding(joined: Sequence[Joined]) -> Set[Key]:
-    return {_key(place) for one in joined for place in one.now.places.values()}
-
-
-def _reachable(rank: Missing, answering: Iterable[Key]) -> bool:
-    """Return whether its process responds. Before 2.29 a rank of it in another communicator shows that."""
-    if rank.reachable is not None:
-        return rank.reachable
-    return rank.place is not None and not rank.dead and _key(rank.place) in answering
+def _of_place(case: _Case, place: Place, texts: Sequence[str]) -> str:
+    if len(texts) > 3:
+        texts = [*texts[:2], "and ranks of %d more communicators" % (len(texts) - 2)]
+    return "; ".join(filter(None, [*texts, case.known.state(place)]))
 
 
 def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
-    pids = ",".join(str(known.pid(place)) for place in places[:_NAMED])
-    seen = [(known.pid(place), known.seen(place)) for place in places]
-    stopped = [pid for pid, process in seen if process is not None and process.state == "T"]
+    processes = [known.process(place) for place in places]
+    stopped = [process.pid for process in processes if process is not None and process.state == "T"]
     if stopped:
         fix = "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s"
         return fix % (host, stopped[0], "py-spy dump --nonblocking --pid %d" % stopped[0])
     fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
-    return fix % (host, pids, COLLECT)
+    return fix % (host, ",".join(str(known.pid(place)) for place in places[:_NAMED]), COLLECT)
 
 
-def _errors(joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> List[Finding]:
+def _errors(case: _Case) -> List[Finding]:
     found = []
-    for one in joined:
-        if one.now.errors:
-            lines = ["%s on %s" % (group.value, _ranks(one.now, group, known)) for group in one.now.errors]
-            first = [one.now.places[rank] for group in one.now.errors for rank in group.ranks if rank in one.now.places]
-            at = " (%s)" % known.where(first[0]) if first else ""
-            fix = "read that rank's log from its first WARN on%s: busbar diagnose LOG explains it; %s" % (at, COLLECT)
-            have = "; ".join(_cut(lines))
-            found.append(ERROR.judge(one.subject, "drift", "no error", have, source[one.name], fix))
+    for one in (one for one in case.joined if one.now.errors):
+        lines = ["%s on %s" % (group.value, case.ranks(one.now, group)) for group in one.now.errors]
+        places = [one.now.places[rank] for group in one.now.errors for rank in group.ranks]
+        case.suspects.update(dict.fromkeys(places, "has an error in %s" % one.subject))
+        at = case.known.where(places[0])
+        fix = "read that rank's log from its first WARN on (%s): busbar diagnose LOG explains it; %s" % (at, COLLECT)
+        found.append(ERROR.judge(one.subject, "drift", "no error", "; ".join(_cut(lines)), one.source, fix))
     return found
 
 
-def _statuses(joined: Sequence[Joined], known: Known, source: Mapping[str, str]) -> List[Finding]:
+def _statuses(case: _Case) -> List[Finding]:
     found = []
-    responding = _responding(joined)
-    for one in joined:
-        statuses = {group.value for group in one.now.statuses}
-        left = [rank.rank for rank in one.now.missing if _reachable(rank, responding)]
-        if INIT in statuses:
-            check, have = INITIALIZED, _initializing(one, known)
-        elif len(statuses) > 1 or (left and FINALIZE not in statuses):
-            groups = [*one.now.statuses]
-            groups += [Group(NOCOMM, 0, tuple(left))] if left and NOCOMM not in statuses else []
+    for one in case.joined:
+        groups = {str(group.value): group for group in one.now.statuses}
+        left = tuple(rank.rank for rank in one.now.missing if case.reachable(rank))
+        if INIT in groups:
+            check, have = INITIALIZED, "%s initialize it" % case.ranks(one.now, groups[INIT])
+            lacking = [rank for rank in range(one.now.size) if rank not in one.now.places]
+            have += "; missing: rank %s" % ranges(lacking) if lacking else ""
+        elif len(groups) > 1 or (left and FINALIZE not in groups):
             check = STATUS
-            have = "; ".join("%s: %s" % (group.value, _ranks(one.now, group, known)) for group in groups)
+            groups.update({NOCOMM: Group(NOCOMM, left)} if left else {})
+            have = "; ".join("%s: %s" % (name, case.ranks(one.now, group)) for name, group in groups.items())
         else:
             continue
         # Both are usual for a moment.
-        still = one.before is not None and one.before.statuses == one.now.statuses and not one.moved
         state, fix = "unknown", "usual for a moment: query again"
-        if still:
+        if one.now.progress is not None and one.now.progress.settled and not one.moved:
             state, have = "drift", "%s; %s" % (have, one.after)
             fix = "look at the missing ranks: read their logs, and run py-spy dump --pid PID on their hosts; " + COLLECT
-        found.append(check.judge(one.subject, state, "all ranks alike", have, source[one.name], fix))
+        found.append(check.judge(one.subject, state, "all ranks alike", have, one.source, fix))
     return found
-
-
-def _initializing(one: Joined, known: Known) -> str:
-    groups = [_ranks(one.now, group, known) for group in one.now.statuses if group.value == INIT]
-    lack = [rank for rank in range(one.now.size) if rank not in one.now.places] if one.now.whole else []
-    return "%s initialize it%s" % ("; ".join(groups), "; missing: rank %s" % ranges(lack) if lack else "")
 
 
 # -- who waits for whom ------------------------------------------------------------------------------------------------
@@ -212,113 +207,69 @@ def _initializing(one: Joined, known: Known) -> str:
 
 @dataclass(frozen=True)
 class _Wait:
-    """A communicator without progress: ranks that have launched the fewest collectives, and the others."""
+    """A communicator without progress. last: places of the ranks that have launched the fewest.   ahead: the others."""
 
     joined: Joined
-    last: Tuple[int, ...]
-    ahead: Tuple[int, ...]
+    last: Tuple[Place, ...]
+    ahead: Tuple[Place, ...]
 
 
-def _behind(
-    joined: Sequence[Joined], known: Known, source: Mapping[str, str], lost: Mapping[str, Finding]
-) -> List[Finding]:
+def _behind(case: _Case, lost: Mapping[str, Finding]) -> List[Finding]:
     found: List[Finding] = []
     waits: List[_Wait] = []
-    for one in joined:
+    for one in case.joined:
         if one.back:
             have = "rank %s had launched more %g s before" % (ranges(one.back), one.seconds)
             fix = "query again: the job was restarted, or another program responds on the port"
-            want = "counts that only grow"
-            found.append(ANSWERED.judge(one.subject, "unknown", want, have, source[one.name], fix))
-            continue
-        if one.moved or not any(len(of) > 1 for of in one.now.counts.values()):
-            continue
-        last, ahead = _last(one)
-        if one.now.whole and not ahead:
-            found.append(_order(one, source))
-        else:
-            waits.append(_Wait(one, last, ahead))
-    return found + _chained(waits, _blocked(joined, known, lost), known, source)
+            found.append(ANSWERED.judge(one.subject, "unknown", "counts that only grow", have, one.source, fix))
+        elif not one.moved and any(len(groups) > 1 for groups in one.now.counts.values()):
+            last, ahead = ([one.now.places[rank] for rank in ranks] for ranks in _last(one))
+            if ahead:
+                waits.append(_Wait(one, tuple(last), tuple(ahead)))
+            else:
+                found.append(_order(one))
+    return found + _chained(case, waits, lost)
 
 
-def _blocked(
-    joined: Sequence[Joined], known: Known, lost: Mapping[str, Finding]
-) -> Tuple[Dict[str, Finding], Dict[Key, Finding]]:
-    """Communicators that a silent rank holds up, and processes that wait there -> the finding on that rank's host."""
-    names: Dict[str, Finding] = {}
-    processes: Dict[Key, Finding] = {}
-    for one in joined:
-        hosts = [known.host(rank.place.host) if rank.place else "" for rank in one.now.missing]
-        cause = next((lost[host] for host in hosts if host in lost), None)
-        if cause is not None and not one.moved:
-            names[one.name] = cause
-            for place in one.now.places.values():
-                processes.setdefault(_key(place), cause)
-    return names, processes
+def _last(one: Joined) -> Tuple[List[int], List[int]]:
+    """Return the ranks that have launched the fewest collectives of all kinds, and the others."""
+    totals = {rank: sum(of.values()) for rank, of in sorted(one.now.launched.items())}
+    least = min(totals.values(), default=0)
+    return [rank for rank in totals if totals[rank] == least], [rank for rank in totals if totals[rank] > least]
 
 
-def _last(one: Joined) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
-    """Ranks that have launched the fewest collectives of all kinds, and the others, as far as named."""
-    unequal = [of for of in one.now.counts.values() if len(of) > 1]
-    if one.now.whole:
-        totals = {rank: sum(of.values()) for rank, of in one.now.launched.items()}
-        least = min(totals.values(), default=0)
-    else:
-        # Ranks that the text does not name are those of the larger groups.
-        totals = {rank: int(group.value) for of in unequal for group in of for rank in group.ranks}
-        least = min((int(group.value) for of in unequal for group in of), default=0)
-    last = sorted(rank for rank, total in totals.items() if total == least)
-    return tuple(last), tuple(sorted(rank for rank, total in totals.items() if total > least))
-
-
-def _order(one: Joined, source: Mapping[str, str]) -> Finding:
+def _order(one: Joined) -> Finding:
     lines = [
-        "%s: %s" % (name, ", ".join("%s by rank %s" % (group.value, ranges(group.ranks)) for group in of))
-        for name, of in sorted(one.now.counts.items())
-        if len(of) > 1
+        "%s: %s" % (name, ", ".join("%s by rank %s" % (group.value, ranges(group.ranks)) for group in groups))
+        for name, groups in sorted(one.now.counts.items())
+        if len(groups) > 1
     ]
-    twice = one.before is not None
-    have = "; ".join([*lines, *([one.after] if twice else [])])
-    want = "the same collectives on every rank"
-    return ORDER.judge(one.subject, "drift" if twice else "unknown", want, have, source[one.name])
+    state, more = ("unknown", []) if one.now.progress is None else ("drift", [one.after])
+    return ORDER.judge(one.subject, state, "the same collectives on every rank", "; ".join([*lines, *more]), one.source)
 
 
-def _chained(
-    waits: Sequence[_Wait],
-    blocked: Tuple[Mapping[str, Finding], Mapping[Key, Finding]],
-    known: Known,
-    source: Mapping[str, str],
-) -> List[Finding]:
+def _chained(case: _Case, waits: Sequence[_Wait], lost: Mapping[str, Finding]) -> List[Finding]:
     """Make a wait follow from the one, in another communicator, of the rank that is behind here."""
-    waiting: Dict[Key, _Wait] = {}
+    waiting: Dict[Place, _Wait] = {}
     for wait in waits:
-        for rank in wait.ahead:
-            waiting.setdefault(_key(wait.joined.now.places.get(rank)), wait)
-    waiting.pop(_NOWHERE, None)
-
-    def keys(wait: _Wait) -> List[Key]:
-        return [_key(wait.joined.now.places.get(rank)) for rank in wait.last]
-
-    def causing_wait(wait: _Wait) -> Optional[_Wait]:
-        """Return the other communicator in which the first of the last ranks waits, if all of them wait."""
-        causes = [waiting.get(key) for key in keys(wait)]
-        return causes[0] if causes and all(cause not in (None, wait) for cause in causes) else None
-
+        for place in wait.ahead:
+            waiting.setdefault(place, wait)
+    blocked, held = _blocked(case, lost)
     made: Dict[str, Finding] = {}
 
     def judged(wait: _Wait, above: FrozenSet[str]) -> Finding:
         name = wait.joined.name
         if name not in made:
-            because = blocked[0].get(name)
-            silent = [blocked[1].get(key) for key in keys(wait)]
-            if because is None and silent and all(silent):
-                because = silent[0]
-            cause = causing_wait(wait)
+            because = blocked.get(name)
+            if because is None and all(place in held for place in wait.last):
+                because = held[wait.last[0]]
+            causes = [waiting.get(place) for place in wait.last]
+            cause = causes[0] if all(one not in (None, wait) for one in causes) else None
             # In a ring of communicators that wait for each other, none is the cause.
             if because is None and cause is not None and cause.joined.name not in above:
                 because = judged(cause, above | {name})
             if name not in made:
-                made[name] = _behind_one(wait, known, source, because)
+                made[name] = _behind_one(case, wait, because)
         return made[name]
 
     for wait in waits:
@@ -326,31 +277,36 @@ def _chained(
     return list(made.values())
 
 
-def _key(place: Optional[Place]) -> Key:
-    return _NOWHERE if place is None else (place.host, place.pid, place.nvml)
+def _blocked(case: _Case, lost: Mapping[str, Finding]) -> Tuple[Dict[str, Finding], Dict[Place, Finding]]:
+    """Communicators that a silent rank holds up, and processes that wait there -> the finding on that rank's host."""
+    names: Dict[str, Finding] = {}
+    places: Dict[Place, Finding] = {}
+    for one in case.joined:
+        hosts = [case.known.host(rank.place.host) if rank.place else "" for rank in one.now.missing]
+        cause = next((lost[host] for host in hosts if host in lost), None)
+        if cause is not None and not one.moved:
+            names[one.name] = cause
+            for place in one.now.places.values():
+                places.setdefault(place, cause)
+    return names, places
 
 
-def _behind_one(wait: _Wait, known: Known, source: Mapping[str, str], because: Optional[Finding]) -> Finding:
+def _behind_one(case: _Case, wait: _Wait, because: Optional[Finding]) -> Finding:
     one = wait.joined
     lines = []
-    for name, of in sorted(one.now.counts.items()):
-        if len(of) > 1:
-            least, most = (pick(of, key=lambda group: group.value) for pick in (min, max))
-            others = "%d of %d ranks %s" % (most.number, one.now.size, most.value)
-            lines.append("%s: %s has launched %s, %s" % (name, _ranks(one.now, least, known), least.value, others))
-    twice = one.before is not None
-    state = "drift" if twice and one.moved is False else "unknown"
-    have = "; ".join([*lines, one.after if twice else "queried once"])
-    fix = _look(known, [one.now.places[rank] for rank in wait.last if rank in one.now.places])
-    want = "as many on every rank, or numbers that move"
-    return BEHIND.judge(one.subject, state, want, have, source[one.name], fix, because)
-
-
-def _look(known: Known, places: Sequence[Place]) -> str:
-    if not places:
-        return "RAS does not name them; NCCL 2.28.7 and later name all. py-spy dump --pid PID on every host; " + COLLECT
+    for name, groups in sorted(one.now.counts.items()):
+        if len(groups) > 1:
+            least, most = (pick(groups, key=lambda group: group.value) for pick in (min, max))
+            others = "%d of %d ranks %s" % (len(most.ranks), one.now.size, most.value)
+            lines.append("%s: %s has launched %s, %s" % (name, case.ranks(one.now, least), least.value, others))
+    have = "; ".join([*lines, "queried once" if one.now.progress is None else one.after])
     fix = "on %s run py-spy dump --pid %d: Python outside of a collective means code, data or storage; %s"
-    return fix % (known.host(places[0].host), known.pid(places[0]), COLLECT)
+    first = wait.last[0]
+    fix %= case.known.host(first.host), case.known.pid(first), COLLECT
+    if because is None:
+        case.suspects.update(dict.fromkeys(wait.last, "is behind in %s" % one.subject))
+    state, want = "drift" if one.moved is False else "unknown", "as many on every rank, or numbers that move"
+    return BEHIND.judge(one.subject, state, want, have, one.source, fix, because)
 
 
 def _progress(views: Sequence[View], joined: Sequence[Joined], found: Sequence[Finding]) -> List[Finding]:
@@ -368,16 +324,15 @@ def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[
     seconds, want, source = max(view.seconds for view in views), "collectives are launched", views[0].source
     moved = [one for one in ones if one.moved]
     if moved:
-        have = "in %g s %s" % (seconds, _difference(max(moved, key=lambda one: one.now.size)))
+        most = max(moved, key=lambda one: one.now.size)
+        launched = most.now.progress.launched if most.now.progress else ""
+        have = "in %g s %s: %s" % (seconds, most.subject, launched or "its ranks moved")
         return PROGRESS.judge(subject, "ok", want, have, source)
     bad = [finding for finding in found if finding.state == "drift" and finding.because is None] if seconds else []
     if not seconds:
         have, fix = "queried once, which does not show progress", "query twice: interval above 0"
     elif bad:
         have, fix = "nothing was launched in %g s" % seconds, "see to %s" % bad[0].id
-    elif any(view.now.form == "text" for view in views):
-        have = "RAS of NCCL %s does not report how many collectives equal ranks have launched" % views[0].now.version
-        fix = "NCCL 2.28.7 and later do. " + _STILL
     else:
         have, fix = "nothing was launched in %g s, and all ranks have launched the same" % seconds, _STILL
     because = bad[0] if bad else None
@@ -388,37 +343,6 @@ _STILL = (
     "query again with a longer interval (a step may take minutes); if nothing moves, look below Python: nvidia-smi dmon"
     " -s pu -c 3 (100 % and little power: a kernel of NCCL waits), the NICs' counters, the flight recorder; " + COLLECT
 )
-
-
-def _difference(one: Joined) -> str:
-    if one.before is None:
-        return "nothing"
-    parts = []
-    for name, of in sorted(one.now.counts.items()):
-        old = one.before.counts.get(name, ())
-        high, low = max(int(group.value) for group in of), max([int(group.value) for group in old] or [0])
-        if high != low:
-            parts.append("%s %d to %d" % (name, low, high))
-    return "%s: %s" % (one.subject, ", ".join(parts) or "its ranks moved")
-
-
-def _ranks(of: Communicator, group: Group, known: Known) -> str:
-    """``rank 3 (node02 process 1234 GPU 1)``."""
-    named = sorted(group.ranks)
-    if not named:
-        return "%d ranks, which RAS does not name," % group.number
-    if len(named) > _NAMED:
-        return "rank %s" % ranges(named)
-    places = [" (%s)" % known.where(of.places[rank]) if rank in of.places else "" for rank in named]
-    return ", ".join("rank %d%s" % pair for pair in zip(named, places))
-
-
-def _line(head: str, said: Sequence[str]) -> str:
-    return "%s: %s" % (head, "; ".join(filter(None, said))) if any(said) else head
-
-
-def _shortened(said: Sequence[str]) -> List[str]:
-    return list(said) if len(said) <= 3 else [*said[:2], "and ranks of %d more communicators" % (len(said) - 2)]
 
 
 def _cut(lines: Sequence[str]) -> List[str]:

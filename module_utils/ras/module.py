@@ -10,7 +10,6 @@ from ..change import module
 from ..core.host import Host
 from ..core.plan import Plan
 from . import read as nccl_ras
-from . import views as ras_views
 
 SPEC: module.Spec = {
     "phase": {"type": "str", "choices": ["query", "report"], "default": "query"},
@@ -22,10 +21,4 @@ SPEC: module.Spec = {
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, object]:
     reading = nccl_ras.read(host, min(max(given["interval"], 0.0), 3600.0))
-    return dict(
-        Plan(tuple(nccl_ras.judge(host, reading))).result(),
-        views=[ras_views.to_dict(view) for view in reading.views],
-        processes=[nccl_ras.process_dict(process) for process in reading.node.processes],
-        addresses=list(reading.addresses),
-        silent=[nccl_ras.silence_dict(silence) for silence in reading.silent],
-    )
+    return {**Plan(tuple(nccl_ras.judge(host, reading))).result(), **nccl_ras.result(reading)}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -29,7 +30,7 @@ REPORTED = (
 )
 _LISTEN = "0A"
 # proc(5) has hundreds of bytes for each mapping; a process has 65,530 of them at most (vm.max_map_count).
-_MAPS_LIMIT = 64 << 20
+_MAPS_BLOCKS = 256
 _ENVIRONMENT_LIMIT = 4 << 20
 _LIBRARY = re.compile(rb"(/[^\n]*/libnccl\.so[.0-9]*)(?: \(deleted\))?\n")
 _ROW = re.compile(
@@ -56,7 +57,7 @@ class Process:
 
     library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
     port: where it would listen.   apart: it has its own network (container), where no other process can connect.
-    told: variables of REPORTED in its environment.   gpu: it has one open.
+    variables: those of REPORTED in its environment.   gpu: it has one open.
     """
 
     pid: int
@@ -70,7 +71,7 @@ class Process:
     port: int
     apart: bool
     gpu: bool
-    told: Mapping[str, str]
+    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -125,37 +126,74 @@ def ras_port(address: Optional[str]) -> int:
 
 
 def read(host: Host) -> Node:
-    problems: List[Problem] = []
-    users = parse_users(attempt(lambda: host.read_system("/etc/passwd", "replace"), "/etc/passwd", problems) or "")
-    conf = attempt(lambda: host.read_system("/etc/nccl.conf", "replace"), "/etc/nccl.conf", problems) or ""
-    site = next((pair.value for pair in parse_nccl_conf(conf) if pair.name == ADDRESS), None)
-    here = _namespace(host, "self")
-    listeners = _listeners(host, "/proc/net", problems)
-    found, hidden = [], 0
-    for pid in sorted((name for name in host.listdir("/proc") if name.isdigit()), key=int):
-        try:
-            library = _library(host, pid)
-            if library:
-                found.append(_process(host, pid, library, here, listeners, site, users, problems))
-        except PermissionError:
-            # For root in a container, init is the host's; it is not a rank.
-            hidden += pid != "1"
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        except OSError as error:
-            problems.append(Problem("/proc/%s" % pid, "cannot be read: %s" % error.strerror))
-    if hidden:
-        said = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
-        problems.append(Problem("/proc/PID/maps", said))
-    known = {each.inode for process in found for each in process.ras}
-    strangers = tuple(each for each in listeners if each.port == PORT and each.inode not in known)
-    return Node(tuple(found), strangers, users, tuple(problems))
+    return _Reader(host).node()
 
 
-def again(host: Host, of_node: Sequence[Process]) -> Tuple[Process, ...]:
+class _Reader:
+    """Read the processes of a host. problems: what could not be read."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.problems: List[Problem] = []
+        self.users = parse_users(self._text("/etc/passwd"))
+        pairs = parse_nccl_conf(self._text("/etc/nccl.conf"))
+        self.address = next((pair.value for pair in pairs if pair.name == ADDRESS), None)
+        self.namespace = _namespace(host, "self")
+        self.listeners = _listeners(host, "/proc/net", self.problems)
+
+    def _text(self, path: str) -> str:
+        return attempt(lambda: self.host.read_system(path, "replace"), path, self.problems) or ""
+
+    def node(self) -> Node:
+        found, hidden = [], 0
+        for pid in sorted((name for name in self.host.listdir("/proc") if name.isdigit()), key=int):
+            try:
+                library = _library(self.host, pid)
+                if library:
+                    found.append(self._process(pid, library))
+            except PermissionError:
+                # For root in a container, init is the host's; it is not a rank.
+                hidden += pid != "1"
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended meanwhile
+            except OSError as error:
+                self.problems.append(Problem("/proc/%s" % pid, "cannot be read: %s" % error.strerror))
+        if hidden:
+            text = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
+            self.problems.append(Problem("/proc/PID/maps", text))
+        known = {each.inode for process in found for each in process.ras}
+        strangers = tuple(each for each in self.listeners if each.port == PORT and each.inode not in known)
+        return Node(tuple(found), strangers, self.users, tuple(self.problems))
+
+    def _process(self, pid: str, library: str) -> Process:
+        status = _status(self.host, pid)
+        uid = int((status.get("Uid", "").split() or ["-1"])[0])
+        variables = _environment(self.host, pid)
+        port = ras_port(variables.get(ADDRESS) or self.address)
+        namespace = _namespace(self.host, pid)
+        apart = bool(self.namespace and namespace and self.namespace != namespace)
+        listeners = _listeners(self.host, "/proc/%s/net" % pid, self.problems) if apart else self.listeners
+        files = _open_files(self.host, pid)
+        return Process(
+            pid=int(pid),
+            inner=int((status.get("NSpid", "").split() or [pid])[-1]),
+            parent=int(status.get("PPid", "0")),
+            user=self.users.get(uid, "uid %d" % uid),
+            name=status.get("Name", "?"),
+            state=status.get("State", "?")[:1],
+            library=library,
+            ras=tuple(each for each in listeners if each.port == port and "socket:[%d]" % each.inode in files),
+            port=port,
+            apart=apart,
+            gpu=any(_GPU.fullmatch(file) for file in files),
+            variables=variables,
+        )
+
+
+def again(host: Host, processes: Sequence[Process]) -> Tuple[Process, ...]:
     """The same processes as they are by now, without those that have ended."""
     found = []
-    for process in of_node:
+    for process in processes:
         try:
             found.append(replace(process, state=_status(host, str(process.pid)).get("State", "?")[:1]))
         except OSError:
@@ -163,71 +201,29 @@ def again(host: Host, of_node: Sequence[Process]) -> Tuple[Process, ...]:
     return tuple(found)
 
 
-def _process(
-    host: Host,
-    pid: str,
-    library: str,
-    here: str,
-    listeners: Sequence[Listener],
-    site: Optional[str],
-    users: Mapping[int, str],
-    problems: List[Problem],
-) -> Process:
-    status = _status(host, pid)
-    uid = int((status.get("Uid", "").split() or ["-1"])[0])
-    told = _environment(host, pid)
-    port = ras_port(told.get(ADDRESS) or site)
-    there = _namespace(host, pid)
-    apart = bool(here and there and here != there)
-    if apart:
-        listeners = _listeners(host, "/proc/%s/net" % pid, problems)
-    files = _open_files(host, pid)
-    return Process(
-        pid=int(pid),
-        inner=int((status.get("NSpid", "").split() or [pid])[-1]),
-        parent=int(status.get("PPid", "0")),
-        user=users.get(uid, "uid %d" % uid),
-        name=status.get("Name", "?"),
-        state=status.get("State", "?")[:1],
-        library=library,
-        ras=tuple(each for each in listeners if each.port == port and "socket:[%d]" % each.inode in files),
-        port=port,
-        apart=apart,
-        gpu=any(_GPU.fullmatch(file) for file in files),
-        told=told,
-    )
-
-
 def _listeners(host: Host, folder: str, problems: List[Problem]) -> List[Listener]:
     found: List[Listener] = []
     for name in ("tcp", "tcp6"):
         path = "%s/%s" % (folder, name)
-        found += attempt(lambda path=path: _parsed(host, path), path, problems) or []
+        # Without IPv6 there is no tcp6.
+        text = attempt(partial(host.read, path), path, problems)
+        found += attempt(partial(parse_tcp, text), path, problems) or [] if text is not None else []
     return found
-
-
-def _parsed(host: Host, path: str) -> List[Listener]:
-    text = host.read(path)
-    # Without IPv6 there is no tcp6.
-    return [] if text is None else parse_tcp(text)
 
 
 def _library(host: Host, pid: str) -> str:
     """The libnccl that a process has mapped; "" for none. Raises OSError."""
-    held = b""
-    size = 0
+    text = b""
     with open(host.hardware("/proc/%s/maps" % pid), "rb") as stream:
-        while size < _MAPS_LIMIT:
+        for _block in range(_MAPS_BLOCKS):
             data = stream.read(1 << 18)
+            # A path may lie across two of them.
+            text = text[-8192:] + data
+            match = _LIBRARY.search(text) if b"/libnccl.so" in text else None
+            if match is not None:
+                return match.group(1).decode("utf-8", "backslashreplace")
             if not data:
                 break
-            size += len(data)
-            # A path may lie across two of them.
-            held = held[-8192:] + data
-            if b"/libnccl.so" in held:
-                match = _LIBRARY.search(held)
-                if match is not None:
-                    return match.group(1).decode("utf-8", "backslashreplace")
     return ""
 
 

@@ -8,20 +8,32 @@ import platform
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Host, Problem, attempt
 from ..machine import netdev_address
 from ..nccl_conf import library
 from ..nccl_conf.version import Version
+from . import client, processes
 from . import join as ras_join
 from . import judge as nccl_hang
-from . import processes
 from . import views as ras_views
-from .checks import RAS, READABLE
-from .known import Known, seen
+from .known import STATES, Known, by_inner
 from .processes import Node, Process
 from .views import Silence, View
 
+RAS = Check(
+    "nccl_hang.ras",
+    why="without RAS (its JSON: NCCL 2.28.7 and later) nothing outside of a job's processes knows what its ranks wait"
+    " for",
+    fix="start the job with NCCL 2.28.7 or later, and without NCCL_RAS_ENABLE=0",
+)
+"Has each NCCL job on the node a RAS that can be queried"
+READABLE = Check(
+    "nccl_hang.readable",
+    why="a job whose processes cannot be read is not queried",
+)
+"Can the node's processes be read"
 # RAS has been there since.
 FIRST = (2, 24, 0)
 _NAMED = 8
@@ -38,7 +50,7 @@ class Reading:
     problems: Tuple[Problem, ...]
 
 
-def read(host: Host, interval: float, ask: ras_views.Ask = ras_views.ras_client.query) -> Reading:
+def read(host: Host, interval: float, ask: ras_views.Ask = client.query) -> Reading:
     """Read the jobs. interval: seconds between the two queries."""
     node = processes.read(host)
     problems = list(node.problems)
@@ -55,25 +67,40 @@ def known(reading: Reading) -> Known:
     name = platform.node() or "this host"
     names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
     # The process in question may be one that could not be read.
-    asked = [] if reading.problems else [name]
-    return Known(names, frozenset(asked), seen(name, map(process_dict, reading.node.processes)))
+    queried = [] if reading.problems else [name]
+    return Known(names, frozenset(queried), by_inner(name, reading.node.processes))
 
 
-def process_dict(process: Process) -> Dict[str, object]:
-    """Return the fields of a process for the control node."""
-    kept = ("pid", "inner", "user", "name", "state", "library", "apart", "gpu")
-    return dict({key: getattr(process, key) for key in kept}, told=dict(process.told))
-
-
-def silence_dict(silence: Silence) -> Dict[str, object]:
-    return {**asdict(silence.problem), "users": list(silence.users), "pids": list(silence.pids)}
+def result(reading: Reading) -> Dict[str, object]:
+    """Return what the control node gets beside the findings."""
+    return {
+        "views": [asdict(view) for view in reading.views],
+        "processes": [asdict(process) for process in reading.node.processes],
+        "addresses": list(reading.addresses),
+    }
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
     """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
-    found += nccl_hang.judge(ras_join.distinct(reading.views), reading.silent, known(reading))
-    return found + unasked(reading, lambda process: _version(host, process))
+    found += [_silent(one, reading) for one in reading.silent]
+    found += nccl_hang.judge(ras_join.distinct(reading.views), known(reading))
+    return found + judge_unqueried(reading, lambda process: _version(host, process))
+
+
+def is_of_node(finding: Finding) -> bool:
+    """Return whether a finding is on the node's own processes, and not on a job, which other nodes report, too."""
+    return finding.check in (RAS.id, READABLE.id) or finding.subject.startswith("RAS at ")
+
+
+def _silent(one: Silence, reading: Reading) -> Finding:
+    states = {process.pid: STATES[process.state] for process in reading.node.processes if process.state in STATES}
+    odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
+    pids, have = ",".join(map(str, one.pids[:_NAMED])), "; ".join([one.problem.message, *odd])
+    fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (pids, nccl_hang.COLLECT)
+    subject = printable("%s of %s" % (one.problem.source, ", ".join(one.users)))
+    want = "a valid response, twice"
+    return nccl_hang.ANSWERED.judge(subject, "unknown", want, have, one.problem.source, fix)
 
 
 def _version(host: Host, process: Process) -> Optional[Version]:
@@ -83,7 +110,7 @@ def _version(host: Host, process: Process) -> Optional[Version]:
     return None if found is None else found.version
 
 
-def unasked(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
+def judge_unqueried(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
     """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
     of_node, want = reading.node.processes, "a RAS that responds"
     if not of_node:
@@ -127,25 +154,21 @@ def _stranger(each: processes.Listener, reading: Reading) -> Finding:
 
 def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
     """Return processes of jobs without a query, except parents (launchers) and children (loaders) of others."""
-    heard: Set[int] = set()
+    responding: Set[int] = set()
     for view in reading.views:
-        heard |= ras_views.pids(view.now)
-    by_pid = {process.pid: process for process in of_node}
-    covered = {process.pid for process in of_node if process.ras and not process.apart}
-    covered |= {process.pid for process in of_node if {process.pid, process.inner} & heard}
-    related = set(covered)
-    for pid in covered:
-        parent = by_pid[pid].parent
-        while parent in by_pid and parent not in related:
-            related.add(parent)
-            parent = by_pid[parent].parent
-    for process in of_node:
-        chain = [process.pid]
-        while by_pid[chain[-1]].parent in by_pid and by_pid[chain[-1]].parent not in chain:
-            chain.append(by_pid[chain[-1]].parent)
-        if covered & set(chain):
-            related.add(process.pid)
-    rest = [process for process in of_node if process.pid not in related]
+        responding |= ras_views.pids(view.now)
+    parents = {process.pid: process.parent for process in of_node}
+
+    def chain(pid: int) -> List[int]:
+        found: List[int] = []
+        while pid in parents and pid not in found:
+            found.append(pid)
+            pid = parents[pid]
+        return found
+
+    covered = {p.pid for p in of_node if (p.ras and not p.apart) or {p.pid, p.inner} & responding}
+    related = {pid for process in covered for pid in chain(process)}
+    rest = [process for process in of_node if process.pid not in related and not covered & set(chain(process.pid))]
     # A process with an open GPU is a rank; without any, as before the first kernel, all may be.
     return [process for process in rest if process.gpu] or ([] if covered else rest)
 
@@ -158,13 +181,13 @@ def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tu
         inside = "nsenter --target PID --net " + _BY_HAND
         return "it runs in a container with a separate network", "query it there: " + inside
     if version and version < FIRST:
-        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.24 or later, better 2.28.7; " + now
-    if process.told.get(processes.ENABLE, "").strip() == "0":
+        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.28.7 or later; " + now
+    if process.variables.get(processes.ENABLE, "").strip() == "0":
         return "NCCL_RAS_ENABLE=0 in its environment", "start the job without NCCL_RAS_ENABLE=0; " + now
-    held = [each for each in reading.node.strangers if each.port == process.port]
-    others = [each for each in reading.node.processes if each.user != process.user and each.ras]
-    holders = [reading.node.users.get(each.uid, "uid %d" % each.uid) for each in held]
-    holders += [each.user for each in others if process.port in {listener.port for listener in each.ras}]
+    users = reading.node.users
+    holders = [users.get(p.uid, "uid %d" % p.uid) for p in reading.node.strangers if p.port == process.port]
+    others = [other for other in reading.node.processes if other.user != process.user]
+    holders += [other.user for other in others if process.port in {listener.port for listener in other.ras}]
     if holders:
         return (
             "port %d is held by %s, and NCCL reports that only in an INFO line" % (process.port, holders[0]),

@@ -11,7 +11,7 @@ from ..core.host import Host, ParseError
 from ..core.plan import Plan
 from ..machine import profile
 from . import plan as sharp
-from .read import SharpWanted, read
+from .read import SharpState, SharpWanted
 
 SPEC: module.Spec = {
     **module.PROFILE,
@@ -30,4 +30,4 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     impossible = sharp.impossible(want.profile)
     if impossible is not None:
         return Plan((impossible,)).result()
-    return dict(sharp.plan(read(host, want), want).result(), notes=[sharp.UNPROVEN])
+    return dict(sharp.plan(SharpState(host, want), want).result(), notes=[sharp.UNPROVEN])

@@ -119,9 +119,8 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
             _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
             *_release(have.libraries, usable),
             _manager(have, want),
-            *(_switch(have, name, *switch) for name, switch in _SWITCHES.items()),
+            *_variables(have, want),
             *_folk(have),
-            *_threshold(have, want),
         )
     )
 
@@ -142,12 +141,9 @@ def _release(libraries: Sequence[File], plugins: Sequence[File]) -> List[Finding
     if not libraries or not plugins:
         return []
     # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
-    state, text, source = min((_fits(plugin, libraries) for plugin in plugins), key=_rank)
+    order = ("ok", "unknown", "drift")
+    state, text, source = min((_fits(plugin, libraries) for plugin in plugins), key=lambda fit: order.index(fit[0]))
     return [RELEASE.judge("%s and libnccl-net.so" % COLL, state, "one release", text, source)]
-
-
-def _rank(judged: Tuple[str, str, str]) -> int:
-    return ("ok", "unknown", "drift").index(judged[0])
 
 
 def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str, str]:
@@ -175,10 +171,18 @@ def _manager(have: SharpState, want: SharpWanted) -> Finding:
     return MANAGER.judge(subject, state, wanted, text, "TCP to %s" % want.manager)
 
 
-def _given(have: SharpState, name: str) -> Tuple[Given, ...]:
-    """Return the variable's places; unset for jobs without any."""
-    found = have.variables.get(name, ())
-    return found if any(one.everybody and one.certain for one in found) else (*found, Given(None, CONF))
+def _variables(have: SharpState, want: SharpWanted) -> List[Finding]:
+    """Judge each variable of NCCL and of the plugin: the worst of what any job gets."""
+    most = want.nodes or 1 << 31
+    found = [_variable(have, VARIABLE, name, *row) for name, row in _SWITCHES.items()]
+    if 0 < want.nodes < NODES:
+        fix, text = "take busbar_sharp out: it needs two nodes", "%d nodes at least" % NODES
+        return [*found, THRESHOLD.judge("nodes", "unsupported", text, "%d" % want.nodes, "the inventory", fix)]
+    for name, what in _THRESHOLDS.items():
+        wanted = "no more than %d %s" % (want.nodes, what) if want.nodes else "a number of %s" % what
+        fits = lambda value: grammar.strtoll(value or str(NODES))[0] <= most  # noqa: E731
+        found.append(_variable(have, THRESHOLD, name, wanted, fits))
+    return found
 
 
 # Variable -> its value in words, and whether a value fits.
@@ -190,27 +194,29 @@ _SWITCHES: Dict[str, Tuple[str, Callable[[Optional[str]], bool]]] = {
 }
 
 
-def _switch(have: SharpState, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
-    """The worst of what any job gets."""
+def _variable(have: SharpState, check: Check, name: str, wanted: str, fits: Callable[[Optional[str]], bool]) -> Finding:
+    places = have.variables.get(name, ())
+    # Unset for jobs without any.
+    everybody = any(one.everybody and one.certain for one in places)
+    each = places if everybody else (*places, Given(None, CONF))
     unread = next((one for one in have.problems if one.source == CONF), None)
-    each = _given(have, name)
-    wrong = next((one for one in each if one.certain and not fits(one.value)), None)
-    if unread is not None and (wrong is None or wrong.value is None):
-        return VARIABLE.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
-    if wrong is not None and wrong.value is not None:
-        text = "%s=%s" % (name, wrong.value[:100])
-        by_role = name == "NCCL_COLLNET_ENABLE" and wrong.source.startswith(CONF)
-        fix = None if by_role else _removed(name, wrong.source)
-        return VARIABLE.judge(name, "drift", wanted, text, wrong.source, fix)
+    wrong = sorted((one for one in each if one.certain and not fits(one.value)), key=lambda one: one.value is None)
     unclear = next((one for one in each if not one.certain), None)
+    if wrong and wrong[0].value is not None:
+        text, source = "%s=%s" % (name, wrong[0].value[:100]), wrong[0].source
+        by_role = name == "NCCL_COLLNET_ENABLE" and source.startswith(CONF)
+        more = ": the default of both thresholds is %d" % NODES if check is THRESHOLD else ""
+        return check.judge(name, "drift", wanted, text, source, None if by_role else _removed(name, source) + more)
+    if unread is not None:
+        return check.judge(name, "unknown", wanted, str(unread), CONF, "read it on the host and repair it")
     if unclear is not None:
         text = "set under a condition, or in a form that only running it would resolve"
         fix = "look at %s" % printable(unclear.source)
-        return VARIABLE.judge(name, "unknown", wanted, text, unclear.source, fix)
-    if wrong is not None:
-        return VARIABLE.judge(name, "drift", wanted, "not set for all jobs", CONF)
+        return check.judge(name, "unknown", wanted, text, unclear.source, fix)
+    if wrong:
+        return check.judge(name, "drift", wanted, "not set for all jobs", CONF)
     text = "%s=%s" % (name, each[0].value[:100]) if each[0].value is not None else "not set"
-    return VARIABLE.judge(name, "ok", wanted, text, each[0].source)
+    return check.judge(name, "ok", wanted, text, each[0].source)
 
 
 def with_collnet(value: str) -> bool:
@@ -239,25 +245,3 @@ def _folk(have: SharpState) -> List[Finding]:
     return found or [
         FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that NCCL does not read")
     ]
-
-
-def _threshold(have: SharpState, want: SharpWanted) -> List[Finding]:
-    if 0 < want.nodes < NODES:
-        text = "%d" % want.nodes
-        fix = "take busbar_sharp out: it needs two nodes"
-        return [THRESHOLD.judge("nodes", "unsupported", "%d nodes at least" % NODES, text, "the inventory", fix)]
-    found = []
-    wanted = "no more than the %d nodes there are" % want.nodes if want.nodes else "a number"
-    for name, what in _THRESHOLDS.items():
-        said = []
-        for one in _given(have, name):
-            if not one.certain:
-                said.append(("unknown", "%s=..." % name, one.source))
-                continue
-            value, source = (str(NODES), "NCCL's default") if one.value is None else (one.value, one.source)
-            state = "drift" if want.nodes and grammar.strtoll(value)[0] > want.nodes else "ok"
-            said.append((state, "%s=%s %s" % (name, value[:40], what), source))
-        state, text, source = max(said, key=_rank)
-        fix = None if state == "ok" else "%s: the default of both thresholds is %d" % (_removed(name, source), NODES)
-        found.append(THRESHOLD.judge(name, state, wanted, text, source, fix))
-    return found

@@ -12,9 +12,9 @@ import errno
 import os
 import re
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
@@ -88,39 +88,33 @@ class Given:
     certain: bool = True
 
 
-@dataclass(frozen=True)
 class SharpState:
-    """State of a node. others: unrelated libraries of that name.
+    """State of a node. libraries, plugins: of SHARP.   others: unrelated libraries of that name.
 
     variables: name -> what some jobs get, the same for all or not.
     answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
     """
 
-    libraries: List[File] = field(default_factory=list)
-    plugins: List[File] = field(default_factory=list)
-    others: List[str] = field(default_factory=list)
-    variables: Mapping[str, Tuple[Given, ...]] = field(default_factory=dict)
-    answered: Optional[str] = None
-    problems: List[Problem] = field(default_factory=list)
-
-
-def read(host: Host, want: SharpWanted, reach: Optional[Callable[[str, int], str]] = None) -> SharpState:
-    """Read the state. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
-    answered = None if not want.manager else (reach or reached)(*address(want.manager))
-    have = SharpState(answered=answered)
-    for folder in _folders(host, want.directories, have.problems):
-        for name in attempt(partial(host.listdir_system, folder), folder, have.problems) or ():
-            path = "%s/%s" % (folder, name)
-            if name.startswith(COLL) and os.path.isfile(host.system(path)):
-                have.libraries.append(File(path))
-            elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
-                plugin = attempt(partial(_plugin, host, path), path, have.problems)
-                have.plugins.extend([plugin] if plugin else [])
-            elif name.startswith("libsharp.so"):
-                have.others.append(path)
-    listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, have.problems) or ()
-    have.others.extend("%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name))
-    return replace(have, variables=_variables(host, have.problems))
+    def __init__(self, host: Host, want: SharpWanted, reach: Optional[Callable[[str, int], str]] = None) -> None:
+        """Read it. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
+        self.answered = None if not want.manager else (reach or reached)(*address(want.manager))
+        self.problems: List[Problem] = []
+        self.libraries: List[File] = []
+        self.plugins: List[File] = []
+        self.others: List[str] = []
+        for folder in _folders(host, want.directories, self.problems):
+            for name in attempt(partial(host.listdir_system, folder), folder, self.problems) or ():
+                path = "%s/%s" % (folder, name)
+                if name.startswith(COLL) and os.path.isfile(host.system(path)):
+                    self.libraries.append(File(path))
+                elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
+                    plugin = attempt(partial(_plugin, host, path), path, self.problems)
+                    self.plugins.extend([plugin] if plugin else [])
+                elif name.startswith("libsharp.so"):
+                    self.others.append(path)
+        listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, self.problems) or ()
+        self.others.extend("%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name))
+        self.variables = _variables(host, self.problems)
 
 
 def _folders(host: Host, given: Sequence[str], problems: List[Problem]) -> List[str]:

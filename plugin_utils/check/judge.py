@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import checks as gpudirect
+from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import plan as gpudirect
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import AER
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_FIRMWARE
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, verdict

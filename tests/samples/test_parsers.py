@@ -18,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu, nvidia_smi_topo, rdma
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer as ras_answer
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import answer_text
 
 from tests import goldens
 from tests.readings import plain
@@ -83,10 +82,6 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "gids": (gids, ("show_gids/cx5-roce-plus-ib-port-5gids.txt", "show_gids/roce-ib-sriov-mixed-19gids.txt")),
     "xml": (gpu.parse_xml, ("misc/nvidia-smi-q-x-*.xml.gz",)),
     "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
-    "RAS, text": (
-        lambda text: [answer_text.parse_text(CLIENT.sub("", body)) for _head, body in parts(text)],
-        ("h200x1/ras-text.txt",),
-    ),
     # MB of 2 to the 20th, as perftest counts them; of a run over all sizes the last counts.
     "perftest": (
         lambda text: [perftest.parse("bw", text)],

@@ -1,4 +1,4 @@
-"""GPUDirect RDMA on trees of files with stand-ins for modprobe, modinfo, ofed_info, dmesg and getconf."""
+"""GPUDirect RDMA on trees of files with stand-ins for modprobe, modinfo, ofed_info and dmesg."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ class Node:
     def tool(self, name: str, body: str) -> None:
         tool(self.root, f"/usr/bin/{name}", body)
 
-    def have(self, mode: str = "auto") -> read.Have:
-        return read.read(Host(str(self.root), str(self.root)), mode)
+    def have(self, mode: str = "auto") -> read.State:
+        return read.State(Host(str(self.root), str(self.root)), mode)
 
     def planned(self, mode: str = "auto") -> Plan:
         return plan.plan(self.have(mode), mode)
@@ -296,13 +296,6 @@ def test_drivers_that_fault_with_large_pages(node: Node, version: str, faulty: b
         assert "branch 580" in found.fix
 
 
-@pytest.mark.parametrize(("said", "possible"), [("65536", False), ("4096", None), ("large", None)])
-def test_without_a_kernel_config_the_page_size_is_asked(node: Node, said: str, possible: bool | None) -> None:
-    node.set({**driver("590.44.01"), f"/boot/config-{RELEASE}": None})
-    node.tool("getconf", f"[ $1 = PAGESIZE ] && echo {said}")
-    assert read.dmabuf(node.have())[0] is possible
-
-
 def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
     node.set(LOADED)
     for name in ("modinfo", "ofed_info", "dmesg", "modprobe"):
@@ -315,7 +308,7 @@ def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
 
 def test_off_asks_for_nothing(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert plan.plan(read.read(host, "off"), "off") == Plan()
+    assert plan.plan(read.State(host, "off"), "off") == Plan()
 
 
 @settings(max_examples=100, deadline=None)
@@ -329,7 +322,6 @@ def test_parsers_parse_or_say_why(text: str) -> None:
         read.parse_config,
         lambda said: read.ids(os_release.parse(said)),
         ofed_state.parse_release,
-        read.parse_page_size,
         parse_modinfo,
     ):
         with suppress(ParseError):

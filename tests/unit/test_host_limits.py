@@ -20,7 +20,13 @@ from tests.trees import put, put_all
 WANT = LimitsWanted(1048576, 8 << 30)
 LOGIN = (("/etc/security/limits.conf", "# nothing\n"), (host_limits_read.LOGIN_FILE, host_limits.render_login(WANT)))
 SERVICE = ((host_limits_read.SERVICE_FILE, host_limits.render_service(WANT)),)
-GOOD = LimitsState(LOGIN, SERVICE, {"slurmd": (("unlimited", "1048576"),)}, 64 << 30)
+
+
+def processes(*limits: tuple[str, str]) -> tuple[dict[str, str], ...]:
+    return tuple({"memlock": memlock, "nofile": nofile} for memlock, nofile in limits)
+
+
+GOOD = LimitsState(LOGIN, SERVICE, {"slurmd": processes(("unlimited", "1048576"))}, 64 << 30)
 
 
 ZZ = "/etc/security/limits.d/zz.conf"
@@ -33,10 +39,10 @@ CASES: dict[str, LimitsState] = {
     "fresh": replace(GOOD, login=LOGIN[:1], service=()),
     "limits of others": replace(GOOD, login=OF_OTHERS, service=(("/etc/systemd/system.conf", THEIR_SERVICE),)),
     # It was started with less, and waits for a drained node.
-    "daemon with less memlock": replace(GOOD, daemons={"slurmd": (("8388608", "1048576"),)}),
-    "daemon with fewer files": replace(GOOD, daemons={"slurmd": (("unlimited", "1024"),)}),
+    "daemon with less memlock": replace(GOOD, daemons={"slurmd": processes(("8388608", "1048576"))}),
+    "daemon with fewer files": replace(GOOD, daemons={"slurmd": processes(("unlimited", "1024"))}),
     # One finding, and the worst of them counts.
-    "several processes of a daemon": replace(GOOD, daemons={"containerd": SEVERAL}),
+    "several processes of a daemon": replace(GOOD, daemons={"containerd": processes(*SEVERAL)}),
     "shm of 64 MiB": replace(GOOD, shm=64 << 20),
     "no shm": replace(GOOD, shm=None),
     "shm of 1 GiB planned": replace(GOOD, planned_shm=1 << 30),
@@ -101,4 +107,3 @@ def test_the_size_of_shared_memory(text: str, size: int | None) -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_settings_or_none(text: str) -> None:
     host_limits_read.parse_login(text)
-    host_limits_read.parse_service("[Manager]\n" + text)

@@ -52,8 +52,8 @@ def _loaded(srcversion: str) -> dict[str, str]:
 
 
 def healthy(**changes: Any) -> OfedState:
-    files: dict[str, str | None] = dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST])
-    texts = packages.render(APT, packages.Repository("mofed", URL, KEY, {"doca-ofed": "3.2.1*"}))
+    files: dict[str, str | None] = dict.fromkeys([*packages.FILES["apt"], ofed_state.UMAD_LIST])
+    texts = packages.render(APT, URL, KEY, "doca-ofed", "3.2.1")
     files.update((path, written.seal(path, text)) for path, text in texts.items())
     have = OfedState(
         system=APT,
@@ -81,7 +81,7 @@ def fresh(**changes: Any) -> OfedState:
         builds=(),
         modules={kernel: _inbox(kernel) for kernel in (RUNNING, NEXT)},
         loaded=_loaded("BBBB"),
-        files=dict.fromkeys([*packages.paths(APT, "mofed"), ofed_state.UMAD_LIST]),
+        files=dict.fromkeys([*packages.FILES["apt"], ofed_state.UMAD_LIST]),
         openibd=False,
     )
     return replace(bare, **changes)
@@ -121,8 +121,8 @@ def on_el(**changes: Any) -> OfedState:
     """As a node of EL 9 with DOCA 3.2.1."""
     names = {"doca-ofed": "3.2.1-044000.el9", "mlnx-ofa_kernel": "25.10-1", "mlnx-ofa_kernel-dkms": "25.10-1"}
     names[packages.VERSIONLOCK_PLUGIN] = "4.3.0-13.el9"
-    files: dict[str, str | None] = dict.fromkeys([*packages.paths(DNF, "mofed"), ofed_state.UMAD_LIST])
-    texts = packages.render(DNF, packages.Repository("mofed", URL, KEY, {}))
+    files: dict[str, str | None] = dict.fromkeys([*packages.FILES["dnf"], ofed_state.UMAD_LIST])
+    texts = packages.render(DNF, URL, KEY, "doca-ofed", "3.2.1")
     files.update((path, written.seal(path, text)) for path, text in texts.items())
     builds = [replace(b, name=b.name.replace("mlnx-ofed-kernel", "mlnx-ofa_kernel")) for b in BUILDS]
     locked = ("doca-ofed", "mlnx-ofa_kernel", "mlnx-ofa_kernel-dkms")
@@ -190,7 +190,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "ib_umad not wanted any more": (UMAD, {}),
     "packages unread": (fresh(packages=None, problems=(Problem("dpkg-query", "did not respond"),)), {}),
     "repository unread": (healthy(files={}), {}),
-    "key closed": (healthy(closed={packages.paths(APT, "mofed")[0]: 0o600}), {}),
+    "key closed": (healthy(closed={packages.FILES["apt"][0]: 0o600}), {}),
     "EL": (on_el(), {}),
     "EL, not locked": (on_el(packages=EL_LOOSE), {}),
     "EL, inbox modules": (on_el(modules={RUNNING: _inbox(RUNNING), NEXT: _own(NEXT)}), {}),

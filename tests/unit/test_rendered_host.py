@@ -14,15 +14,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.limits import read a
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import checks as ofed
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import packages
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
-from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import Repository, System
+from ansible_collections.busbar.fabric.plugins.module_utils.ofed.packages import System
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
 
 from tests import golden_rows, goldens
 
 LIMITS = host_limits.LimitsWanted(1048576, 8 << 30)
 RUNTIMES = container_limits.Want(("docker", "containerd"), (), LIMITS)
-BRIDGE = registers.Function("0000:12:00.0", "0000:12:00.0", "001030c0", registers.Acs(0x14E, 0))
-NIC = registers.Function("0000:18:00.0", "rail 0", "b3152110", registers.DeviceControl(0x70, 512, 256))
+BRIDGE = registers.Function("0000:12:00.0", "0000:12:00.0", "001030c0", registers.Register(0x14E, 0, ""))
+NIC = registers.Function("0000:18:00.0", "rail 0", "b3152110", registers.Register(0x70, 0x2910, ""))
 KERNEL_ARGS = [
     Arg("iommu", "pt"),
     Arg("intel_iommu", "off", present=False),
@@ -31,7 +31,7 @@ KERNEL_ARGS = [
     Arg("dyndbg", "file a +p"),
 ]
 KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nmQ\n-----END PGP PUBLIC KEY BLOCK-----\n"
-REPOSITORY = Repository("mofed", "https://mirror/doca/", KEY, {"doca-ofed": "3.2.1*"})
+REPOSITORY = ("https://mirror/doca/", KEY, "doca-ofed", "3.2.1")
 FILES = {
     grub_settings.DROPIN: grub_settings.render_dropin(KERNEL_ARGS),
     host_limits_read.LOGIN_FILE: host_limits.render_login(LIMITS),
@@ -39,8 +39,8 @@ FILES = {
     container_limits.DROPIN: container_limits.render(RUNTIMES),
     container_runtimes.DAEMON_JSON: container_limits.edit("", RUNTIMES)[0],
     ofed_state.UMAD_LIST: ofed.UMAD_TEXT,
-    **packages.render(System("apt", "ubuntu24.04"), REPOSITORY),
-    **packages.render(System("dnf", "rhel9"), REPOSITORY),
+    **packages.render(System("apt", "ubuntu24.04"), *REPOSITORY),
+    **packages.render(System("dnf", "rhel9"), *REPOSITORY),
     **GPUDIRECT,
     **boot_unit.render("/sys/bus/pci/devices", [BRIDGE], [NIC], 4096),
 }

@@ -20,8 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import profi
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
-from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpWanted, reached
-from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import read as read_sharp
+from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpState, SharpWanted, reached
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, sharp_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
@@ -48,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def planned(root: Path, want: SharpWanted = WANT, said: str = "") -> tuple[Finding, ...]:
-    return sharp.plan(read_sharp(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
+    return sharp.plan(SharpState(Host(str(root), str(root)), want, lambda _host, _port: said), want).findings
 
 
 def found(root: Path, want: SharpWanted = WANT, said: str = "") -> list[tuple[str, str, str]]:

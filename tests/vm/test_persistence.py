@@ -75,7 +75,7 @@ class Seen:
     boot: str
 
     @property
-    def acs(self) -> registers.Acs:
+    def acs(self) -> registers.Register:
         found = registers.parse_acs(self.config)
         assert found is not None
         return found
@@ -130,8 +130,8 @@ def test_a_kernel_with_an_iommu_sets_acs_at_every_boot_and_the_unit_clears_just_
     seen: dict[str, Seen],
 ) -> None:
     before, after = seen["as the kernel left it"], seen["unit started"]
-    assert before.acs.control & registers.REDIRECT == registers.REDIRECT
-    assert after.acs.control == before.acs.control & ~registers.CLEARED
+    assert before.acs.word & registers.REDIRECT == registers.REDIRECT
+    assert after.acs.word == before.acs.word & ~registers.CLEARED
     different = [offset for offset in range(4096) if before.config[offset] != after.config[offset]]
     assert different == [before.acs.offset]
 
@@ -140,8 +140,8 @@ def test_at_boot_the_unit_clears_acs_and_without_what_wants_it_acs_is_back(seen:
     with_it, without = (
         seen[step] for step in ("booted with the list and the unit for ACS", "booted with the unit for nvidia_peermem")
     )
-    assert with_it.acs.control & registers.REDIRECT == 0
-    assert without.acs.control & registers.REDIRECT == registers.REDIRECT
+    assert with_it.acs.word & registers.REDIRECT == 0
+    assert without.acs.word & registers.REDIRECT == registers.REDIRECT
     assert (with_it.system, without.system) == ("running", "running")
     assert len({step.boot for step in seen.values()}) == 3
 
@@ -156,7 +156,7 @@ def test_a_register_that_does_not_take_the_value_is_told(machine: Machine, seen:
     )
     found = registers.parse_acs(config(machine, PORT))
     assert found is not None
-    assert found.control & registers.REDIRECT == 0
+    assert found.word & registers.REDIRECT == 0
 
 
 def test_the_module_is_loaded_at_boot_by_the_list_alone(seen: dict[str, Seen]) -> None:
