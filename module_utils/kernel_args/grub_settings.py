@@ -7,6 +7,7 @@ Sources: grub-mkconfig and 10_linux (GRUB 2.06); POSIX 2.2 (quoting).
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import shlex
@@ -96,6 +97,8 @@ busbar_argument() {
 }
 """
 _CALL = "busbar_argument "
+# SHA-256 of the program of release 0.1.0: it does the same but for GRUB's quotes.
+_FORMER_HEADS = ("f173f61d5373df1681dfa5e1156a494aa874c365cc493a502d6f6e02fa37c8f3",)
 # What an expansion does beyond a variable's value takes a shell.
 _EXPANSION = r"(?:\$\{[^{}'\"`\\]*\}|\$[A-Za-z_]\w*|`[^`\\'\"]*`|\$\([^()'\"`\\]*\)|~)"
 _SHELL = grub.Language(_EXPANSION, "|&()<>`~", r'$"\\\n`')
@@ -168,7 +171,8 @@ def parse_dropin(text: str) -> Tuple[Arg, ...]:
     """Return what our drop-in sees to. Raises ParseError where it was edited."""
     lines = text.splitlines(True)
     program = "".join(line for line in lines if not line.startswith("# " + written.HEAD))
-    if program.startswith(_HEAD.partition("\n")[2]) or written.seal_of(text):
+    former = hashlib.sha256((text.partition("\n" + _CALL)[0] + "\n").encode()).hexdigest() in _FORMER_HEADS
+    if program.startswith(_HEAD.partition("\n")[2]) or written.seal_of(text) or former:
         try:
             calls = itertools.dropwhile(lambda line: not line.startswith(_CALL), lines)
             return tuple(_called(shlex.split(line)) for line in calls)

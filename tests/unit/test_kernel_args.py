@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -263,6 +264,23 @@ def test_what_grub_cannot_pass_on_is_refused(tmp_path: Path) -> None:
     host = node(tmp_path, {"/etc/default/grub": "\n"})
     with pytest.raises(ParseError, match="GRUB cannot pass on"):
         judge(host, Arg("dyndbg", "file 'a' +p"))
+
+
+def test_the_drop_in_of_an_earlier_release_is_no_drift_unless_grub_cuts_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = '# Written by Busbar\nbusbar_argument() { GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX $2"; }\n'
+    monkeypatch.setattr(grub_settings, "_FORMER_HEADS", (hashlib.sha256(head.encode()).hexdigest(),))
+    text = head + "busbar_argument add iommu=pt\n"
+    host = node(tmp_path, {"/etc/default/grub": "\n", grub_settings.DROPIN: text})
+    made = judge(host, PT)
+    assert (bad(made), made.changed) == ([], False)
+    put(tmp_path, grub_settings.DROPIN, f"{text}busbar_argument add '{ACS.token}'\n")
+    update_grub(tmp_path)
+    made = judge(host, ACS)
+    assert [f.state for f in bad(made)] == ["drift"]
+    apply(tmp_path, made)
+    assert bad(judge(host, PT, ACS)) == []
 
 
 # followed: files of who has done what the advice says.

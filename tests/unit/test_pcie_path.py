@@ -303,6 +303,12 @@ def write_file(node: Node, path: str, text: str) -> None:
     file.write_text(text)
 
 
+def earlier_release(node: Node) -> Node:
+    for change in pcie_path.plan(have(node), WANT).changes:
+        write_file(node, change.path, (change.after or "").replace("0x1D, 0)", "0x1C, 0)"))
+    return node
+
+
 def old_unit(node: Node) -> Node:
     write_file(node, boot_unit.UNIT, "an old one")
     return with_gpu(driver="vfio-pci")(node)
@@ -341,6 +347,7 @@ CASES: list[tuple[str, Make, PathConfig]] = [
     ("no file", no_files, WANT),
     ("a GPU without a place", with_gpu(ancestors=()), WANT),
     ("a locked kernel", locked, WANT),
+    ("the script of an earlier release", earlier_release, WANT),
     ("a GPU is handed to virtual machines", old_unit, replace(WANT, max_read_request=0)),
     ("a virtual machine", in_a_guest, WANT),
     ("no shared switch", without_switches, replace(WANT, max_read_request=0)),
