@@ -95,8 +95,8 @@ def judge(job: Job, text: str, name: str) -> list[Finding]:
             found += _services(root, name)
     tasks = re.search(r"(?m)^#SBATCH\s+--ntasks-per-node[= ](\d+)", text)
     for script, first in job.scripts:
-        for line, words in commands(script, first) if re.search("_perf|run", script) else ():
-            where = f"{name}:{line}"
+        for command in commands(script, first) if re.search("_perf|run", script) else ():
+            where, words = f"{name}:{command.first}", command.words
             found += [*_docker(" ".join(words), where), *_launch(words, tasks.group(1) if tasks else "", where)]
     return list({finding.id: finding for finding in found}.values())
 

@@ -13,20 +13,18 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_sources import (
-    parse_nccl_conf,
-    parse_unit,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import (
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import parse_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import (
     MENTION,
     NAME,
     Assignment,
-    parse,
+    assignments,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import parse
 
 KINDS = ("conf", "env", "unit", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {
@@ -124,7 +122,7 @@ def read(text: str, kind: str) -> Job:
     found = readers[kind](text, job) if kind != "env" else parse(text, exported=True)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
-        job.assignments.append(replace(item, value=None) if filled else item)
+        job.assignments.append(item._replace(value=None) if filled else item)
     return job
 
 
@@ -253,8 +251,8 @@ def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
             value = None if item.tag.endswith(":null") else item.value
             yield Assignment(key.value, value, _line(item))
         elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
-            for pair in parse_nccl_conf(item.value):
-                yield replace(pair, line=_line(item) + pair.line)
+            for pair in assignments(item.value):
+                yield pair._replace(line=_line(item) + pair.line)
 
 
 def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.finding import SEVERITIES, Finding, printable
 from . import lint as nccl_lint
@@ -30,19 +30,19 @@ def judge(
 
     meant: the variables of /etc/nccl.conf.   accepted: NAME or NAME=VALUE -> the site's reason.
     """
-    findings: List[Finding] = []
+    worst: Dict[str, Finding] = {}
     notes: List[str] = []
     places: Dict[str, Set[str]] = {}
     for one in environment.settings:
         places.setdefault(one.variable, set()).add(one.source)
-    for one in _first_of_each(environment.settings):
+    for one in environment.settings:
+        reason = accepted.get(one.variable, accepted.get("%s=%s" % (one.name, one.value)))
         if one.value is not None and meant.get(one.name) == one.value:
             continue
-        reason = accepted.get(one.variable, accepted.get("%s=%s" % (one.name, one.value)))
         if reason is not None:
             notes.append("accepted: %s in %s (%s)" % (one.variable, printable(one.source), reason))
             continue
-        found = _judge_one(one, meant, libraries, version, hcas, one in environment.missing)
+        found = _judge_one(one, meant, libraries, version, hcas)
         if found is None:
             continue
         others = sorted(places[one.variable] - {one.source})
@@ -50,24 +50,18 @@ def judge(
             found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
         if found.severity == "minor":
             notes.append("%s, %s: %s" % (found.source, found.have, found.why))
-            continue
-        findings.append(found)
-    if not findings:
-        want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
-        where = "/etc/environment, profiles, environment.d, units, Slurm, enroot and ~/.nccl.conf"
-        findings.append(OVERRIDES.judge("the environment of jobs", "ok", want, have, where))
-    return findings, notes
+        else:  # a subject has one finding
+            worst[found.subject] = min(worst.get(found.subject, found), found, key=_rank)
+    notes = list(dict.fromkeys(notes))
+    if worst:
+        return list(worst.values()), notes
+    want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
+    where = "/etc/environment, profiles, environment.d, units, Slurm, enroot and ~/.nccl.conf"
+    return [OVERRIDES.judge("the environment of jobs", "ok", want, have, where)], notes
 
 
-def _first_of_each(settings: Sequence[Setting]) -> Iterator[Setting]:
-    """One setting of each variable and file, for a subject has one finding: a certain value goes before one that is
-    not known, or set under a condition."""
-    kept: Dict[Tuple[str, str], Setting] = {}
-    for one in settings:
-        known = kept.setdefault((one.source, one.variable), one)
-        if (known.value is None, known.conditional) > (one.value is None, one.conditional):
-            kept[(one.source, one.variable)] = one
-    return iter(kept.values())
+def _rank(finding: Finding) -> Tuple[int, bool]:
+    return SEVERITIES.index(finding.severity), finding.state != "drift"
 
 
 def _judge_one(
@@ -76,19 +70,16 @@ def _judge_one(
     libraries: Sequence[Library],
     version: Optional[Version],
     hcas: Sequence[str],
-    missing: bool,
 ) -> Optional[Finding]:
     where = "%s:%d" % (one.source, one.line)
-    check, state, severity = OVERRIDES, "drift", "major"
+    check, state, severity, want = OVERRIDES, "drift", "major", "not set"
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
     fix = OVERRIDES.fix % (one.variable, one.line, one.source)
     if one.value is None:
-        state, want = "unknown", "a plain assignment, or none"
-        have = "%s is set or passed on in a form that Busbar cannot read" % one.variable
+        state, have = "unknown", "%s is set or passed on in a form that Busbar cannot read" % one.variable
         why = "only running the file would show the value, and Busbar does not run it"
         fix = "look at line %d of %s; if it is intended, add it to nccl_conf_accepted" % (one.line, one.source)
-    elif missing:
-        want = "a file that is there"
+    elif one.missing:
         why = "NCCL skips a file that does not exist, and with it ~/.nccl.conf. It reaches %s." % one.reach
     else:
         found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
@@ -99,9 +90,9 @@ def _judge_one(
             found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
         if not found:
             return None
-        worst = min(found, key=lambda finding: SEVERITIES.index(finding.severity))
-        check = lint_checks.CONFLICT if worst.check == lint_checks.CONFLICT.id else OVERRIDES
-        state, severity, why = worst.state, worst.severity, "%s It reaches %s." % (worst.why, one.reach)
-        want = "not set" if worst.want in (None, "no line") else worst.want or ""
+        finding = min(found, key=_rank)
+        check = lint_checks.CONFLICT if finding.check == lint_checks.CONFLICT.id else OVERRIDES
+        state, severity, why = finding.state, finding.severity, "%s It reaches %s." % (finding.why, one.reach)
+        want = "not set" if finding.want in (None, "no line") else finding.want or ""
     subject = "%s %s" % (one.source, one.variable)
     return check.judge(subject, state, want, have[:200], where, fix, why=printable(why), severity=severity).scrubbed(())

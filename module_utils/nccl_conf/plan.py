@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import List, Mapping, Optional, Sequence, Tuple
 
@@ -41,7 +41,7 @@ class Have:
 
     text: Optional[str]
     mode: Optional[int]
-    environment: Environment = nccl_environment.NOTHING
+    environment: Environment = field(default_factory=Environment)
     open_to_all: bool = True
     problems: Tuple[Finding, ...] = ()
     topo_file: Optional[Finding] = None

@@ -17,7 +17,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.number import whole
-from ..nccl_conf.environment_sources import parse_nccl_conf
+from ..nccl_conf import grammar
 
 PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
@@ -128,7 +128,7 @@ def read(host: Host) -> Node:
     problems: List[Problem] = []
     users = parse_users(attempt(lambda: host.read_system("/etc/passwd", "replace"), "/etc/passwd", problems) or "")
     conf = attempt(lambda: host.read_system("/etc/nccl.conf", "replace"), "/etc/nccl.conf", problems) or ""
-    site = next((pair.value for pair in parse_nccl_conf(conf) if pair.name == ADDRESS), None)
+    site = next((pair.value for pair in grammar.assignments(conf) if pair.name == ADDRESS), None)
     here = _namespace(host, "self")
     listeners = _listeners(host, "/proc/net", problems)
     found, hidden = [], 0
