@@ -19,7 +19,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FIL
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar, lint_checks
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint_names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import conf_files
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version, parse_version
@@ -110,7 +109,7 @@ def _job(
     for item in job.assignments:
         where, way = f"{name}:{item.line}", expanded.get(item.name)
         reader = nccl_variables.reader(item.name)
-        close = item.name in nccl_variables.NEVER or nccl_names.misspelt(item.name)
+        close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
         own = reader is None and (way == job_variables.USED or (way == job_variables.MESSAGE and not close))
         if item.scope == "unclear" or own:
             continue

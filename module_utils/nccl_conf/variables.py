@@ -8,9 +8,10 @@ reads (library); this table adds what that does not show: kinds, history, succes
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
-from typing import Dict, FrozenSet, Optional
+from typing import Collection, Dict, FrozenSet, Optional
 
 from .version import Version, parse_version
 
@@ -246,6 +247,21 @@ def reader(name: str) -> Optional[str]:
         if name.startswith(prefix) and (len(name) > len(prefix) or prefix[-1] != "_"):
             return plugin
     return BUILD if _BUILD.fullmatch(name) else None
+
+
+def misspelt(name: str) -> Optional[str]:
+    """Return the variable that a name of none resembles; the prefix that all have in common does not count."""
+    prefix = "NCCL_"
+    if name in VARIABLES or not name.startswith(prefix) or reader(name) is not None:
+        return None
+    found = similar(name[len(prefix) :], [other[len(prefix) :] for other in VARIABLES], 0.8)
+    return prefix + found if found else None
+
+
+def similar(name: str, names: Collection[str], least: float) -> Optional[str]:
+    """Return the name that resembles this one most.   least: how much, 0 to 1."""
+    found = difflib.get_close_matches(name, names, 1, least) if len(name) <= 100 else []
+    return found[0] if found else None
 
 
 def known_names(version: Version) -> FrozenSet[str]:
