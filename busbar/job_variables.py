@@ -8,7 +8,6 @@ NCCL_X=1`, `--export=`, `docker run -e`) counts wherever it stands.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -28,15 +27,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assi
 
 KINDS = ("conf", "env", "unit", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {
-    **dict.fromkeys(("mca-params.conf", ".lua", ".tcl"), "script"),
-    ".deepspeed_env": "env",
-    **dict.fromkeys((".sh", ".bash", ".csh", ".sbatch", ".slurm", ".pbs", ".job"), "script"),
-    **dict.fromkeys((".yml", ".yaml", ".json"), "yaml"),
-    **dict.fromkeys((".dockerfile", ".containerfile"), "dockerfile"),
-    ".py": "python",
-    ".conf": "conf",
-    ".env": "env",
-    **dict.fromkeys((".service", ".container"), "unit"),
+    ending: kind
+    for kind, endings in (
+        ("env", "mca-params.conf .deepspeed_env .env"),
+        ("script", ".sh .bash .csh .tcl .sbatch .slurm .pbs .job"),
+        ("yaml", ".yml .yaml .json"),
+        ("dockerfile", ".dockerfile .containerfile"),
+        ("python", ".py .lua"),
+        ("conf", ".conf"),
+        ("unit", ".service .container"),
+    )
+    for ending in endings.split()
 }
 _TEMPLATE = re.compile(r"[.-](?:j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb|example|sample|dist)$")
 # Actions of template engines: of Helm or Jinja, and what is alone on its line.
@@ -49,15 +50,9 @@ _PLACEHOLDER = re.compile(rf"{_FILLED}|\$[\w({{]|<[^<>]+>|@\w+@|%\(\w+\)|__[A-Za
 _EXPANSION = re.compile(rf"\$(?:[{{(][#!]?)?({NAME})\b|(?:environ\.get|getenv)\(\s*[\"']({NAME})[\"']")
 _MESSAGE = re.compile(r"\s*(?:echo|printf|print|logger|if|elif|while|test|\[)\b|\s*\[")
 _SETS = re.compile(r"\s*(?:#.*|(?:export\s+)?[A-Za-z_]\w*\s*=.*)?")
-# Ways in which a text expands a variable: in a message or test, handed on under its name, in any other.
-MESSAGE, HANDED_ON, USED = range(3)
 _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
-# Forms of Lmod, Tcl modulefiles and Open MPI's parameter files, as a shell has them.
-_AS_SHELL = (
-    (r'^[ \t]*(?:setenv|pushenv)\([ \t]*"(\w+)"[ \t]*,[ \t]*"([^"\n]*)"[ \t]*\)', r"setenv \1 '\2'"),
-    (r"^[ \t]*pushenv[ \t]+(\S+)[ \t]+(\S+)", r"setenv \1 \2"),
-    (r"^[ \t]*(mca_base_env_list)[ \t]*=[ \t]*(.*)$", r"mpirun --mca \1 '\2'"),
-)
+# A quoted name that is set, and a literal value; not os.environ.get("NCCL_X", "0").
+_QUOTED = re.compile(rf"""(?<!get\()(?<!getenv\()["']({NAME})["']\s*\]?\s*(?:=(?!=)|[:,])\s*(?:(["'])([^"'\n]*)\2)?""")
 _INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DOTALL)
 
 
@@ -118,7 +113,7 @@ def read(text: str, kind: str) -> Job:
         text = neutral(text)
     if kind != "yaml" and kind != "python":
         text = _IN_SHELL.sub(rf"\1{_FILLED}", text)
-    readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python, "unit": _unit}
+    readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _quoted, "unit": _unit}
     found = readers[kind](text, job) if kind != "env" else parse(text, exported=True)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
@@ -133,24 +128,23 @@ def conf_text(name: str, text: str) -> str:
     return "\n".join("#" if _PLACEHOLDER.search(line) else line for line in neutral(text).split("\n"))
 
 
-def expansions(text: str) -> dict[str, int]:
-    """Return the variables whose values a text uses, with the strongest use of each."""
-    found: dict[str, int] = {}
+def expansions(text: str) -> tuple[set[str], set[str]]:
+    """Return the variables whose values a text uses: in its commands, and anywhere, as in a message or test."""
+    used: set[str] = set()
+    anywhere: set[str] = set()
     for part in re.split(r"\n|;|&&|\|\||\b(?:then|do|else)\b", text):
         message = _MESSAGE.match(part) and not re.search(r"[>|]", part)
         for match in _EXPANSION.finditer(part):
             name = match.group(1) or match.group(2)
-            before = re.search(rf"(?:^|(-[xe]\s+|,)|[\s\"'])(?:export\s+)?{name}=[\"']?$", part[: match.start()])
             # NAME=${NAME:-default} is no use of it.
-            way = (HANDED_ON if before.group(1) else MESSAGE) if before else MESSAGE if message else USED
-            found[name] = max(way, found.get(name, MESSAGE))
-    return found
+            if not re.search(rf"{name}=[\"']?$", part[: match.start()]):
+                anywhere.add(name)
+                used |= set() if message else {name}
+    return used, anywhere
 
 
 def _script(text: str, job: Job) -> list[Assignment]:
     job.scripts.append((text, 1))
-    for form, shell in _AS_SHELL:
-        text = re.sub(form, shell, text, flags=re.MULTILINE)
     found = parse(text)
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
@@ -202,8 +196,9 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
             continue  # an alias
         done.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            found += _mapping(node)
-            waiting += [value for key, value in node.value if not str(key.value).endswith("nccl.conf")]
+            pairs = [(str(key.value), item) for key, item in node.value]
+            found += _pairs(pairs)
+            waiting += [item for key, item in pairs if not key.endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
             found += _sequence(node, job)
             waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
@@ -239,18 +234,16 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
+def _pairs(pairs: list[tuple[str, yaml.Node]]) -> Iterator[Assignment]:
     """Read `name: NCCL_X, value: "1"` of a container, and `NCCL_X: 1` of a ConfigMap or a compose file."""
-    pairs = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
-    name, value = pairs.get("name"), pairs.get("value")
-    if isinstance(name, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and MENTION.fullmatch(name.value):
-        yield Assignment(name.value, value.value, _line(value))
-    for key, item in node.value:
-        if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode) and MENTION.fullmatch(key.value):
+    scalars = {key: item for key, item in pairs if isinstance(item, yaml.ScalarNode)}
+    if {"name", "value"} <= {*scalars}:
+        scalars[str(scalars["name"].value)] = scalars["value"]
+    for key, item in scalars.items():
+        if MENTION.fullmatch(key):
             # null is "not set", and in a compose file "as outside".
-            value = None if item.tag.endswith(":null") else item.value
-            yield Assignment(key.value, value, _line(item))
-        elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
+            yield Assignment(key, None if item.tag.endswith(":null") else item.value, _line(item))
+        elif key.endswith("nccl.conf"):
             for pair in assignments(item.value):
                 yield pair._replace(line=_line(item) + pair.line)
 
@@ -277,23 +270,10 @@ def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
     return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []
 
 
-def _python(text: str, _job: Job) -> list[Assignment]:
-    """Read `os.environ["NCCL_X"] = "1"`, `environ.setdefault("NCCL_X", "1")`, `env={"NCCL_X": "1"}`."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise ParseError(f"line {getattr(error, 'lineno', None) or 1}: no Python of this version") from error
-    found = []
-    for node in ast.walk(tree):
-        pairs: list[tuple[ast.expr | None, ast.expr]] = []
-        if isinstance(node, ast.Assign):
-            pairs = [(target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript)]
-        elif isinstance(node, ast.Dict):
-            pairs = list(zip(node.keys, node.values, strict=True))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".setdefault", ".putenv", ".setenv")):
-            pairs = [(node.args[0], node.args[1])] if len(node.args) > 1 else []
-        for key, value in pairs:
-            if isinstance(key, ast.Constant) and isinstance(key.value, str) and MENTION.fullmatch(key.value):
-                literal = str(value.value) if isinstance(value, ast.Constant) and value.value is not None else None
-                found.append(Assignment(key.value, literal, key.lineno))
-    return found
+def _quoted(text: str, _job: Job) -> list[Assignment]:
+    """Read `os.environ["NCCL_X"] = "1"`, `setdefault("NCCL_X", "1")`, `{"NCCL_X": "1"}`, and Lua's setenv."""
+    return [
+        Assignment(match[1], match[3], number)
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in _QUOTED.finditer("" if re.match(r"[ \t]*(?:#|--)", line) else line)
+    ]

@@ -105,17 +105,17 @@ def _job(
     version: Version | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
-    expanded = job_variables.expansions(text)
+    used, anywhere = job_variables.expansions(text)
+    given = {item.name for item in job.assignments if item.scope != "shell"}
     for item in job.assignments:
-        where, way = f"{name}:{item.line}", expanded.get(item.name)
-        reader = nccl_variables.reader(item.name)
+        where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
-        own = reader is None and (way == job_variables.USED or (way == job_variables.MESSAGE and not close))
+        own = reader is None and (item.name in used or (item.name in anywhere and not close))
         if item.scope == "unclear" or own:
             continue
         if item.scope != "shell" or (close and reader is None):
             findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
-        elif way in (None, job_variables.MESSAGE) and reader not in (None, nccl_variables.BUILD):
+        elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))

@@ -108,7 +108,7 @@ def _settings(command: Command) -> Found:
             yield from _pair(word, "environment" if exports else "shell")
             if exports and MENTION.fullmatch(word):
                 yield word, None, "exported"
-    elif program == "setenv" and MENTION.fullmatch("".join(rest[:1])):
+    elif program in ("setenv", "pushenv") and MENTION.fullmatch("".join(rest[:1])):
         yield from _pair("=".join(rest[:2]), "environment")
     elif program in ("echo", "printf", "print", "cat"):
         # `echo export NAME=VALUE`, as a task prolog sets one; a line with other words is a message.
