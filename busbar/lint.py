@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar, lint_checks
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
@@ -85,7 +85,7 @@ def run(
 
 def _without_advice(found: Sequence[Finding]) -> list[Finding]:
     """Leave out that no library is known: the user of this command is told below its findings."""
-    return [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
+    return [finding for finding in found if finding.check != checks.LINT_LIBRARY.id]
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:

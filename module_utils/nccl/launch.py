@@ -50,6 +50,21 @@ _REFUSED = {
     ),
 }
 
+# Kind -> the form of its version, and what to do where it is another.
+_VERSIONS = {
+    "mpirun": (
+        r"mpirun \(Open MPI\) ([0-9][0-9A-Za-z.]{0,31})",
+        "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or set"
+        " nccl_benchmark_launcher to srun",
+    ),
+    "srun": (
+        r"slurm\S* ([0-9][0-9A-Za-z.-]{0,31})",
+        "Slurm has to know this node: check that scontrol ping works there (slurm.conf or DNS record), or set"
+        " nccl_benchmark_launcher to mpirun",
+    ),
+}
+_OPTIONS = "in nccl_benchmark_launcher_options"
+_SSH = "(nccl_benchmark_address has the hosts' addresses)"
 # Messages of launchers that start nothing, and the fix. The first row with a match counts.
 _REFUSALS = (
     ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
@@ -59,33 +74,25 @@ _REFUSALS = (
     ),
     (r"Permission denied \(", "give the user that starts the job access to the other nodes by ssh with a key"),
     ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
-    ("Connection refused", "check that sshd runs on the other nodes, and that this node may connect to it"),
     (
-        "No route to host|Connection timed out",
-        "check that this node reaches the others; their addresses are in nccl_benchmark_address",
+        "Connection refused|No route to host|Connection timed out",
+        "check that this node reaches the others by ssh " + _SSH,
     ),
     ("orted: |prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
     ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
+    (r"could not access\nor execute|execve\(\): ", "install the program, and python3, at the same path on all nodes"),
     (
-        r"could not access\nor execute an executable|execve\(\): ",
-        "install the program, and python3, at the same path on all nodes",
+        "specified plugin name for mpi|can not load PMIx library|not built with SLURM's PMI",
+        "use an MPI with PMIx; install it (libpmix.so; Debian: libpmix-dev) and Slurm's plugin on every node, and"
+        " restart slurmd: srun --mpi=list has to show pmix",
     ),
-    ("specified plugin name for mpi", "install Slurm's plugin for PMIx (srun --mpi=list has to show pmix)"),
-    (
-        "can not load PMIx library",
-        "install PMIx's library for slurmd on every node (libpmix.so; Debian: libpmix-dev), and restart slurmd",
-    ),
-    ("not built with SLURM's PMI", "start it with --mpi=pmix and an MPI that supports PMIx"),
     ("Immediate execution impossible", "the nodes were not free for a minute: see squeue and sinfo -R"),
     ("DOWN, DRAINED", "Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun"),
     ("node configuration is not available", "check that one partition has the nodes, and allows so many tasks"),
     ("nvalid node name", "the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName"),
-    ("nvalid partition", "set --partition in nccl_benchmark_launcher_options"),
-    ("nvalid account", "set --account in nccl_benchmark_launcher_options"),
-    ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
+    ("nvalid (?:partition|account|generic resource)|un(?:known|recognized) option", "correct that " + _OPTIONS),
     ("Unable to contact slurm controller", "check that slurmctld responds: scontrol ping"),
     ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
-    ("unknown option|unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
 )
 
 JOB = Check(
@@ -154,28 +161,28 @@ class Launcher:
 def wanted(given: Mapping[str, Any]) -> Launch:
     """Return the job of a module's option. Raises ParseError that names the key."""
     unknown = sorted(str(key) for key in set(given) - set(_KEYS))
-    if unknown:
-        raise ParseError("launch: there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS)))
-    kind = given.get("kind")
-    if kind not in KINDS:
-        raise ParseError("launch.kind: %r is not one of %s" % (kind, ", ".join(KINDS)))
-    hosts = _names(given, "hosts")
-    if not hosts:
-        raise ParseError("launch.hosts: is empty")
-    addresses = _names(given, "addresses") or hosts
-    if len(addresses) != len(hosts):
-        raise ParseError("launch.addresses: %d addresses for %d hosts" % (len(addresses), len(hosts)))
-    per_node = given.get("per_node")
-    if not isinstance(per_node, int) or isinstance(per_node, bool) or not 1 <= per_node <= 1024:
-        raise ParseError("launch.per_node: %r is not a number from 1 to 1024" % (per_node,))
-    options = given.get("options") or []
-    if not isinstance(options, (list, tuple)) or not all(isinstance(word, str) and word for word in options):
-        raise ParseError("launch.options: %.80r is not a list of words" % (options,))
-    _check_options(kind, options)
+    kind, per_node, options = given.get("kind"), given.get("per_node"), given.get("options") or []
     python = given.get("python") or "python3"
-    if not isinstance(python, str) or not re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python):
-        raise ParseError("launch.python: %.80r is not the name or path of an interpreter" % (python,))
-    return Launch(kind, hosts, per_node, tuple(options), addresses, python)
+    hosts = _names(given, "hosts")
+    addresses = _names(given, "addresses") or hosts
+    listed = isinstance(options, (list, tuple)) and all(isinstance(word, str) and word for word in options)
+    interpreter = isinstance(python, str) and re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python)
+    for wrong, message in (
+        (unknown, ": there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS))),
+        (kind not in KINDS, ".kind: %r is not one of %s" % (kind, ", ".join(KINDS))),
+        (not hosts, ".hosts: is empty"),
+        (len(addresses) != len(hosts), ".addresses: %d addresses for %d hosts" % (len(addresses), len(hosts))),
+        (
+            type(per_node) is not int or not 1 <= per_node <= 1024,
+            ".per_node: %r is not a number from 1 to 1024" % (per_node,),
+        ),
+        (not listed, ".options: %.80r is not a list of words" % (options,)),
+        (not interpreter, ".python: %.80r is not the name or path of an interpreter" % (python,)),
+    ):
+        if wrong:
+            raise ParseError("launch" + message)
+    _check_options(str(kind), options)
+    return Launch(str(kind), hosts, int(per_node or 0), tuple(options), addresses, python)
 
 
 def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
@@ -230,22 +237,13 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
     except ReadError as error:
         raise ReadError(error.problem.source, "%s; %s" % (error.problem.message, install)) from error
     first = ((said.stdout.strip() or said.stderr.strip()).splitlines() or [""])[0]
-    forms = {
-        "mpirun": r"mpirun \((Open MPI)\) ([0-9][0-9A-Za-z.]{0,31})",
-        "srun": r"(slurm)\S* ([0-9][0-9A-Za-z.-]{0,31})",
-    }
-    match = re.match(forms[kind], first)
+    form, meant = _VERSIONS[kind]
+    match = re.match(form, first)
     if said.rc != 0 or match is None:
-        meant = {
-            "mpirun": "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or "
-            "set nccl_benchmark_launcher to srun",
-            "srun": "Slurm has to know this node: check that scontrol ping works there (slurm.conf or DNS record), or "
-            "set nccl_benchmark_launcher to mpirun",
-        }[kind]
         raise ReadError("%s --version" % name, "exited with %d: %.200r; %s" % (said.rc, said.last_words, meant))
-    if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
-        raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
-    return Launcher(kind, path, match.group(2), os.geteuid() == 0)
+    if kind == "mpirun" and int(match.group(1).partition(".")[0]) < 4:
+        raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(1))
+    return Launcher(kind, path, match.group(1), os.geteuid() == 0)
 
 
 def _mpirun_of(host: Host, library: str) -> str:

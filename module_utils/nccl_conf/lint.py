@@ -13,8 +13,7 @@ import re
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.finding import SEVERITIES, Finding
-from . import grammar, lint_values
-from . import lint_checks as checks
+from . import checks, grammar, lint_values
 from .library import Library
 from .lint_values import Fault, Use, filled, show, weight
 from .variables import BUILD, NCCL_TESTS, NEVER, PYTORCH, VARIABLES, known_names, misspelt, reader, similar
@@ -48,7 +47,7 @@ def lint(
     findings = []
     if not use.versions:
         want, have = "a readable libnccl.so.2 or a version", "neither a library nor a version is known"
-        findings.append(checks.LIBRARY.judge(path, "unknown", want, have))
+        findings.append(checks.LINT_LIBRARY.judge(path, "unknown", want, have))
     if text.startswith("\ufeff"):
         findings.append(checks.BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
         text = text[1:]

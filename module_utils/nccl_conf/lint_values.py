@@ -8,7 +8,7 @@ import re
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
-from . import lint_checks as checks
+from . import checks
 from .grammar import strtoll
 from .library import Library
 from .variables import VARIABLES
@@ -184,7 +184,7 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
             yield Fault(checks.ADVICE, "no line", why, severity=severity)
     newest = use.since(_DYNAMIC_GID)
     if name == "NCCL_IB_GID_INDEX" and value != "-1" and newest:
-        yield filled(checks.GID_INDEX, "no line", newest)
+        yield filled(checks.LINT_GID_INDEX, "no line", newest)
 
 
 def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -238,17 +238,13 @@ def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
     if name in ("NCCL_MAX_CTAS", "NCCL_MIN_CTAS") and use.before((2, 25, 1)):
         most = 32
     low, high = _THREADS.get(name, (0, 0))
-    octal = re.fullmatch("[+-]?0[0-9]+", value)
     threads = high and number > 0 and (number % 32 or not low <= number <= high)
-    outside = "%d is outside what NCCL accepts here.%s" % (number, _RANGE_NOTES.get(name, ""))
-    yield from _first(
-        name,
-        (rest, "an integer", "NCCL reads an integer here and takes this for %d." % number, ""),
-        (not -(2**63) <= number < 2**63, "an integer of 64 bits", "NCCL takes its default for any other number.", ""),
-        (octal, value.lstrip("0") or "0", "A number that starts with 0 is octal: NCCL reads %d." % number, ""),
-        (threads, "a multiple of 32, %d to %d" % (low, high), "NCCL replaces any other number.", ""),
-        (not least <= number <= most, "%d to %d" % (least, most), outside, ""),
-    )
+    octal = re.fullmatch("[+-]?0[0-9]+", value)
+    want = "a multiple of 32, %d to %d" % (low, high) if threads else "an integer"
+    want = "%d to %d" % (least, most) if name in _RANGES else want
+    reads = " (what starts with 0 is octal)" * bool(octal)
+    why = "NCCL reads %d here%s, and replaces what it does not accept.%s" % (number, reads, _RANGE_NOTES.get(name, ""))
+    yield from _first(name, (rest or octal or threads or not least <= number <= most, want, why, ""))
 
 
 def socket_threads(values: Mapping[str, str]) -> Iterator[Fault]:
@@ -290,33 +286,29 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     old = use.before((2, 30, 5))
     form = "NAME,NAME with ^ (exclude), = (exact) or ^= before the list"
     empty = "The list is empty, so every device is %s." % ("excluded" if exclude else "taken")
-    inside = "Blanks and operators inside the list become a part of a name, which then matches no device."
-    planes = "Rail and plane behind the port are known since 2.30.5, not to %s." % old
-    port = "What follows a colon is a port number; anything else reads as port 0."
-    broken = list(
-        _first(
-            name,
-            (not of_hcas and len(value) == 1, form, "NCCL ignores a value of one character.", "major"),
-            (
-                exact and body[:1] == "^",
-                "^=" + body[1:],
-                "^ has to stand before =; after it, it is a part of a name.",
-                "",
-            ),
-            (not entries, form, empty, "critical" if exclude else "minor"),
-            (any(c in body for c in " \t=^"), form, inside, ""),
-            (not all(re.fullmatch("[0-9]*", number) for numbers in ports for number in numbers), "NAME:PORT", port, ""),
-            (old and any(len(numbers) > 1 for numbers in ports), "NAME:PORT", planes, "major"),
-            (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),
-        )
+    not_numbers = not all(re.fullmatch("[0-9]*", number) for numbers in ports for number in numbers)
+    planes = old and any(len(numbers) > 1 for numbers in ports)
+    rules: Sequence[_Rule] = (
+        (not of_hcas and len(value) == 1, form, "NCCL ignores a value of one character.", "major"),
+        (exact and body[:1] == "^", "^=" + body[1:], "Behind = the ^ is a part of the first name.", ""),
+        (not entries, form, empty, "critical" if exclude else "minor"),
+        (any(c in body for c in " \t=^"), form, "Blanks and operators in the list are parts of a name.", ""),
+        (not_numbers, "NAME:PORT", "What is not a port number reads as port 0.", ""),
+        (planes, "NAME:PORT", "Rail and plane behind the port are known since 2.30.5, not to %s." % old, "major"),
+        (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),
     )
-    yield from broken
+    broken = list(_first(name, *rules))
     names = [entry.split(":")[0] for entry in entries]
-    listed = show(("^=" if exclude else "=") + body)
-    if of_hcas and use.hcas and not broken:
+    yield from broken or _names(name, names, exclude, exact, show(("^=" if exclude else "=") + body), use)
+
+
+def _names(name: str, names: Sequence[str], exclude: bool, exact: bool, listed: str, use: Use) -> Iterator[Fault]:
+    """listed: the list with exact names, as text."""
+    of_hcas = name == "NCCL_IB_HCA"
+    if of_hcas and use.hcas:
         yield from _known_devices(names, exclude, exact, listed, use.hcas)
     # An excluded docker1 or virbr1 is intended to exclude its kind; mlx4 and mlx5 are the beginnings of all names.
-    elif not exact and not broken and (of_hcas or not exclude):
+    elif not exact and (of_hcas or not exclude):
         # Names are numbered without leading zeros: mlx5_0 is the beginning of no other, mlx5_1 that of mlx5_10.
         single = sorted((d[-1], d) for d in names if re.fullmatch(r".*[^0-9][1-9]", d) and d not in ("mlx4", "mlx5"))
         for number, device in single[:1]:

@@ -12,7 +12,7 @@ from ..change import apply, module
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import containers, derive, image_conf, plan, proof
+from . import derive, image_conf, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
@@ -107,12 +107,12 @@ class Task:
     def look(self) -> Plan:
         path = self.given["path"]
         have = plan.read(self.host, path)
+        have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
         owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
-        have = plan.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
         plans = [Plan(notes=tuple(self.notes())), self.unreadable, self.releases]
-        plans.append(plan.plan(have, self.derivation, path, *judged))
-        plans += [containers.plan(self.host, runtime, path) for runtime in self.given["containers"]]
+        plans.append(plan.plan(replace(have, others=(*have.others, *owner)), self.derivation, path, *judged))
+        plans += [plan.plan_container(self.host, runtime, path) for runtime in self.given["containers"]]
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found

@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment as nccl_environment
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, read
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import judge_environment as judge
 
 from tests import goldens
 from tests.trees import put_all
