@@ -122,8 +122,8 @@ def with_topo_file(have: Have, host: Host, topology: Topology, profile: Profile,
     if derivation.blockers or not (needed or nccl_topo_file.NAME in derivation.expected):
         return have
     present = grammar.settings(grammar.parse(have.text or ""))
-    there = nccl_topo_file.read(host, derivation.expected, present, have.environment)
-    return replace(have, others=(*have.others, nccl_topo_file.judge(there, topology, profile, rails)))
+    found = nccl_topo_file.judge(host, derivation.expected, present, have.environment, topology, profile)
+    return replace(have, others=(*have.others, found))
 
 
 # -- what comes before nccl.conf --------------------------------------------------------------------------------------

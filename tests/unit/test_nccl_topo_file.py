@@ -53,8 +53,8 @@ def xml(topology: Topology, without: int | None = None, other: bool = False) -> 
 
 
 def said(guest: Topology, profile: Profile, text: str) -> str:
-    found = topo_file.judge(topo_file.Have(FILE, "x", topology.parse(text)), guest, profile, match(guest, profile))
-    return f"{found.state}: {found.have}"
+    found = topo_file.differences(topology.parse(text), guest, profile, match(guest, profile))
+    return f"drift: {'; '.join(found)}" if found else "ok"
 
 
 def judged(
