@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Collection, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -339,19 +339,43 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
 # -- judging the ranks ----------------------------------------------------------------------------------------------
 
 
+class _Seen(NamedTuple):
+    """wrong, unknown: what the ranks show, a text each.   good: the text where both are empty.
+
+    caused: by what is wrong with the job.
+    """
+
+    good: str
+    wrong: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    fix: Optional[str] = None
+    caused: bool = False
+
+
 def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Optional[Collection[str]] = None) -> Plan:
     """Judge whether the ranks were the wanted single job, well placed, and whether every process has ended.
 
     asked: names of NCCL's variables that the ranks should have; None if not known.
     """
-    job = _job(views, launch, subject)
-    findings = (
-        job,
-        _judge_end(views, launch, subject, job),
-        _binding(views, launch, subject, job),
-        _variables(views, launch, subject, job, asked),
-    )
-    return Plan(findings)
+    names = short_names(launch.hosts)
+    job = _job(views, launch, names) if views else _Seen("", unknown=["no rank has started"])
+    missing = _Seen("", unknown=job.wrong or job.unknown, caused=True)
+    end, binding, variables = _end(views), _binding(views, launch), _variables(views, asked)
+    if len(views) < launch.ranks and not end.wrong and not end.unknown:
+        end = missing
+    one_job = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
+    same = "the same variables of NCCL everywhere, and only the requested ones"
+    findings: List[Finding] = []
+    for check, want, one in (
+        (JOB, one_job, job),
+        (LEFT, "no process on any host", end),
+        (BINDING, "a separate GPU for each rank, and the CPUs next to it", binding if views else missing),
+        (VARIABLES, same, variables if views else missing),
+    ):
+        state = "drift" if one.wrong else "unknown" if one.unknown else "ok"
+        have, because = _few(one.wrong or one.unknown) or one.good, findings[0] if one.caused else None
+        findings.append(check.judge(subject, state, want, have, launch.kind, one.fix, because))
+    return Plan(tuple(findings))
 
 
 def moved(views: Sequence[RankView]) -> Dict[str, Dict[str, Moved]]:
@@ -379,18 +403,14 @@ def _name(view: RankView) -> str:
     return "rank %s on %s" % ("?" if view.begin.rank is None else view.begin.rank, view.host)
 
 
-def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
-    names = short_names(launch.hosts)
-    want = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
+def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Seen:
     begun = [view.begin for view in views]
-    if not begun:
-        return JOB.judge(subject, "unknown", want, "no rank has started", launch.kind)
     wrong = []
     fix = None
-    if not all(one.pmix for one in begun):
-        alone = [view for view in views if not view.begin.pmix]
-        wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(alone), _name(alone[0])))
-        fix = "use the MPI that the program is built with; srun needs --mpi=pmix to work (srun --mpi=list), "
+    apart = [_name(view) for view in views if not view.begin.pmix]
+    if apart:
+        wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(apart), apart[0]))
+        fix = "use the MPI that the program is built with; srun needs --mpi=pmix to work (srun --mpi=list), " + _AGAIN
     jobs = {one.job: one.host for one in reversed(begun)}
     if len(jobs) > 1:
         wrong.append("%d jobs, such as %s" % (len(jobs), _few(["%r on %s" % each for each in sorted(jobs.items())])))
@@ -401,7 +421,6 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     twice = sorted(str(rank) for rank, times in ranks.items() if times > 1)
     if twice:
         wrong.append("more than one rank %s" % ", ".join(twice[:5]))
-    missing = [rank for rank in range(launch.ranks) if rank not in ranks]
     places = Counter(one.host for one in begun)
     others = sorted(set(places) - set(names))
     if others:
@@ -409,81 +428,55 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     crowded = ["%d on %s" % (places[name], name) for name in names if places[name] > launch.per_node]
     if crowded and not twice:
         wrong.append("ranks on the wrong hosts: %s" % _few(crowded))
-    if wrong:
-        return JOB.judge(subject, "drift", want, "; ".join(wrong), launch.kind, fix=fix and fix + _AGAIN)
-    if missing:
-        absent = ["%s has %d of %d" % (name, places[name], launch.per_node) for name in names]
-        absent = [text for name, text in zip(names, absent) if places[name] < launch.per_node]
-        have = "%d of %d ranks have not started: %s" % (len(missing), launch.ranks, _few(absent))
-        return JOB.judge(subject, "unknown", want, have, launch.kind)
-    have = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
-    return JOB.judge(subject, "ok", want, have, launch.kind)
+    absent = [name for name in names if places[name] < launch.per_node]
+    each = _few(["%s has %d of %d" % (name, places[name], launch.per_node) for name in absent])
+    missing = sum(rank not in ranks for rank in range(launch.ranks))
+    unknown = ["%d of %d ranks have not started: %s" % (missing, launch.ranks, each)] if missing else []
+    good = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
+    return _Seen(good, wrong, unknown, fix)
 
 
-def _judge_end(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
-    want = "no process on any host"
+def _end(views: Sequence[RankView]) -> _Seen:
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
-    if stuck:
-        return LEFT.judge(subject, "drift", want, "processes that could not be killed: %s" % _few(stuck), launch.kind)
     silent = [_name(view) for view in views if view.ending is None]
-    if silent:
-        have = "no end was reported by %s" % _few(silent)
-        return LEFT.judge(subject, "unknown", want, have, launch.kind)
-    if len(views) < launch.ranks:
-        return LEFT.judge(subject, "unknown", want, job.have, launch.kind, because=job)
-    return LEFT.judge(subject, "ok", want, "every rank has ended", launch.kind)
+    wrong = ["processes that could not be killed: %s" % _few(stuck)] if stuck else []
+    return _Seen("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
 
 
-def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
-    want = "a separate GPU for each rank, and the CPUs next to it"
-    if not views:
-        return BINDING.judge(subject, "unknown", want, job.have, launch.kind, because=job)
-    wrong, unknown = [], []
+def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
+    wrong: List[str] = []
+    unknown: List[str] = []
     fix = None
     owners: Dict[Tuple[str, str], str] = {}
     for view in views:
-        one = view.begin
+        one, name = view.begin, _name(view)
         if not one.gpus:
-            unknown.append("%s sees no GPU in /proc/driver/nvidia/gpus" % _name(view))
+            unknown.append("%s sees no GPU in /proc/driver/nvidia/gpus" % name)
         elif one.visible < launch.per_node:
             limited = " (CUDA_VISIBLE_DEVICES=%s)" % one.visible_devices if one.visible_devices else ""
-            wrong.append("%s can use %d of %d GPUs%s" % (_name(view), one.visible, one.gpus, limited))
+            wrong.append("%s can use %d of %d GPUs%s" % (name, one.visible, one.gpus, limited))
             fix = "see what hides them (CUDA_VISIBLE_DEVICES, a container, the cgroup of a job), " + _AGAIN
             if launch.kind == "srun":
                 options = "--gpus-per-node=%d and --gpu-bind=none" % launch.per_node
                 fix = "add %s to nccl_benchmark_launcher_options, %s" % (options, _AGAIN)
         elif not one.gpu:
-            unknown.append("%s does not know its GPU" % _name(view))
+            unknown.append("%s does not know its GPU" % name)
         elif (one.host, one.gpu) in owners:
-            wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], _name(view), one.gpu))
+            wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], name, one.gpu))
         elif not one.gpu_cpus:
-            unknown.append("the kernel does not report which CPUs are next to GPU %s of %s" % (one.gpu, _name(view)))
+            unknown.append("the kernel does not report which CPUs are next to GPU %s of %s" % (one.gpu, name))
         elif not cpus(one.cpus) <= cpus(one.gpu_cpus):
-            wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (_name(view), one.cpus, one.gpu_cpus))
+            wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (name, one.cpus, one.gpu_cpus))
             fix = fix or "see what excludes the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
-        owners.setdefault((one.host, one.gpu), _name(view))
-    if wrong or unknown:
-        return BINDING.judge(subject, "drift" if wrong else "unknown", want, _few(wrong or unknown), launch.kind, fix)
-    orders = sorted({view.begin.order or "unset" for view in views})
-    without = [_name(view) for view in views if not view.begin.near]
-    have = "%d ranks with a GPU each, on its CPUs; CUDA_DEVICE_ORDER=PCI_BUS_ID (it was %s); nearest NICs %s" % (
-        *(len(views), ", ".join(orders)),
-        "known" if not without else "not known of %s" % _few(without),
-    )
-    return BINDING.judge(subject, "ok", want, have, launch.kind)
+        owners.setdefault((one.host, one.gpu), name)
+    return _Seen("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
 
 
-def _variables(
-    views: Sequence[RankView], launch: Launch, subject: str, job: Finding, asked: Optional[Collection[str]]
-) -> Finding:
-    want = "the same variables of NCCL everywhere, and only the requested ones"
+def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Seen:
     silent = [_name(view) for view in views if view.variables is None]
-    if silent or not views:
-        have = "not known of %s" % _few(silent) if silent else job.have
-        return VARIABLES.judge(subject, "unknown", want, have, launch.kind, because=None if silent else job)
     every = sorted({name for view in views for name in view.variables or ()})
     wrong = []
-    for name in every:
+    for name in every if not silent else ():
         values: Dict[str, str] = {}
         for view in views:
             values.setdefault((view.variables or {}).get(name, "unset"), _name(view))
@@ -492,7 +485,5 @@ def _variables(
             wrong.append("%s is set but was not requested: %s" % (name, _few(having)))
         elif len(values) > 1:
             wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
-    if wrong:
-        return VARIABLES.judge(subject, "drift", want, _few(wrong), launch.kind)
-    have = "%d variables, the same for %d ranks" % (len(every), len(views))
-    return VARIABLES.judge(subject, "ok", want, have, launch.kind)
+    good = "%d variables, the same for %d ranks" % (len(every), len(views))
+    return _Seen(good, wrong, ["not known of %s" % _few(silent)] if silent else [])

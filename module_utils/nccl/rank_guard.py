@@ -34,7 +34,6 @@ _FIELDS: Dict[str, Tuple[type, str]] = {
     "job": (str, ".{0,64}"),
     "pmix": (bool, ".*"),
     "gpu": (str, r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"),
-    "order": (str, ".{0,32}"),
     "visible_devices": (str, ".{0,200}"),
 }
 _OPTIONAL = ("rank", "world", "rc", "left")
@@ -48,8 +47,7 @@ class Rank:
     job: the launcher's id of the job, equal in all its ranks.   pmix: the program can query the other ranks.
     cpus: the program may run on, such as ``0-31``.   gpus: on the node.   visible: of these, those CUDA will find.
     gpu: PCI address of the rank's GPU, "" where it finds none.   gpu_cpus: those next to it.
-    near: RDMA devices nearest to it.
-    order, visible_devices: CUDA_DEVICE_ORDER, before the guard set it to PCI_BUS_ID, and CUDA_VISIBLE_DEVICES.
+    visible_devices: CUDA_VISIBLE_DEVICES.
     """
 
     host: str
@@ -62,8 +60,6 @@ class Rank:
     visible: int
     gpu: str
     gpu_cpus: str
-    near: Tuple[str, ...]
-    order: str
     visible_devices: str
 
 
@@ -150,11 +146,8 @@ def _take(data: Mapping[str, object], found: List[RankView], last: Dict[Tuple[st
         if len(found) >= MOST_RANKS:
             raise ParseError("more than %d ranks" % MOST_RANKS)
         last[host, rank] = len(found)
-        near = data.get("near")
-        if not isinstance(near, list) or len(near) > 16 or not all(map(_DEVICE.fullmatch, map(str, near))):
-            raise ParseError("near is %.80r" % (near,))
         fields = {name: _value(data, name) for name in Rank.__dataclass_fields__ if name in _FIELDS}
-        found.append(RankView(Rank(host=host, near=tuple(map(str, near)), **fields)))
+        found.append(RankView(Rank(host=host, **fields)))
         return
     if (host, rank) not in last:
         raise ParseError("rank %s on %s reports before it has started" % (rank, host))

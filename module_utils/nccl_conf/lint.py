@@ -182,7 +182,7 @@ def _never_read(name: str, use: Use) -> Optional[Fault]:
     severity = "major" if len(lacking) == len(readers) else "minor"
     if variable is not None and variable.removed is not None and min(lacking) >= variable.removed:
         why = checks.DEAD_VARIABLE.why % (name, format_version(variable.removed), where)
-        return Fault(checks.DEAD_VARIABLE, None, why, variable.remark or None, severity)
+        return Fault(checks.DEAD_VARIABLE, None, why, severity=severity)
     why = checks.UNKNOWN_VARIABLE.why % (show(name, 80), where)
     if variable is not None and variable.since is not None and max(lacking) < variable.since:
         why += " The first release that reads it is %s." % format_version(variable.since)

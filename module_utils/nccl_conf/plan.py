@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core.finding import SEVERITIES, Finding, printable
@@ -31,7 +31,6 @@ from .proof import Proof
 from .version import Version
 
 MODE = 0o644
-_WINS = "the environment comes before ~/.nccl.conf; which of several places makes it depends on how the job is started."
 _HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by default.\n"
 # runtime -> file on the node, text with the path of nccl.conf as {path}
 _CONTAINERS: Dict[str, Tuple[str, str]] = {
@@ -143,9 +142,6 @@ def judge_environment(
     """
     worst: Dict[str, Finding] = {}
     notes: List[str] = []
-    places: Dict[str, Set[str]] = {}
-    for one in environment.settings:
-        places.setdefault(one.variable, set()).add(one.source)
     for one in environment.settings:
         reason = accepted.get(one.variable, accepted.get("%s=%s" % (one.name, one.value)))
         if one.value is not None and meant.get(one.name) == one.value:
@@ -156,9 +152,6 @@ def judge_environment(
         found = _judge_setting(one, meant, libraries, version, hcas)
         if found is None:
             continue
-        others = sorted(places[one.variable] - {one.source})
-        if others:
-            found = replace(found, why="%s %s sets it, too: %s" % (found.why, printable(others[0]), _WINS))
         if found.severity == "minor":
             notes.append("%s, %s: %s" % (found.source, found.have, found.why))
         else:  # a subject has one finding

@@ -25,7 +25,6 @@ class Variable:
     since: first release that reads it.   removed: first release that does not; None while it is read.
         Both None for a variable that is not the library's.
     reader: "library", or the program that reads it.
-    remark: the successor of a removed variable, or what else to know; may be empty.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Variable:
     since: Optional[Version]
     removed: Optional[Version]
     reader: str
-    remark: str
 
 
 SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
@@ -80,28 +78,6 @@ NEVER: Dict[str, str] = {
     "NCCL_SHARP_ENABLE": "SHARP is switched on by NCCL_COLLNET_ENABLE=1 and a network plugin that supports it; "
     "the plugin's NCCL_SHARP_DISABLE=1 switches it off.",
     "NCCL_TIMEOUT": "NCCL has no such limit: set the timeout where the job calls init_process_group.",
-}
-
-_REMARKS: Dict[str, str] = {
-    **{"NCCL_" + name: "Remove the line." for name in ("AGG_ALLOC_MODE", "AGG_CHANNEL_SIZE", "GDRCOPY_TAIL_ENABLE")},
-    "NCCL_CREATE_THREAD_CONTEXT": "Remove the line.",
-    "NCCL_CHECKS_DISABLE": "Checks are off unless NCCL_CHECK_POINTERS=1: remove the line.",
-    "NCCL_CUDA_PATH": "The driver library is found by the loader: remove the line.",
-    "NCCL_GRAPH": "Use NCCL_GRAPH_FILE.",
-    "NCCL_IBEXT_DISABLE": "It stops the plugin's IBext transport, which NCCL_IB_DISABLE does not.",
-    "NCCL_IB_CUDA_SUPPORT": "Use NCCL_NET_GDR_LEVEL, or leave GPUDirect to NCCL.",
-    "NCCL_IB_GDR_LEVEL": "Use NCCL_NET_GDR_LEVEL, or leave GPUDirect to NCCL.",
-    "NCCL_LL_THRESHOLD": "NCCL chooses the protocol itself: remove the line.",
-    "NCCL_MNNVL": "Use NCCL_MNNVL_ENABLE.",
-    "NCCL_NCCL_ALLOC_P2P_NET_LL_BUFFERS": "Use NCCL_ALLOC_P2P_NET_LL_BUFFERS.",
-    "NCCL_PROXY_PROFILE": "Use a profiler plugin, NCCL_PROFILER_PLUGIN.",
-    "NCCL_RINGS": "Use NCCL_GRAPH_FILE.",
-    "NCCL_SHARED_BUFF_COUNT": "Use NCCL_NET_SHARED_BUFFERS.",
-    "NCCL_SHARP_DISABLE": "The plugin compares with the text 1.",
-    "NCCL_SINGLE_RING_THRESHOLD": "NCCL chooses the algorithm itself: remove the line.",
-    "NCCL_THREAD_THRESHOLD": "Use NCCL_THREAD_THRESHOLDS.",
-    "NCCL_TREE_THRESHOLD": "NCCL chooses the algorithm itself: remove the line.",
-    "NCCL_WORK_FIFO_DEPTH": "Use NCCL_WORK_FIFO_BYTES.",
 }
 
 # The release that brought them, their kind, and the names, with the release that removed one behind a hyphen.
@@ -226,12 +202,12 @@ def _table() -> Dict[str, Variable]:
         for word in names:
             name, _hyphen, removed = ("NCCL_" + word).partition("-")
             gone = parse_version(removed) if removed else None
-            table[name] = Variable(name, kind, parse_version(since), gone, "library", _REMARKS.get(name, ""))
+            table[name] = Variable(name, kind, parse_version(since), gone, "library")
     for reader, text in ((SHARP_PLUGIN, _SHARP), (NCCL_TESTS, _TESTS)):
         for line in text.split("\n")[1:-1]:
             kind, *names = line.split()
             for name in ["NCCL_" + word for word in names]:
-                table[name] = Variable(name, kind, None, None, reader, _REMARKS.get(name, ""))
+                table[name] = Variable(name, kind, None, None, reader)
     return table
 
 
