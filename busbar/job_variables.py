@@ -53,17 +53,16 @@ _SETS = re.compile(r"\s*(?:#.*|(?:export\s+)?[A-Za-z_]\w*\s*=.*)?")
 _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
 # A quoted name that is set, and a literal value; not os.environ.get("NCCL_X", "0").
 _QUOTED = re.compile(rf"""(?<!get\()(?<!getenv\()["']({NAME})["']\s*\]?\s*(?:=(?!=)|[:,])\s*(?:(["'])([^"'\n]*)\2)?""")
-_INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DOTALL)
+_INSTRUCTION = re.compile(r"(?im)^[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+((?:.*\\\n)*.*)$")
 
 
 @dataclass(frozen=True)
 class Job:
-    """The content of a text. scripts: shell text and its first line.   unread: lines that are not YAML, from 1."""
+    """The content of a text. scripts: shell text and its first line."""
 
     assignments: list[Assignment]
     scripts: list[tuple[str, int]]
     documents: list[yaml.Node]
-    unread: list[int]
 
 
 def kind_of(name: str, text: str) -> str:
@@ -108,7 +107,7 @@ def neutral(text: str) -> str:
 
 def read(text: str, kind: str) -> Job:
     """Return the variables that the text sets and the programs it starts. Raises ParseError with the line."""
-    job = Job([], [], [], [])
+    job = Job([], [], [])
     if kind != "python":
         text = neutral(text)
     if kind != "yaml" and kind != "python":
@@ -159,34 +158,27 @@ def _unit(text: str, _job: Job) -> list[Assignment]:
 
 
 def _dockerfile(text: str, job: Job) -> list[Assignment]:
-    found, first = [], 1
+    found = []
     # The lines of an instruction keep their numbers, also where comments stand between them.
     text = re.sub(r"(?<=\\\n)(?:[ \t]*#.*\n)+", lambda match: "\\\n" * match.group().count("\n"), text)
-    for instruction in re.findall(r"(?m)^(?:.*\\\n)*.*$", text):
-        match = _INSTRUCTION.match(instruction)
-        if match:
-            found += _instruction(match.group(1).upper(), match.group(2), first)
-            if match.group(1).upper() != "ENV":
-                job.scripts.append((match.group(2), first))
-        first += instruction.count("\n") + 1
+    for match in _INSTRUCTION.finditer(text):
+        word, rest, first = match[1].upper(), match[2], text.count("\n", 0, match.start()) + 1
+        if word == "ENV":
+            found += parse(("export " if "=" in rest.split()[0] else "setenv ") + rest, first) if rest.split() else []
+            continue
+        job.scripts.append((rest, first))
+        try:
+            words = json.loads(rest)
+        except ValueError:
+            words = None
+        rest = shlex.join(map(str, words)) if isinstance(words, list) else rest
+        # Exports of RUN end with it.
+        found += [one for one in parse(rest, first) if word != "RUN" or one.scope == "argument"]
     return found
 
 
-def _instruction(word: str, rest: str, first: int) -> list[Assignment]:
-    if word == "ENV":
-        return parse(("export " if "=" in rest.split()[0] else "setenv ") + rest, first) if rest.split() else []
-    try:
-        words = json.loads(rest)
-    except ValueError:
-        words = None
-    if isinstance(words, list):
-        rest = shlex.join(map(str, words))
-    # Exports of RUN end with it.
-    return [one for one in parse(rest, first) if word != "RUN" or one.scope == "argument"]
-
-
 def _yaml(text: str, job: Job) -> list[Assignment]:
-    job.documents.extend(_documents(text, job.unread))
+    job.documents.extend(_documents(text))
     found: list[Assignment] = []
     done: set[int] = set()
     waiting = list(job.documents)
@@ -207,27 +199,18 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
     return found
 
 
-def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
-    """Return the documents; lines that are not YAML go into ``unread``. Raises ParseError."""
-    lines = text.split("\n")
-    for attempt in range(30):
+def _documents(text: str) -> list[yaml.Node]:
+    """Return the documents; as a template's where they are not YAML without its actions. Raises ParseError."""
+    filled = re.sub(rf"(?m)^[ \t]*{_FILLED}[ \t]*$", "", _UNQUOTED.sub(_FILLED, text))
+    for attempt in (text, filled):
         try:
-            documents = list(yaml.compose_all("\n".join(lines), Loader=yaml.SafeLoader))
+            documents = list(yaml.compose_all(attempt, Loader=yaml.SafeLoader))
         except yaml.YAMLError as error:
-            marks = [getattr(error, name, None) for name in ("problem_mark", "context_mark")]
-            bad = [mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()]
-            if not attempt:
-                filled = _UNQUOTED.sub(_FILLED, text)
-                lines = re.sub(rf"(?m)^[ \t]*{_FILLED}[ \t]*$", "", filled).split("\n")
-            elif not bad or attempt == 29:
-                where = f"line {marks[0].line + 1}: " if marks[0] else ""
-                raise ParseError(f"{where}no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
-            else:
-                lines[bad[0]] = ""
-                unread.append(bad[0] + 1)
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            message = f"line {mark.line + 1 if mark else 1}: no YAML: {problem or 'it cannot be read'}"
         else:
             return [document for document in documents if document is not None]
-    return []
+    raise ParseError(message)
 
 
 def _line(node: yaml.Node) -> int:

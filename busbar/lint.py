@@ -63,21 +63,15 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                conf, unread = job_variables.conf_text(name, text), []
+                conf = job_variables.conf_text(name, text)
                 findings += _without_advice(nccl_lint.lint(conf, scanned, wanted, name))
                 read += 1
                 findings += _conflicts(conf, path)
             else:
-                job = job_variables.read(text, of_file)
-                findings += _job(job, text, name, scanned, wanted)
+                findings += _job(job_variables.read(text, of_file), text, name, scanned, wanted)
                 read += 1
-                unread = sorted(job.unread)
         except (ReadError, ParseError) as error:
             code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
-            continue
-        if unread:
-            lines = ", ".join(map(str, unread[:5])) + (", ..." if len(unread) > 5 else "")
-            code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
     if read:
         _print(findings, read, bool(scanned or wanted), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR

@@ -364,30 +364,24 @@ class _Reader:
         self._elsewhere.setdefault(kind, set()).add("/" + path.split("/")[1])
         return False
 
-    def _resolved(self, path: str) -> Optional[str]:
+    def _resolved(self, path: str, links: int = 40) -> Optional[str]:
         """The path without links; None where it leads off the machine, or nowhere. Looks at nothing that is not local.
         Raises OSError."""
-        parts = path.split("/")[1:]
+        parts = path.split("/")
         done = ""
-        links = 0
-        while parts:
-            part = parts.pop(0)
-            if part in ("", "."):
-                continue
+        for number, part in enumerate(parts):
             if part == "..":
                 done = done.rpartition("/")[0]
-                continue
-            here = "%s/%s" % (done, part)
-            if not self._local(here):
-                return None
-            full = self._host.system(here)
-            if not stat.S_ISLNK(os.lstat(full).st_mode):
+            elif part not in ("", "."):
+                here = "%s/%s" % (done, part)
+                if not self._local(here):
+                    return None
+                full = self._host.system(here)
+                if stat.S_ISLNK(os.lstat(full).st_mode):
+                    if not links:
+                        raise OSError(40, "Too many levels of symbolic links")
+                    target = os.readlink(full)
+                    above = "" if target.startswith("/") else done
+                    return self._resolved("/".join([above, target, *parts[number + 1 :]]), links - 1)
                 done = here
-                continue
-            links += 1
-            if links > 40:
-                raise OSError(40, "Too many levels of symbolic links")
-            target = os.readlink(full)
-            done = "" if target.startswith("/") else done
-            parts = target.split("/") + parts
         return done or "/"

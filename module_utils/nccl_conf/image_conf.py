@@ -100,16 +100,9 @@ def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
 
 def notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) -> List[str]:
     """extra: what the site declares.   written: all that nccl.conf is to hold."""
-    stays = ["%s=%s" % pair for pair in sorted(image.kept.items()) if written.get(pair[0]) == pair[1]]
-    stays = [one for one in stays if one.partition("=")[0] not in extra]
-    said = []
-    if stays:
-        names = ", ".join(stays)
-        said.append(
-            "nccl.conf retains these lines of the image (%s): %s; declare them in"
-            " nccl_conf_extra" % (image.cloud, names)
-        )
-    for name, why in sorted(image.dropped.items()):
-        if name not in written:
-            said.append("nccl.conf does not keep %s, which the image (%s) sets: %s" % (name[:80], image.cloud, why))
-    return said
+    pairs = [pair for pair in sorted(image.kept.items()) if written.get(pair[0]) == pair[1] and pair[0] not in extra]
+    stays = "nccl.conf retains these lines of the image (%s): %s; declare them in nccl_conf_extra"
+    goes = "nccl.conf does not keep %s, which the image (%s) sets: %s"
+    found = [stays % (image.cloud, ", ".join("%s=%s" % pair for pair in pairs))] if pairs else []
+    dropped = [(name[:80], image.cloud, why) for name, why in sorted(image.dropped.items()) if name not in written]
+    return found + [goes % each for each in dropped]
