@@ -4,7 +4,11 @@
 
 Rails come from the profile, device names from the host. Only what facts justify is written: every further line may
 become wrong. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
-src/graph/paths.cc (GDR level).
+src/graph/paths.cc (GDR level); Azure/azhpc-images components/customizations/ndv5.sh and setup_sku_customizations.sh.
+
+The maker of a cloud's image knows its machines better than the site. So, on a machine of a recognised cloud, variables
+of the image's own file stay that neither profile nor site declares and that the linter accepts. Elsewhere a variable
+that the inventory does not declare is an administrator's edit, and is removed.
 """
 
 from __future__ import annotations
@@ -16,20 +20,27 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Uni
 
 from ..change import written
 from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.systemd_files import unit_files, wanted_at_boot
 from ..machine import platform, platform_checks
 from ..machine.netdev import ROUTE_FILES
 from ..machine.profile import Profile
 from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
-from . import grammar, image_conf
+from . import grammar
+from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
-from .checks import DEVICE_NAME, GID_INDEX, RAILS, SOCKET_INTERFACE
-from .image_conf import Image
+from .checks import DEVICE_NAME, GID_INDEX, OWNER, RAILS, SOCKET_INTERFACE
+from .library import Library
 from .version import Version, format_version
 
 # From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.
 DYNAMIC_GID: Version = (2, 21, 0)
+# Comment above each variable of the image, so that the next run distinguishes it from an edit.
+MARK = "Retained from the nccl.conf of the image"
+# Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
+_WRITERS = ("sku-customizations.service",)
 # Comment above each of the site's variables.
 EXTRA = "Set by the site in nccl_conf_extra."
 HEADER = (
@@ -46,6 +57,19 @@ class Variable:
     name: str
     value: str
     reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
+
+
+@dataclass(frozen=True)
+class Image:
+    """cloud: whose image, "" where none is known.   kept: name -> value.   dropped: name -> why it does not stay."""
+
+    cloud: str = ""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        return "%s (%s). Declare it in nccl_conf_extra, and every node is held to it." % (MARK, self.cloud)
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,7 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
     ours = text if text and written.HEAD in text else ""
     there = grammar.settings(grammar.parse(ours))
     dscps = {str(traffic_class(dscp)): dscp for dscp in range(64)}
-    extra = image_conf.marked(ours, EXTRA) if want.extra is None else want.extra
+    extra = _marked(ours, EXTRA) if want.extra is None else want.extra
     dscp = dscps.get(there.get("NCCL_IB_TC", "")) if want.dscp is None else want.dscp if want.dscp >= 0 else None
     family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
     names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
@@ -256,3 +280,72 @@ def _topology_file(topology: Topology, profile: Profile) -> Part:
     if profile.topology_file and topology.virtualization.is_vm:
         reason = "This virtual machine does not show which NIC is near which GPU; the cloud's file does (profile %s)."
         yield Variable(nccl_topo_file.NAME, profile.topology_file, reason % profile.name)
+
+
+# -- the file of a cloud's image ---------------------------------------------------------------------------------------
+
+
+def read_image(
+    text: Optional[str],
+    cloud: str,
+    libraries: Sequence[Library] = (),
+    version: Optional[Version] = None,
+    hcas: Sequence[str] = (),
+) -> Image:
+    """Return the variables of the present nccl.conf."""
+    if not text or not cloud:
+        return Image(cloud)
+    kept: Dict[str, str] = {}
+    dropped: Dict[str, str] = {}
+    for name, value in _image_settings(text).items():
+        said = nccl_lint.lint_variable(name, value, "nccl.conf", libraries, version, hcas, place="file")
+        if not value.isprintable() or not value or not name.isprintable():
+            dropped[ascii(name)[1:-1]] = "its value is not a line of text"
+        elif said:
+            dropped[name] = said[0].why
+        else:
+            kept[name] = value
+    return Image(cloud, kept, dropped)
+
+
+def _image_settings(text: str) -> Dict[str, str]:
+    """Return name -> value: all of the image's file; of a file of the suite, those below MARK."""
+    return _marked(text, MARK) if written.HEAD in text else grammar.settings(grammar.parse(text))
+
+
+def _marked(text: str, mark: str) -> Dict[str, str]:
+    """Name -> value of the variables below a comment that begins with ``mark``."""
+    found: Dict[str, str] = {}
+    marked = False
+    for line in grammar.parse(text):
+        if line.raw.startswith("# " + mark):
+            marked = True
+        elif line.name is not None and line.value is not None:
+            if marked:
+                found.setdefault(line.name, line.value)
+            marked = False
+    return found
+
+
+def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
+    """Judge who writes the file that NCCL reads on a cloud's machine."""
+    if not cloud or path != "/etc/nccl.conf":
+        return ()
+    want, source = "nothing", ", ".join(_WRITERS)
+    for unit in _WRITERS:
+        try:
+            if unit_files(host, unit) and wanted_at_boot(host, unit):
+                return (OWNER.judge(path, "not_owned", want, "%s (%s)" % (unit, cloud), source, OWNER.fix % unit),)
+        except ReadError as error:
+            return (OWNER.judge(path, "unknown", want, str(error), source, "look at systemctl status %s" % unit),)
+    return (OWNER.judge(path, "ok", want, want, source),)
+
+
+def image_notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) -> List[str]:
+    """extra: what the site declares.   written: all that nccl.conf is to hold."""
+    pairs = [pair for pair in sorted(image.kept.items()) if written.get(pair[0]) == pair[1] and pair[0] not in extra]
+    stays = "nccl.conf retains these lines of the image (%s): %s; declare them in nccl_conf_extra"
+    goes = "nccl.conf does not keep %s, which the image (%s) sets: %s"
+    found = [stays % (image.cloud, ", ".join("%s=%s" % pair for pair in pairs))] if pairs else []
+    dropped = [(name[:80], image.cloud, why) for name, why in sorted(image.dropped.items()) if name not in written]
+    return found + [goes % each for each in dropped]

@@ -13,7 +13,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import derive, image_conf, plan, proof
+from . import derive, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
 from .version import Version, format_version, parse_version
@@ -68,7 +68,7 @@ class Task:
         self.files: Set[str] = set()
         text = attempt(lambda: host.read_system(given["path"]), given["path"], [])
         # What stays of the present file if it is not the suite's.
-        image = image_conf.read(text, self.machine.virtualization.cloud, self.libraries, self.version, self.hcas)
+        image = derive.read_image(text, self.machine.virtualization.cloud, self.libraries, self.version, self.hcas)
         extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
         names = ("gpudirect", "dscp", "address_family", "management_interface")
         want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
@@ -102,7 +102,7 @@ class Task:
         path = self.given["path"]
         have = plan.read(self.host, path)
         have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
-        owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
+        owner = derive.judge_owner(self.host, path, self.machine.virtualization.cloud)
         judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
         plans = [Plan((*self.unreadable, *self.releases), notes=tuple(self.notes()))]
         plans.append(plan.plan(replace(have, others=(*have.others, *owner)), self.derivation, path, *judged))
@@ -113,7 +113,7 @@ class Task:
 
     def notes(self) -> List[str]:
         """Return notes on what nccl.conf retains, and on what is not proven."""
-        notes = [*self.unset, *image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)]
+        notes = [*self.unset, *derive.image_notes(self.want.image, self.want.extra or {}, self.derivation.expected)]
         unproven = (
             "nccl.conf was linted against the table of NCCL %s and not proven: list the libraries that jobs use in"
             " busbar_nccl_libraries" % self.given["nccl_version"]
