@@ -20,8 +20,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import che
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import conf_files
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
@@ -51,7 +52,7 @@ def run(
     """
     try:
         wanted = parse_version(version) if version is not None else None
-        scanned = [nccl_library.scan(path) for path in libraries]
+        use = Use([nccl_library.scan(path) for path in libraries], wanted)
     except (ParseError, ReadError) as error:
         return complain("lint", error)
     code = GOOD
@@ -64,16 +65,16 @@ def run(
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
                 conf = job_variables.conf_text(name, text)
-                findings += _without_advice(nccl_lint.lint(conf, scanned, wanted, name))
+                findings += _without_advice(nccl_lint.lint(conf, use, name))
                 read += 1
                 findings += _conflicts(conf, path)
             else:
-                findings += _job(job_variables.read(text, of_file), text, name, scanned, wanted)
+                findings += _job(job_variables.read(text, of_file), text, name, use)
                 read += 1
         except (ReadError, ParseError) as error:
             code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
     if read:
-        _print(findings, read, bool(scanned or wanted), verbose)
+        _print(findings, read, bool(use.versions), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
 
 
@@ -91,13 +92,7 @@ def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: b
     print("\n".join(whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")))
 
 
-def _job(
-    job: job_variables.Job,
-    text: str,
-    name: str,
-    libraries: Sequence[nccl_library.Library],
-    version: Version | None,
-) -> list[Finding]:
+def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding]:
     findings: list[Finding] = []
     used, anywhere = job_variables.expansions(text)
     given = {item.name for item in job.assignments if item.scope != "shell"}
@@ -108,7 +103,7 @@ def _job(
         if item.scope == "unclear" or own:
             continue
         if item.scope != "shell" or (close and reader is None):
-            findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
+            findings += nccl_lint.lint_variable(item.name, item.value or "", where, use._replace(place="job"))
         elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
@@ -116,7 +111,7 @@ def _job(
     for script, first in job.scripts if "nccl.conf" in text else ():
         for line, rows in conf_files(script, first):
             conf = job_variables.conf_text("nccl.conf.in", "\n" * (line - 1) + rows)
-            findings += _without_advice(nccl_lint.lint(conf, libraries, version, name))
+            findings += _without_advice(nccl_lint.lint(conf, use, name))
     return findings + job_containers.judge(job, text, name)
 
 

@@ -32,7 +32,7 @@ from . import grammar
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .checks import DEVICE_NAME, GID_INDEX, OWNER, RAILS, SOCKET_INTERFACE
-from .library import Library
+from .lint_values import Use
 from .version import Version, format_version
 
 # From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.
@@ -285,20 +285,14 @@ def _topology_file(topology: Topology, profile: Profile) -> Part:
 # -- the file of a cloud's image ---------------------------------------------------------------------------------------
 
 
-def read_image(
-    text: Optional[str],
-    cloud: str,
-    libraries: Sequence[Library] = (),
-    version: Optional[Version] = None,
-    hcas: Sequence[str] = (),
-) -> Image:
+def read_image(text: Optional[str], cloud: str, use: Use) -> Image:
     """Return the variables of the present nccl.conf."""
     if not text or not cloud:
         return Image(cloud)
     kept: Dict[str, str] = {}
     dropped: Dict[str, str] = {}
     for name, value in _image_settings(text).items():
-        said = nccl_lint.lint_variable(name, value, "nccl.conf", libraries, version, hcas, place="file")
+        said = nccl_lint.lint_variable(name, value, "nccl.conf", use)
         if not value.isprintable() or not value or not name.isprintable():
             dropped[ascii(name)[1:-1]] = "its value is not a line of text"
         elif said:

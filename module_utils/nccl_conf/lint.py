@@ -14,10 +14,9 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 
 from ..core.finding import SEVERITIES, Finding
 from . import checks, grammar, lint_values
-from .library import Library
 from .lint_values import Fault, Use, filled, show, weight
 from .variables import BUILD, NCCL_TESTS, NEVER, PYTORCH, VARIABLES, known_names, misspelt, reader, similar
-from .version import NEWEST, Version, format_version
+from .version import NEWEST, format_version
 
 _CANONICAL_LIMIT = 1000  # bytes of a name or value that no release cuts
 _BLANKS = " \t\v\f"
@@ -34,16 +33,8 @@ _WRONG_PLACE = {
 }
 
 
-def lint(
-    text: str, libraries: Sequence[Library], version: Optional[Version], path: str, hcas: Sequence[str] = ()
-) -> List[Finding]:
-    """Return the faults of a file; [] for a canonical file whose lines are all effective.
-
-    libraries: those that jobs on the host load; they decide which variables are read. version: the release in use
-    if no library can be read, or one more that has to understand the file. hcas: RDMA devices of the host, to expand
-    lists of names. path: the file's name, for the findings.
-    """
-    use = _use(libraries, version, hcas, "file")
+def lint(text: str, use: Use, path: str) -> List[Finding]:
+    """Return the faults of a file, its name being ``path``; [] for a canonical file whose lines are all effective."""
     findings = []
     if not use.versions:
         want, have = "a readable libnccl.so.2 or a version", "neither a library nor a version is known"
@@ -89,33 +80,17 @@ def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[F
     return findings
 
 
-def lint_variable(
-    name: str,
-    value: str,
-    where: str,
-    libraries: Sequence[Library] = (),
-    version: Optional[Version] = None,
-    hcas: Sequence[str] = (),
-    place: str = "environment",
-) -> List[Finding]:
-    """Return the faults of a variable that is set outside nccl.conf; worst first.
-
-    place: "environment" of every job, or "job" for a single one. where: FILE:LINE. The rest as for ``lint``.
-    """
+def lint_variable(name: str, value: str, where: str, use: Use) -> List[Finding]:
+    """Return the faults of a variable that is set outside nccl.conf; worst first. where: FILE:LINE."""
     bare = value.strip(_BLANKS).strip("\"'")
     faults = []
     if bare != value:
         why = "NCCL trims nothing and knows no quotes: the characters around the value become a part of it."
         want = show("%s=%s" % (name, bare))
         faults.append(Fault(checks.QUOTES, want, why, "Write %s." % want, _cost(name, value, bare)))
-    faults += _meaning_faults(name, bare, _use(libraries, version, hcas, place))
+    faults += _meaning_faults(name, bare, use)
     found = _judged(faults, "%s %s" % (where, show(name, 80)), where, show("%s=%s" % (name, value)))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def _use(libraries: Sequence[Library], version: Optional[Version], hcas: Sequence[str], place: str) -> Use:
-    versions = {library.version for library in libraries} | ({version} if version else set())
-    return Use(libraries, sorted(versions), hcas, place)
 
 
 def _judged(faults: Iterable[Fault], subject: str, source: str, have: str) -> List[Finding]:

@@ -120,16 +120,20 @@ _MAX_HCAS = 32
 
 
 class Use(NamedTuple):
-    """libraries: those that will read the variable.   versions: theirs and one that is declared, sorted.
+    """libraries: those that jobs load, which will read the variable.   version: of one more, or where none can be read.
 
-    hcas: names of the host's RDMA devices; empty where it is not known.
+    hcas: names of the host's RDMA devices, to expand lists; empty where they are not known.
     place: "file" (nccl.conf), "environment" of every job, or "job" for a single one.
     """
 
-    libraries: Sequence[Library]
-    versions: Sequence[Version]
-    hcas: Sequence[str]
-    place: str
+    libraries: Sequence[Library] = ()
+    version: Optional[Version] = None
+    hcas: Sequence[str] = ()
+    place: str = "file"
+
+    @property
+    def versions(self) -> List[Version]:
+        return sorted({*(library.version for library in self.libraries), *([self.version] if self.version else [])})
 
     def before(self, version: Version) -> Optional[str]:
         """The oldest release in use that is older than ``version``, as text."""

@@ -16,6 +16,7 @@ from ..machine import profile, topology, virtualization
 from . import derive, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
+from .lint_values import Use
 from .version import Version, format_version, parse_version
 
 SPEC: module.Spec = {
@@ -64,16 +65,17 @@ class Task:
         self.releases = plan.judge_releases(self.libraries, self.version, cpuinfo)
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
-        self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        self.use = Use(self.libraries, self.version, hcas)
         self.files: Set[str] = set()
         text = attempt(lambda: host.read_system(given["path"]), given["path"], [])
         # What stays of the present file if it is not the suite's.
-        image = derive.read_image(text, self.machine.virtualization.cloud, self.libraries, self.version, self.hcas)
+        image = derive.read_image(text, self.machine.virtualization.cloud, self.use)
         extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
         names = ("gpudirect", "dscp", "address_family", "management_interface")
         want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
         self.want, self.unset = derive.with_unset(want, text)
-        versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
+        versions = Use(self.libraries, None if self.libraries else self.version).versions
         self.derivation = derive.derive(self.machine, self.profile, self.want, versions)
         proves = given["prove"] and not self.derivation.blockers
         self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
@@ -103,9 +105,9 @@ class Task:
         have = plan.read(self.host, path)
         have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
         owner = derive.judge_owner(self.host, path, self.machine.virtualization.cloud)
-        judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
+        have = replace(have, others=(*have.others, *owner))
         plans = [Plan((*self.unreadable, *self.releases), notes=tuple(self.notes()))]
-        plans.append(plan.plan(replace(have, others=(*have.others, *owner)), self.derivation, path, *judged))
+        plans.append(plan.plan(have, self.derivation, path, self.use, self.proofs, self.given["accepted"]))
         plans += [plan.plan_container(self.host, runtime, path) for runtime in self.given["containers"]]
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)

@@ -26,6 +26,7 @@ from . import topo_file as nccl_topo_file
 from .derive import EXTRA, Derivation, effect, render
 from .environment import Environment, Setting
 from .library import Library
+from .lint_values import Use
 from .parser_probe import OVERFLOW_UID
 from .proof import Proof
 from .version import Version
@@ -132,9 +133,7 @@ def judge_environment(
     environment: Environment,
     meant: Mapping[str, str],
     accepted: Mapping[str, str],
-    libraries: Sequence[Library] = (),
-    version: Optional[Version] = None,
-    hcas: Sequence[str] = (),
+    use: Use,
 ) -> Tuple[List[Finding], List[str]]:
     """Return findings on settings that override nccl.conf, and notes on accepted or cheap ones.
 
@@ -149,7 +148,7 @@ def judge_environment(
         if reason is not None:
             notes.append("accepted: %s in %s (%s)" % (one.variable, printable(one.source), reason))
             continue
-        found = _judge_setting(one, meant, libraries, version, hcas)
+        found = _judge_setting(one, meant, use)
         if found is None:
             continue
         if found.severity == "minor":
@@ -168,13 +167,7 @@ def _rank(finding: Finding) -> Tuple[int, bool]:
     return SEVERITIES.index(finding.severity), finding.state != "drift"
 
 
-def _judge_setting(
-    one: Setting,
-    meant: Mapping[str, str],
-    libraries: Sequence[Library],
-    version: Optional[Version],
-    hcas: Sequence[str],
-) -> Optional[Finding]:
+def _judge_setting(one: Setting, meant: Mapping[str, str], use: Use) -> Optional[Finding]:
     where = "%s:%d" % (one.source, one.line)
     check, state, severity, want = checks.OVERRIDES, "drift", "major", "not set"
     have = "%s=%s%s" % (one.name, one.value, " (under a condition)" if one.conditional else "")
@@ -188,10 +181,10 @@ def _judge_setting(
     else:
         found = nccl_lint.conflicts(meant, {one.name: one.value}, one.source)
         if not found and one.raw:
-            found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), libraries, version, one.source, hcas)
+            found = nccl_lint.lint("%s=%s\n" % (one.name, one.value), use, one.source)
             found = [finding for finding in found if finding.check != checks.LINT_LIBRARY.id]
         elif not found:
-            found = nccl_lint.lint_variable(one.name, one.value, where, libraries, version, hcas)
+            found = nccl_lint.lint_variable(one.name, one.value, where, use._replace(place="environment"))
         if not found:
             return None
         finding = min(found, key=_rank)
@@ -209,26 +202,23 @@ def plan(
     have: Have,
     derivation: Derivation,
     path: str,
-    libraries: Sequence[Library] = (),
-    version: Optional[Version] = None,
+    use: Use,
     proofs: Sequence[Tuple[str, Proof]] = (),
-    hcas: Sequence[str] = (),
     accepted: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Plan the file, and judge it and what NCCL reads before it.
 
-    libraries, version: what the text is linted against. proofs: (library path, its parser's result).
-    hcas: every RDMA device of the host, so that the linter can expand prefixes.
+    use: what the text is linted against. proofs: (library path, its parser's result).
     accepted: variables of jobs that the site accepts, see judge_environment.
     """
-    early, notes = judge_environment(have.environment, derivation.expected, accepted, libraries, version, hcas)
+    early, notes = judge_environment(have.environment, derivation.expected, accepted, use)
     findings = [*have.problems, *derivation.blockers, *early]
     notes = [*have.environment.notes, *notes]
     if derivation.blockers:
         return Plan(tuple(findings), notes=tuple(notes))
     text = render(derivation.variables)
     files = written.compare([FileChange(path, have.text, text)], effect)
-    findings += [f for f in nccl_lint.lint(text, libraries, version, path, hcas) if not _is_advice(f)]
+    findings += [f for f in nccl_lint.lint(text, use, path) if not _is_advice(f)]
     findings += [_proof_finding(library, proof, path) for library, proof in proofs]
     findings += have.others
     unsafe = any(

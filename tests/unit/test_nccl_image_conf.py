@@ -13,6 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import HEADER, Image, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ KEPT = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
 
 
 def read(text: str | None, cloud: str = "Azure") -> Image:
-    return conf.read_image(text, cloud, version=NEW)
+    return conf.read_image(text, cloud, Use(version=NEW))
 
 
 def rendered(topology: Topology, profile: Profile, want: Want) -> str:
