@@ -36,18 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options that choose hosts, counts, the time or the variables: those are chosen here, and judged by what was chosen.
 _REFUSED = {
-    "mpirun": (
-        *("H", "host", "hostfile", "machinefile", "default-hostfile", "add-host", "add-hostfile"),
-        *("np", "n", "c", "N", "npernode", "npersocket", "pernode", "map-by", "ppr", "rankfile", "rf", "app", "x"),
-        *("timeout", "stdin", "daemonize", "dvm", "forward-signals"),
-    ),
-    "srun": (
-        *("w", "nodelist", "F", "nodefile", "x", "exclude", "N", "nodes", "n", "ntasks", "ntasks-per-node"),
-        *("ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "r", "relative", "m", "distribution"),
-        *("t", "time", "deadline", "W", "wait", "K", "kill-on-bad-exit", "k", "no-kill", "export", "export-file"),
-        *("i", "input", "o", "output", "e", "error", "multi-prog", "pty", "het-group", "I", "immediate"),
-        *("gpus", "G", "gpus-per-task", "Z", "no-allocate", "attach", "b", "batch", "test-only"),
-    ),
+    "mpirun": "H host hostfile machinefile default-hostfile add-host add-hostfile np n c N npernode npersocket pernode"
+    " map-by ppr rankfile rf app x timeout stdin daemonize dvm forward-signals",
+    "srun": "w nodelist F nodefile x exclude N nodes n ntasks ntasks-per-node ntasks-per-core ntasks-per-socket"
+    " ntasks-per-gpu r relative m distribution t time deadline W wait K kill-on-bad-exit k no-kill export export-file i"
+    " input o output e error multi-prog pty het-group I immediate gpus G gpus-per-task Z no-allocate attach b batch"
+    " test-only",
 }
 
 # Kind -> the form of its version, and what to do where it is another.
@@ -215,7 +209,7 @@ def _check_options(kind: str, options: Sequence[str]) -> None:
             continue
         # srun takes any beginning of a long name, and a value behind a letter.
         long = word.startswith("--") or kind == "mpirun"
-        clash = [one for one in _REFUSED[kind] if one.startswith(name) or (not long and one == name[:1])]
+        clash = [one for one in _REFUSED[kind].split() if one.startswith(name) or (not long and one == name[:1])]
         if name in clash or (clash and kind == "srun"):
             raise ParseError(
                 "launch.options: take %r out; hosts, ranks, time and variables are chosen by the benchmark itself"

@@ -34,10 +34,8 @@ MOST_SETTINGS = 100
 # Of texts that mention a variable: to go through one costs some 100 ns a byte.
 MOST_BYTES = 2 << 20
 # File systems without a server. Any other may have one, and it may be dead.
-_LOCAL = (
-    *("bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"),
-    *("devtmpfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs"),
-)
+_LOCAL = "bcachefs btrfs devtmpfs erofs exfat ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs rootfs squashfs tmpfs"
+_LOCAL += " vfat xfs zfs"
 OF_USERS = "users' own services"
 _USER = "user@.service"
 # Section, keys, reader, and names of files with the jobs that they reach.
@@ -358,7 +356,7 @@ class _Reader:
         while place not in self._kinds and place != "/":
             place = place.rpartition("/")[0] or "/"
         kind = self._kinds[place]
-        if kind in _LOCAL:
+        if kind in _LOCAL.split():
             return True
         # The homes that an automounter has mounted at the moment do not matter.
         self._elsewhere.setdefault(kind, set()).add("/" + path.split("/")[1])
