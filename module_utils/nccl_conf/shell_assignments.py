@@ -19,7 +19,8 @@ LONGEST = 256 * 1024
 _MOST_ROWS = 50  # of one command
 _MOST_MENTIONS = 200  # in one command
 
-_WORD = r"""(?:[^\s'"\\;&|()<>]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+"""
+_WORD = r"""(?:\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}\n]{0,400}\}|`[^`\n]*`"""
+_WORD += r"""|[^\s'"\\;&|()<>]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+"""
 _OPEN = ("'", '"', "\\")  # as a token: a quote that does not end, or a line that goes on
 _TOKEN = re.compile(r"""\#[^\n]*|%s|[;&|()\n]+|[<>]+[&|]?|['"\\]""" % _WORD, re.DOTALL)
 _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
@@ -115,7 +116,8 @@ def _settings(command: Command) -> Found:
         printed = " ".join(word for word in rest if word[:1] != "-").replace("\\n", "\n").split("\n")
         for line in [*command.body, *printed]:
             for name, value in _WITHIN.findall(line) if command.files or line.split()[:1] == ["export"] else ():
-                yield name, None if command.files else _certain(value), "unclear" if command.files else "printed"
+                certain = None if command.files else _certain(value.strip("\"'"))
+                yield name, certain, "unclear" if command.files else "printed"
     elif program in ("alias", "eval", "for"):
         yield from _mentions(" ".join(rest))
     elif program not in _HARMLESS:
