@@ -39,8 +39,8 @@ from .version import Version, format_version
 DYNAMIC_GID: Version = (2, 21, 0)
 # Comment above each variable of the image, so that the next run distinguishes it from an edit.
 MARK = "Retained from the nccl.conf of the image"
-# Services of images that write /etc/nccl.conf at each boot, and empty it when they stop.
-_WRITERS = ("sku-customizations.service",)
+# Service of an image that writes /etc/nccl.conf at each boot, and empties it when it stops.
+_WRITER = "sku-customizations.service"
 # Comment above each of the site's variables.
 EXTRA = "Set by the site in nccl_conf_extra."
 HEADER = (
@@ -325,14 +325,13 @@ def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
     """Judge who writes the file that NCCL reads on a cloud's machine."""
     if not cloud or path != "/etc/nccl.conf":
         return ()
-    want, source = "nothing", ", ".join(_WRITERS)
-    for unit in _WRITERS:
-        try:
-            if unit_files(host, unit) and wanted_at_boot(host, unit):
-                return (OWNER.judge(path, "not_owned", want, "%s (%s)" % (unit, cloud), source, OWNER.fix % unit),)
-        except ReadError as error:
-            return (OWNER.judge(path, "unknown", want, str(error), source, "look at systemctl status %s" % unit),)
-    return (OWNER.judge(path, "ok", want, want, source),)
+    want, unit = "nothing", _WRITER
+    try:
+        if unit_files(host, unit) and wanted_at_boot(host, unit):
+            return (OWNER.judge(path, "not_owned", want, "%s (%s)" % (unit, cloud), unit, OWNER.fix % unit),)
+    except ReadError as error:
+        return (OWNER.judge(path, "unknown", want, str(error), unit, "look at systemctl status %s" % unit),)
+    return (OWNER.judge(path, "ok", want, want, unit),)
 
 
 def image_notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) -> List[str]:

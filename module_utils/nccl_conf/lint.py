@@ -43,12 +43,18 @@ def lint(text: str, use: Use, path: str) -> List[Finding]:
         findings.append(checks.BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
         text = text[1:]
 
-    lines = list(enumerate(grammar.rows(text), 1))
-    returned = [grammar.whole(number, raw[:-1]) for number, raw in lines if raw.endswith("\r")]
+    raws = grammar.rows(text)
+    lines = [grammar.whole(number, raw[: -1 if raw.endswith("\r") else None]) for number, raw in enumerate(raws, 1)]
+    returned = [line for line, raw in zip(lines, raws) if raw.endswith("\r")]
     if returned:
-        findings.append(_carriage_return(returned, use, path))
-    stripped = [grammar.whole(number, raw[:-1] if raw.endswith("\r") else raw) for number, raw in lines]
-    return findings + _line_findings(stripped, use, path)
+        old = not use.versions or use.before(grammar.STRIPS_CR)
+        pairs = [(line.name or "", line.value or "") for line in returned if line.name is not None and old]
+        costs = [_cost(name, value + "\r", value) for name, value in pairs]
+        severity = min(costs, key=SEVERITIES.index, default="minor")
+        want, have = "lines that end in a line feed alone", "%d lines end in a carriage return" % len(returned)
+        where = "%s:%d" % (path, returned[0].number)
+        findings.append(checks.CARRIAGE_RETURN.judge(path, "drift", want, have, where, severity=severity))
+    return findings + _line_findings(lines, use, path)
 
 
 def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[Finding]:
@@ -252,19 +258,3 @@ def _clean(name: str, value: str) -> Tuple[str, str, List[Fault]]:
         what = number if _reads_integer(meant) else "they become a part of the value"
         faults.append(filled(checks.QUOTES, want, what, severity=_cost(meant, stripped, unquoted)))
     return meant, unquoted, faults
-
-
-def _carriage_return(lines: Sequence[grammar.Line], use: Use, path: str) -> Finding:
-    severity = "minor"
-    if not use.versions or use.before(grammar.STRIPS_CR):
-        pairs = [(line.name, line.value or "") for line in lines if line.name is not None]
-        costs = [_cost(name, value + "\r", value) for name, value in pairs]
-        severity = min(costs, key=SEVERITIES.index, default="minor")
-    return checks.CARRIAGE_RETURN.judge(
-        path,
-        "drift",
-        want="lines that end in a line feed alone",
-        have="%d lines end in a carriage return" % len(lines),
-        source="%s:%d" % (path, lines[0].number),
-        severity=severity,
-    )
