@@ -18,7 +18,7 @@ import shlex
 import stat
 from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core import ini, mounts, systemd_files
 from ..core.finding import printable
@@ -165,25 +165,16 @@ def parse_job_submit(text: str) -> List[Assignment]:
     return found
 
 
-class _Source(NamedTuple):
-    """Files, or folders of files with this ending."""
-
-    paths: Tuple[str, ...]
-    parser: Parser
-    reach: str
-    ending: str = ""
-
-
 _EVERYBODY = "jobs of all users"
 _PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
 _ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
-# A new place is one row.
-_SOURCES = (
-    _Source(("/etc/environment",), parse_pairs, "logins of all users"),
-    _Source(_ENVIRONMENT_D, parse_pairs, OF_USERS, ".conf"),
-    _Source(_PROFILES, parse_shell, _EVERYBODY),
-    _Source(("/etc/profile.d",), parse_shell, _EVERYBODY, ".sh"),
-    _Source(("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), parse_pairs, "enroot containers", ".env"),
+# Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
+_SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
+    (("/etc/environment",), "", parse_pairs, "logins of all users"),
+    (_ENVIRONMENT_D, ".conf", parse_pairs, OF_USERS),
+    (_PROFILES, "", parse_shell, _EVERYBODY),
+    (("/etc/profile.d",), ".sh", parse_shell, _EVERYBODY),
+    (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, "enroot containers"),
 )
 
 
@@ -208,10 +199,9 @@ class _Reader:
         self._kinds = self._mounted()
 
     def environment(self) -> Environment:
-        for source in _SOURCES:
-            folders = [self._list(path, source.ending) for path in source.paths] if source.ending else [source.paths]
-            for path in (path for paths in folders for path in paths):
-                self._file(path, source.parser, source.reach)
+        for places, ending, parser, reach in _SOURCES:
+            for path in (path for place in places for path in (self._list(place, ending) if ending else [place])):
+                self._file(path, parser, reach)
         self._of_services()
         self._of_slurm()
         notes = self._of_homes()
