@@ -65,7 +65,7 @@ def run(
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
                 conf = job_variables.conf_text(name, text)
-                findings += _without_advice(nccl_lint.lint(conf, use, name))
+                findings += nccl_lint.lint(conf, use, name)
                 read += 1
                 findings += _conflicts(conf, path)
             else:
@@ -73,14 +73,11 @@ def run(
                 read += 1
         except (ReadError, ParseError) as error:
             code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
+    # That no library is known is printed below the findings.
+    findings = [finding for finding in findings if finding.check != checks.LINT_LIBRARY.id]
     if read:
         _print(findings, read, bool(use.versions), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
-
-
-def _without_advice(found: Sequence[Finding]) -> list[Finding]:
-    """Leave out that no library is known: the user of this command is told below its findings."""
-    return [finding for finding in found if finding.check != checks.LINT_LIBRARY.id]
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
@@ -111,7 +108,7 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
     for script, first in job.scripts if "nccl.conf" in text else ():
         for line, rows in conf_files(script, first):
             conf = job_variables.conf_text("nccl.conf.in", "\n" * (line - 1) + rows)
-            findings += _without_advice(nccl_lint.lint(conf, use, name))
+            findings += nccl_lint.lint(conf, use, name)
     return findings + job_containers.judge(job, text, name)
 
 
