@@ -57,37 +57,30 @@ _VERSIONS = {
         " nccl_benchmark_launcher to mpirun",
     ),
 }
-_OPTIONS = "in nccl_benchmark_launcher_options"
-_SSH = "(nccl_benchmark_address has the hosts' addresses)"
 # Messages of launchers that start nothing, and the fix. The first row with a match counts.
-_REFUSALS = (
-    ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
-    (
-        "host key is known for|has changed and you have requested strict checking|Host key verification failed",
-        "put the host's key (ssh-keyscan, compared with the host's own) into known_hosts of the node that starts jobs",
-    ),
-    (r"Permission denied \(", "give the user that starts the job access to the other nodes by ssh with a key"),
-    ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
-    (
-        "Connection refused|No route to host|Connection timed out",
-        "check that this node reaches the others by ssh " + _SSH,
-    ),
-    ("orted: |prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
-    ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
-    (r"could not access\nor execute|execve\(\): ", "install the program, and python3, at the same path on all nodes"),
-    (
-        "specified plugin name for mpi|can not load PMIx library|not built with SLURM's PMI",
-        "use an MPI with PMIx; install it (libpmix.so; Debian: libpmix-dev) and Slurm's plugin on every node, and"
-        " restart slurmd: srun --mpi=list has to show pmix",
-    ),
-    ("Immediate execution impossible", "the nodes were not free for a minute: see squeue and sinfo -R"),
-    ("DOWN, DRAINED", "Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun"),
-    ("node configuration is not available", "check that one partition has the nodes, and allows so many tasks"),
-    ("nvalid node name", "the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName"),
-    ("nvalid (?:partition|account|generic resource)|un(?:known|recognized) option", "correct that " + _OPTIONS),
-    ("Unable to contact slurm controller", "check that slurmctld responds: scontrol ping"),
-    ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
-)
+_REFUSALS = r"""
+attempt to run as root => let the benchmark's own user run it, or allow root: --allow-run-as-root
+host key is known for|has changed and you have requested strict checking|Host key verification failed =>
+    put the host's key (ssh-keyscan, compared with the host's own) into known_hosts of the node that starts jobs
+Permission denied \( => give the user that starts the job access to the other nodes by ssh with a key
+Could not resolve hostname => give the hosts addresses that this node resolves: nccl_benchmark_address
+Connection refused|No route to host|Connection timed out =>
+    check that this node reaches the others by ssh, at their addresses (nccl_benchmark_address)
+orted: |prted:  => install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY
+not enough slots => leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf
+could not access\nor execute|execve\(\):  => install the program, and python3, at the same path on all nodes
+specified plugin name for mpi|can not load PMIx library|not built with SLURM's PMI =>
+    use an MPI with PMIx; install it (libpmix.so; Debian: libpmix-dev) and Slurm's plugin on every node, and restart
+    slurmd: srun --mpi=list has to show pmix
+Immediate execution impossible => the nodes were not free for a minute: see squeue and sinfo -R
+DOWN, DRAINED => Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun
+node configuration is not available => check that one partition has the nodes, and allows so many tasks
+nvalid node name => the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName
+nvalid (?:partition|account|generic resource)|un(?:known|recognized) option =>
+    correct that in nccl_benchmark_launcher_options
+Unable to contact slurm controller => check that slurmctld responds: scontrol ping
+Unable to allocate resources => see squeue, sinfo -R and the limits of the account
+"""
 
 JOB = Check(
     "nccl_perf.job",
@@ -320,7 +313,8 @@ def environment(launcher: Launcher) -> Dict[str, str]:
 def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
     """Return why nothing was started, and the fix. said: the launcher's output."""
     last = (last_words(said) or ("nothing",))[0]
-    for phrase, way_out in _REFUSALS:
+    for row in _REFUSALS.replace("\n    ", " ").strip().split("\n"):
+        phrase, _arrow, way_out = row.partition(" => ")
         match = re.search(phrase, said)
         if match:
             line = said[said.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
