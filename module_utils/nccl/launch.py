@@ -152,6 +152,7 @@ def wanted(given: Mapping[str, Any]) -> Launch:
     python = given.get("python") or "python3"
     hosts = _names(given, "hosts")
     addresses = _names(given, "addresses") or hosts
+    count = per_node if type(per_node) is int and 1 <= per_node <= 1024 else 0
     listed = isinstance(options, (list, tuple)) and all(isinstance(word, str) and word for word in options)
     interpreter = isinstance(python, str) and re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python)
     for wrong, message in (
@@ -159,17 +160,14 @@ def wanted(given: Mapping[str, Any]) -> Launch:
         (kind not in KINDS, ".kind: %r is not one of %s" % (kind, ", ".join(KINDS))),
         (not hosts, ".hosts: is empty"),
         (len(addresses) != len(hosts), ".addresses: %d addresses for %d hosts" % (len(addresses), len(hosts))),
-        (
-            type(per_node) is not int or not 1 <= per_node <= 1024,
-            ".per_node: %r is not a number from 1 to 1024" % (per_node,),
-        ),
+        (not count, ".per_node: %r is not a number from 1 to 1024" % (per_node,)),
         (not listed, ".options: %.80r is not a list of words" % (options,)),
         (not interpreter, ".python: %.80r is not the name or path of an interpreter" % (python,)),
     ):
         if wrong:
             raise ParseError("launch" + message)
     _check_options(str(kind), options)
-    return Launch(str(kind), hosts, int(per_node or 0), tuple(options), addresses, python)
+    return Launch(str(kind), hosts, count, tuple(options), addresses, python)
 
 
 def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
@@ -191,23 +189,20 @@ def _check_options(kind: str, options: Sequence[str]) -> None:
         raise ParseError("launch.options: %r is not an option; the launcher would run it" % options[0])
     for word in options:
         name = word.lstrip("-").partition("=")[0]
-        if word in ("--", "-", ":") or not word.isprintable():
-            raise ParseError("launch.options: %r must not be there" % word)
         low = word.lower().replace(" ", "").replace("=", "")
-        if re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low):
-            raise ParseError("launch.options: %r; host keys are checked: put them into known_hosts" % word)
-        if "env_list" in low:
-            raise ParseError("launch.options: %r; variables are for the option environment" % word)
-        if not word.startswith("-"):
-            continue
         # srun takes any beginning of a long name, and a value behind a letter.
         long = word.startswith("--") or kind == "mpirun"
         clash = [one for one in _REFUSED[kind].split() if one.startswith(name) or (not long and one == name[:1])]
-        if name in clash or (clash and kind == "srun"):
-            raise ParseError(
-                "launch.options: take %r out; hosts, ranks, time and variables are chosen by the benchmark itself"
-                % word
-            )
+        unsafe = re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low)
+        chosen = word.startswith("-") and (name in clash or (clash and kind == "srun"))
+        for wrong, why in (
+            (word in ("--", "-", ":") or not word.isprintable(), "must not be there"),
+            (unsafe, "host keys are checked: put them into known_hosts"),
+            ("env_list" in low, "variables are for the option environment"),
+            (chosen, "take it out; hosts, ranks, time and variables are chosen by the benchmark itself"),
+        ):
+            if wrong:
+                raise ParseError("launch.options: %r: %s" % (word, why))
 
 
 def read(host: Host, kind: str, library: str = "") -> Launcher:
@@ -235,13 +230,9 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
 
 def _mpirun_of(host: Host, library: str) -> str:
     """Return PREFIX/bin/mpirun for PREFIX/lib[/MACHINE]/libmpi.so.40; ``mpirun`` if it is absent."""
-    folder = os.path.dirname(library)
-    for _level in range(2):
-        folder = os.path.dirname(folder)
-        path = os.path.join(folder, "bin/mpirun")
-        if os.path.isfile(host.system(path)):
-            return path
-    return "mpirun"
+    prefix = os.path.dirname(os.path.dirname(library))
+    paths = [os.path.join(folder, "bin/mpirun") for folder in (prefix, os.path.dirname(prefix))]
+    return next((path for path in paths if os.path.isfile(host.system(path))), "mpirun")
 
 
 def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float, root: str = "/") -> List[str]:
@@ -369,15 +360,11 @@ def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Option
 def moved(views: Sequence[RankView]) -> Dict[str, Dict[str, Moved]]:
     """Host -> RDMA device -> what any process has moved, without counters not read twice, or that ran backwards."""
     found: Dict[str, Dict[str, Moved]] = {}
-    for view in views:
-        if len(view.rails) == 2:
-            before, after = view.rails
-            pairs = {name: (before[name], after[name]) for name in before if name in after}
-            found[view.host] = {
-                name: Moved(then[0] - first[0], then[1] - first[1])
-                for name, (first, then) in pairs.items()
-                if then[0] >= first[0] and then[1] >= first[1]
-            }
+    for view in (view for view in views if len(view.rails) == 2):
+        before, after = view.rails
+        pairs = [(name, before[name], after[name]) for name in before if name in after]
+        grown = [(name, a, b) for name, a, b in pairs if b[0] >= a[0] and b[1] >= a[1]]
+        found[view.host] = {name: Moved(b[0] - a[0], b[1] - a[1]) for name, a, b in grown}
     return found
 
 
