@@ -97,12 +97,9 @@ def neutral(text: str) -> str:
     """Return a template with each action replaced by a placeholder, or by nothing where it has the line to itself."""
 
     def fill(match: re.Match[str]) -> str:
-        start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
-        rest = text[start : match.start()] + text[match.end() : end if end >= 0 else len(text)]
-        value = match.group().startswith(("{{", "<%")) and _ACTION.sub("", rest).strip()
-        return (_FILLED if value else "") + "\n" * match.group().count("\n")
+        return _FILLED * match.group().startswith(("{{", "<%")) + "\n" * match.group().count("\n")
 
-    return _ACTION.sub(fill, text)
+    return re.sub(rf"(?m)^[ \t{_FILLED}]+$", "", _ACTION.sub(fill, text))
 
 
 def read(text: str, kind: str) -> Job:
