@@ -124,12 +124,8 @@ def _restore(text: str) -> str:
 def _differences(meant: Mapping[str, str], values: Mapping[str, str]) -> List[str]:
     texts = []
     for name in sorted(set(meant) | set(values)):
-        if name not in values:
-            texts.append("%r: meant %r, not set by the library" % (name, meant[name]))
-        elif name not in meant:
-            texts.append("%r: set to %r by the library, not meant" % (name, values[name]))
-        elif meant[name] != values[name]:
-            texts.append("%r: meant %r, the library has %r" % (name, meant[name], values[name]))
+        want, have = (repr(found[name]) if name in found else "nothing" for found in (meant, values))
+        texts += ["%r: meant %s, the library has %s" % (name, want, have)] if want != have else []
     return texts
 
 

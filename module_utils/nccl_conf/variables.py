@@ -35,28 +35,20 @@ class Variable:
 
 
 SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
-OFI_PLUGIN = "aws-ofi-nccl"
 NCCL_TESTS = "nccl-tests"
-
-GOOGLE_PLUGIN = "Google's network plugin (TCPX, FasTrak, gIB)"
 BUILD = "builds and scripts"
-
-# Variables of plugins and of their libraries. The first matching prefix decides.
-_PLUGIN_PREFIXES = (
-    ("OFI_NCCL_", OFI_PLUGIN),
-    ("FI_", OFI_PLUGIN),
-    ("SHARP_COLL_", SHARP_PLUGIN),
-    ("UCX_", SHARP_PLUGIN),
-    *((prefix, GOOGLE_PLUGIN) for prefix in ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX", "NCCL_SHIMNET_", "NCCL_GIB_")),
-    *((prefix, GOOGLE_PLUGIN) for prefix in ("NCCL_GPUVIZ_", "NCCL_TELEMETRY_", "NCCL_NET_PLUGIN_TELEMETRY_")),
-    *((prefix, "profiler plugins") for prefix in ("NCCL_PROFILER_LATENCY_", "NCCL_PROFILER_SUMMARY_")),
-    *((name, GOOGLE_PLUGIN) for name in ("NCCL_DYNAMIC_CHUNK_SIZE", "NCCL_USE_SNAP")),
-    ("NCCL_TUNER_CONFIG_", "tuner plugins"),
-    ("NCCL_INSPECTOR_", "NCCL Inspector"),
-    ("NCCL_PROFILE_", "profiler plugins"),
-    ("NCCL_SPCX_", "the Spectrum-X plugin"),
-    ("NCCL_CTRAN_", "NCCLX"),
-)
+# Plugin -> prefixes or names of its variables, and of its libraries'.
+_PLUGINS = {
+    "aws-ofi-nccl": "OFI_NCCL_ FI_",
+    SHARP_PLUGIN: "SHARP_COLL_ UCX_",
+    "Google's network plugin (TCPX, FasTrak, gIB)": "NCCL_FASTRAK_ NCCL_GPUDIRECTTCPX NCCL_SHIMNET_ NCCL_GIB_"
+    " NCCL_GPUVIZ_ NCCL_TELEMETRY_ NCCL_NET_PLUGIN_TELEMETRY_ NCCL_DYNAMIC_CHUNK_SIZE NCCL_USE_SNAP",
+    "profiler plugins": "NCCL_PROFILER_LATENCY_ NCCL_PROFILER_SUMMARY_ NCCL_PROFILE_",
+    "tuner plugins": "NCCL_TUNER_CONFIG_",
+    "NCCL Inspector": "NCCL_INSPECTOR_",
+    "the Spectrum-X plugin": "NCCL_SPCX_",
+    "NCCLX": "NCCL_CTRAN_",
+}
 # Names by which builds and scripts call NCCL's version and places; no release reads one (NCCL_CUDA_PATH has a row).
 _BUILD = re.compile(
     "NCCL_(?:[A-Z0-9_]+_)?(?:VERSION|VER|HOME|ROOT|ROOT_DIR|DIRS?|PATHS?|PREFIX|INCLUDE|INC|LIBS?|LIBRARY|LIBRARIES|STATIC|REPO"
@@ -195,9 +187,10 @@ def reader(name: str) -> Optional[str]:
     variable = VARIABLES.get(name)
     if variable is not None:
         return variable.reader
-    for prefix, plugin in _PLUGIN_PREFIXES:
-        if name.startswith(prefix) and (len(name) > len(prefix) or prefix[-1] != "_"):
-            return plugin
+    for plugin, prefixes in _PLUGINS.items():
+        for prefix in prefixes.split():
+            if name.startswith(prefix) and (len(name) > len(prefix) or prefix[-1] != "_"):
+                return plugin
     return BUILD if _BUILD.fullmatch(name) else None
 
 

@@ -134,8 +134,8 @@ def test_each_difference_is_named(build: Callable[[str], str]) -> None:
     assert proof.outcome == "mismatch"
     assert proof.values == {"NCCL_A": "1", "NCCL_B": "x", "NCCL_D": "4"}
     assert proof.message == (
-        "'NCCL_B': meant '2', the library has 'x'; 'NCCL_C': meant '3', not set by the library; "
-        "'NCCL_D': set to '4' by the library, not meant"
+        "'NCCL_B': meant '2', the library has 'x'; 'NCCL_C': meant '3', the library has nothing; "
+        "'NCCL_D': meant nothing, the library has '4'"
     )
 
 
