@@ -47,7 +47,7 @@ LAUNCH = Check(
 _KINDS = (
     "PyTorchJob MPIJob JobSet TrainingRuntime ClusterTrainingRuntime LeaderWorkerSet RayCluster RayJob Job StatefulSet"
 )
-_COUNTS = ("replicas", "parallelism", "numNodes", "size")
+_COUNTS = (("replicas",), ("parallelism",), ("numNodes",), ("size",), ("mlPolicy", "numNodes"))
 _RDMA = re.compile(r"rdma|hca|mlnx|roce|hostdev|infiniband|/ib", re.IGNORECASE)
 # Other ways to a network (more interfaces, EFA, TCPX, dynamic resources), and TCP on purpose.
 _OTHER = re.compile(r"cncf\.io/networks|networking\.gke\.io|vpc\.amazonaws\.com/efa|resourceClaims|tcpx|/gib")
@@ -95,8 +95,8 @@ def judge(job: Job, text: str, name: str) -> list[Finding]:
             found += _services(root, name)
     tasks = re.search(r"(?m)^#SBATCH\s+--ntasks-per-node[= ](\d+)", text)
     for script, first in job.scripts:
-        for line, words in commands(script, first) if re.search("_perf|run", script) else ():
-            where = f"{name}:{line}"
+        for command in commands(script, first) if re.search("_perf|run", script) else ():
+            where, words = f"{name}:{command.first}", command.words
             found += [*_docker(" ".join(words), where), *_launch(words, tasks.group(1) if tasks else "", where)]
     return list({finding.id: finding for finding in found}.values())
 
@@ -128,9 +128,7 @@ def _pods(root: _Mapping) -> Iterator[tuple[_Mapping, int]]:
         if isinstance(item, list):
             waiting += [(part, pods) for part in item]
         elif isinstance(item, _Mapping):
-            numbers = [str(item.get(key)) for key in counts] + [str(item.value_at("mlPolicy", "numNodes"))] * bool(
-                counts
-            )
+            numbers = [str(item.value_at(*path)) for path in counts]
             pods *= next((int(number) for number in numbers if re.fullmatch("[1-9][0-9]{0,4}", number)), 1)
             if isinstance(item.get("containers"), list):
                 yield item, pods
@@ -141,10 +139,8 @@ def _container(
     pod: _Mapping, container: _Mapping, nodes: int, wants_rdma: bool, other: bool, name: str
 ) -> Iterator[Finding]:
     """Judge a container with GPUs. other: it has another way to the network than an RDMA resource."""
-    resources: dict[str, object] = {}
-    for kind in ("requests", "limits"):
-        of_kind = container.value_at("resources", kind)
-        resources.update(of_kind if isinstance(of_kind, _Mapping) else {})
+    parts = [container.value_at("resources", kind) for kind in ("requests", "limits")]
+    resources = {key: value for part in parts if isinstance(part, _Mapping) for key, value in part.items()}
     gpus = resources.get("nvidia.com/gpu")
     if gpus in (None, "0") or "image" not in container or _TOOLS.search(str(container.get("command"))):
         return

@@ -8,37 +8,36 @@ NCCL_X=1`, `--export=`, `docker run -e`) counts wherever it stands.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_sources import (
-    parse_nccl_conf,
-    parse_unit,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import (
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import parse_unit
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import (
     MENTION,
     NAME,
     Assignment,
-    parse,
+    assignments,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import parse
 
 KINDS = ("conf", "env", "unit", "script", "dockerfile", "yaml", "python")
 _ENDINGS = {
-    **dict.fromkeys(("mca-params.conf", ".lua", ".tcl"), "script"),
-    ".deepspeed_env": "env",
-    **dict.fromkeys((".sh", ".bash", ".csh", ".sbatch", ".slurm", ".pbs", ".job"), "script"),
-    **dict.fromkeys((".yml", ".yaml", ".json"), "yaml"),
-    **dict.fromkeys((".dockerfile", ".containerfile"), "dockerfile"),
-    ".py": "python",
-    ".conf": "conf",
-    ".env": "env",
-    **dict.fromkeys((".service", ".container"), "unit"),
+    ending: kind
+    for kind, endings in (
+        ("env", "mca-params.conf .deepspeed_env .env"),
+        ("script", ".sh .bash .csh .tcl .sbatch .slurm .pbs .job"),
+        ("yaml", ".yml .yaml .json"),
+        ("dockerfile", ".dockerfile .containerfile"),
+        ("python", ".py .lua"),
+        ("conf", ".conf"),
+        ("unit", ".service .container"),
+    )
+    for ending in endings.split()
 }
 _TEMPLATE = re.compile(r"[.-](?:j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb|example|sample|dist)$")
 # Actions of template engines: of Helm or Jinja, and what is alone on its line.
@@ -51,26 +50,19 @@ _PLACEHOLDER = re.compile(rf"{_FILLED}|\$[\w({{]|<[^<>]+>|@\w+@|%\(\w+\)|__[A-Za
 _EXPANSION = re.compile(rf"\$(?:[{{(][#!]?)?({NAME})\b|(?:environ\.get|getenv)\(\s*[\"']({NAME})[\"']")
 _MESSAGE = re.compile(r"\s*(?:echo|printf|print|logger|if|elif|while|test|\[)\b|\s*\[")
 _SETS = re.compile(r"\s*(?:#.*|(?:export\s+)?[A-Za-z_]\w*\s*=.*)?")
-# Ways in which a text expands a variable: in a message or test, handed on under its name, in any other.
-MESSAGE, HANDED_ON, USED = range(3)
 _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
-# Forms of Lmod, Tcl modulefiles and Open MPI's parameter files, as a shell has them.
-_AS_SHELL = (
-    (r'^[ \t]*(?:setenv|pushenv)\([ \t]*"(\w+)"[ \t]*,[ \t]*"([^"\n]*)"[ \t]*\)', r"setenv \1 '\2'"),
-    (r"^[ \t]*pushenv[ \t]+(\S+)[ \t]+(\S+)", r"setenv \1 \2"),
-    (r"^[ \t]*(mca_base_env_list)[ \t]*=[ \t]*(.*)$", r"mpirun --mca \1 '\2'"),
-)
-_INSTRUCTION = re.compile(r"(?i)[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+(.*)", re.DOTALL)
+# A quoted name that is set, and a literal value; not os.environ.get("NCCL_X", "0").
+_QUOTED = re.compile(rf"""(?<!get\()(?<!getenv\()["']({NAME})["']\s*\]?\s*(?:=(?!=)|[:,])\s*(?:(["'])([^"'\n]*)\2)?""")
+_INSTRUCTION = re.compile(r"(?im)^[ \t]*(ENV|CMD|ENTRYPOINT|RUN)[ \t]+((?:.*\\\n)*.*)$")
 
 
 @dataclass(frozen=True)
 class Job:
-    """The content of a text. scripts: shell text and its first line.   unread: lines that are not YAML, from 1."""
+    """The content of a text. scripts: shell text and its first line."""
 
     assignments: list[Assignment]
     scripts: list[tuple[str, int]]
     documents: list[yaml.Node]
-    unread: list[int]
 
 
 def kind_of(name: str, text: str) -> str:
@@ -105,26 +97,23 @@ def neutral(text: str) -> str:
     """Return a template with each action replaced by a placeholder, or by nothing where it has the line to itself."""
 
     def fill(match: re.Match[str]) -> str:
-        start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
-        rest = text[start : match.start()] + text[match.end() : end if end >= 0 else len(text)]
-        value = match.group().startswith(("{{", "<%")) and _ACTION.sub("", rest).strip()
-        return (_FILLED if value else "") + "\n" * match.group().count("\n")
+        return _FILLED * match.group().startswith(("{{", "<%")) + "\n" * match.group().count("\n")
 
-    return _ACTION.sub(fill, text)
+    return re.sub(rf"(?m)^[ \t{_FILLED}]+$", "", _ACTION.sub(fill, text))
 
 
 def read(text: str, kind: str) -> Job:
     """Return the variables that the text sets and the programs it starts. Raises ParseError with the line."""
-    job = Job([], [], [], [])
+    job = Job([], [], [])
     if kind != "python":
         text = neutral(text)
     if kind != "yaml" and kind != "python":
         text = _IN_SHELL.sub(rf"\1{_FILLED}", text)
-    readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _python, "unit": _unit}
+    readers = {"script": _script, "dockerfile": _dockerfile, "yaml": _yaml, "python": _quoted, "unit": _unit}
     found = readers[kind](text, job) if kind != "env" else parse(text, exported=True)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
-        job.assignments.append(replace(item, value=None) if filled else item)
+        job.assignments.append(item._replace(value=None) if filled else item)
     return job
 
 
@@ -135,24 +124,23 @@ def conf_text(name: str, text: str) -> str:
     return "\n".join("#" if _PLACEHOLDER.search(line) else line for line in neutral(text).split("\n"))
 
 
-def expansions(text: str) -> dict[str, int]:
-    """Return the variables whose values a text uses, with the strongest use of each."""
-    found: dict[str, int] = {}
+def expansions(text: str) -> tuple[set[str], set[str]]:
+    """Return the variables whose values a text uses: in its commands, and anywhere, as in a message or test."""
+    used: set[str] = set()
+    anywhere: set[str] = set()
     for part in re.split(r"\n|;|&&|\|\||\b(?:then|do|else)\b", text):
         message = _MESSAGE.match(part) and not re.search(r"[>|]", part)
         for match in _EXPANSION.finditer(part):
             name = match.group(1) or match.group(2)
-            before = re.search(rf"(?:^|(-[xe]\s+|,)|[\s\"'])(?:export\s+)?{name}=[\"']?$", part[: match.start()])
             # NAME=${NAME:-default} is no use of it.
-            way = (HANDED_ON if before.group(1) else MESSAGE) if before else MESSAGE if message else USED
-            found[name] = max(way, found.get(name, MESSAGE))
-    return found
+            if not re.search(rf"{name}=[\"']?$", part[: match.start()]):
+                anywhere.add(name)
+                used |= set() if message else {name}
+    return used, anywhere
 
 
 def _script(text: str, job: Job) -> list[Assignment]:
     job.scripts.append((text, 1))
-    for form, shell in _AS_SHELL:
-        text = re.sub(form, shell, text, flags=re.MULTILINE)
     found = parse(text)
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
@@ -167,34 +155,27 @@ def _unit(text: str, _job: Job) -> list[Assignment]:
 
 
 def _dockerfile(text: str, job: Job) -> list[Assignment]:
-    found, first = [], 1
+    found = []
     # The lines of an instruction keep their numbers, also where comments stand between them.
     text = re.sub(r"(?<=\\\n)(?:[ \t]*#.*\n)+", lambda match: "\\\n" * match.group().count("\n"), text)
-    for instruction in re.findall(r"(?m)^(?:.*\\\n)*.*$", text):
-        match = _INSTRUCTION.match(instruction)
-        if match:
-            found += _instruction(match.group(1).upper(), match.group(2), first)
-            if match.group(1).upper() != "ENV":
-                job.scripts.append((match.group(2), first))
-        first += instruction.count("\n") + 1
+    for match in _INSTRUCTION.finditer(text):
+        word, rest, first = match[1].upper(), match[2], text.count("\n", 0, match.start()) + 1
+        if word == "ENV":
+            found += parse(("export " if "=" in rest.split()[0] else "setenv ") + rest, first) if rest.split() else []
+            continue
+        job.scripts.append((rest, first))
+        try:
+            words = json.loads(rest)
+        except ValueError:
+            words = None
+        rest = shlex.join(map(str, words)) if isinstance(words, list) else rest
+        # Exports of RUN end with it.
+        found += [one for one in parse(rest, first) if word != "RUN" or one.scope == "argument"]
     return found
 
 
-def _instruction(word: str, rest: str, first: int) -> list[Assignment]:
-    if word == "ENV":
-        return parse(("export " if "=" in rest.split()[0] else "setenv ") + rest, first) if rest.split() else []
-    try:
-        words = json.loads(rest)
-    except ValueError:
-        words = None
-    if isinstance(words, list):
-        rest = shlex.join(map(str, words))
-    # Exports of RUN end with it.
-    return [one for one in parse(rest, first) if word != "RUN" or one.scope == "argument"]
-
-
 def _yaml(text: str, job: Job) -> list[Assignment]:
-    job.documents.extend(_documents(text, job.unread))
+    job.documents.extend(_documents(text))
     found: list[Assignment] = []
     done: set[int] = set()
     waiting = list(job.documents)
@@ -204,8 +185,9 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
             continue  # an alias
         done.add(id(node))
         if isinstance(node, yaml.MappingNode):
-            found += _mapping(node)
-            waiting += [value for key, value in node.value if not str(key.value).endswith("nccl.conf")]
+            pairs = [(str(key.value), item) for key, item in node.value]
+            found += _pairs(pairs)
+            waiting += [item for key, item in pairs if not key.endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
             found += _sequence(node, job)
             waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
@@ -214,47 +196,36 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
     return found
 
 
-def _documents(text: str, unread: list[int]) -> list[yaml.Node]:
-    """Return the documents; lines that are not YAML go into ``unread``. Raises ParseError."""
-    lines = text.split("\n")
-    for attempt in range(30):
+def _documents(text: str) -> list[yaml.Node]:
+    """Return the documents; as a template's where they are not YAML without its actions. Raises ParseError."""
+    filled = re.sub(rf"(?m)^[ \t]*{_FILLED}[ \t]*$", "", _UNQUOTED.sub(_FILLED, text))
+    for attempt in (text, filled):
         try:
-            documents = list(yaml.compose_all("\n".join(lines), Loader=yaml.SafeLoader))
+            documents = list(yaml.compose_all(attempt, Loader=yaml.SafeLoader))
         except yaml.YAMLError as error:
-            marks = [getattr(error, name, None) for name in ("problem_mark", "context_mark")]
-            bad = [mark.line for mark in marks if mark and mark.line < len(lines) and lines[mark.line].strip()]
-            if not attempt:
-                filled = _UNQUOTED.sub(_FILLED, text)
-                lines = re.sub(rf"(?m)^[ \t]*{_FILLED}[ \t]*$", "", filled).split("\n")
-            elif not bad or attempt == 29:
-                where = f"line {marks[0].line + 1}: " if marks[0] else ""
-                raise ParseError(f"{where}no YAML: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
-            else:
-                lines[bad[0]] = ""
-                unread.append(bad[0] + 1)
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            message = f"line {mark.line + 1 if mark else 1}: no YAML: {problem or 'it cannot be read'}"
         else:
             return [document for document in documents if document is not None]
-    return []
+    raise ParseError(message)
 
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _mapping(node: yaml.MappingNode) -> Iterator[Assignment]:
+def _pairs(pairs: list[tuple[str, yaml.Node]]) -> Iterator[Assignment]:
     """Read `name: NCCL_X, value: "1"` of a container, and `NCCL_X: 1` of a ConfigMap or a compose file."""
-    pairs = {key.value: value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
-    name, value = pairs.get("name"), pairs.get("value")
-    if isinstance(name, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode) and MENTION.fullmatch(name.value):
-        yield Assignment(name.value, value.value, _line(value))
-    for key, item in node.value:
-        if isinstance(key, yaml.ScalarNode) and isinstance(item, yaml.ScalarNode) and MENTION.fullmatch(key.value):
+    scalars = {key: item for key, item in pairs if isinstance(item, yaml.ScalarNode)}
+    if {"name", "value"} <= {*scalars}:
+        scalars[str(scalars["name"].value)] = scalars["value"]
+    for key, item in scalars.items():
+        if MENTION.fullmatch(key):
             # null is "not set", and in a compose file "as outside".
-            value = None if item.tag.endswith(":null") else item.value
-            yield Assignment(key.value, value, _line(item))
-        elif isinstance(item, yaml.ScalarNode) and str(key.value).endswith("nccl.conf"):
-            for pair in parse_nccl_conf(item.value):
-                yield replace(pair, line=_line(item) + pair.line)
+            yield Assignment(key, None if item.tag.endswith(":null") else item.value, _line(item))
+        elif key.endswith("nccl.conf"):
+            for pair in assignments(item.value):
+                yield pair._replace(line=_line(item) + pair.line)
 
 
 def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
@@ -279,23 +250,10 @@ def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
     return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []
 
 
-def _python(text: str, _job: Job) -> list[Assignment]:
-    """Read `os.environ["NCCL_X"] = "1"`, `environ.setdefault("NCCL_X", "1")`, `env={"NCCL_X": "1"}`."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        raise ParseError(f"line {getattr(error, 'lineno', None) or 1}: no Python of this version") from error
-    found = []
-    for node in ast.walk(tree):
-        pairs: list[tuple[ast.expr | None, ast.expr]] = []
-        if isinstance(node, ast.Assign):
-            pairs = [(target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript)]
-        elif isinstance(node, ast.Dict):
-            pairs = list(zip(node.keys, node.values, strict=True))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".setdefault", ".putenv", ".setenv")):
-            pairs = [(node.args[0], node.args[1])] if len(node.args) > 1 else []
-        for key, value in pairs:
-            if isinstance(key, ast.Constant) and isinstance(key.value, str) and MENTION.fullmatch(key.value):
-                literal = str(value.value) if isinstance(value, ast.Constant) and value.value is not None else None
-                found.append(Assignment(key.value, literal, key.lineno))
-    return found
+def _quoted(text: str, _job: Job) -> list[Assignment]:
+    """Read `os.environ["NCCL_X"] = "1"`, `setdefault("NCCL_X", "1")`, `{"NCCL_X": "1"}`, and Lua's setenv."""
+    return [
+        Assignment(match[1], match[3], number)
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in _QUOTED.finditer("" if re.match(r"[ \t]*(?:#|--)", line) else line)
+    ]

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar, lint_checks
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint_names as nccl_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import conf_files
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version, parse_version
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
 
@@ -52,7 +52,7 @@ def run(
     """
     try:
         wanted = parse_version(version) if version is not None else None
-        scanned = [nccl_library.scan(path) for path in libraries]
+        use = Use([nccl_library.scan(path) for path in libraries], wanted)
     except (ParseError, ReadError) as error:
         return complain("lint", error)
     code = GOOD
@@ -64,29 +64,20 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                conf, unread = job_variables.conf_text(name, text), []
-                findings += _without_advice(nccl_lint.lint(conf, scanned, wanted, name))
+                conf = job_variables.conf_text(name, text)
+                findings += nccl_lint.lint(conf, use, name)
                 read += 1
                 findings += _conflicts(conf, path)
             else:
-                job = job_variables.read(text, of_file)
-                findings += _job(job, text, name, scanned, wanted)
+                findings += _job(job_variables.read(text, of_file), text, name, use)
                 read += 1
-                unread = sorted(job.unread)
         except (ReadError, ParseError) as error:
             code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
-            continue
-        if unread:
-            lines = ", ".join(map(str, unread[:5])) + (", ..." if len(unread) > 5 else "")
-            code = complain("lint", f"{name}: line {lines} is not YAML and was passed over", UNKNOWN)
+    # That no library is known is printed below the findings.
+    findings = [finding for finding in findings if finding.check != checks.LINT_LIBRARY.id]
     if read:
-        _print(findings, read, bool(scanned or wanted), verbose)
+        _print(findings, read, bool(use.versions), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
-
-
-def _without_advice(found: Sequence[Finding]) -> list[Finding]:
-    """Leave out that no library is known: the user of this command is told below its findings."""
-    return [finding for finding in found if finding.check != lint_checks.LIBRARY.id]
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
@@ -98,32 +89,26 @@ def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: b
     print("\n".join(whole if verbose else screen.page((), blocks, tail, terminal.COLUMNS, "busbar lint -v")))
 
 
-def _job(
-    job: job_variables.Job,
-    text: str,
-    name: str,
-    libraries: Sequence[nccl_library.Library],
-    version: Version | None,
-) -> list[Finding]:
+def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding]:
     findings: list[Finding] = []
-    expanded = job_variables.expansions(text)
+    used, anywhere = job_variables.expansions(text)
+    given = {item.name for item in job.assignments if item.scope != "shell"}
     for item in job.assignments:
-        where, way = f"{name}:{item.line}", expanded.get(item.name)
-        reader = nccl_variables.reader(item.name)
-        close = item.name in nccl_variables.NEVER or nccl_names.misspelt(item.name)
-        own = reader is None and (way == job_variables.USED or (way == job_variables.MESSAGE and not close))
+        where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
+        close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
+        own = reader is None and (item.name in used or (item.name in anywhere and not close))
         if item.scope == "unclear" or own:
             continue
         if item.scope != "shell" or (close and reader is None):
-            findings += nccl_lint.lint_variable(item.name, item.value or "", where, libraries, version, place="job")
-        elif way in (None, job_variables.MESSAGE) and reader not in (None, nccl_variables.BUILD):
+            findings += nccl_lint.lint_variable(item.name, item.value or "", where, use._replace(place="job"))
+        elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     for script, first in job.scripts if "nccl.conf" in text else ():
         for line, rows in conf_files(script, first):
             conf = job_variables.conf_text("nccl.conf.in", "\n" * (line - 1) + rows)
-            findings += _without_advice(nccl_lint.lint(conf, libraries, version, name))
+            findings += nccl_lint.lint(conf, use, name)
     return findings + job_containers.judge(job, text, name)
 
 

@@ -10,6 +10,7 @@ from typing import List, Optional, Tuple
 from ..core.finding import Finding
 from ..nccl_conf.grammar import strtoll
 from ..nccl_conf.lint import lint_variable
+from ..nccl_conf.lint_values import Use
 from .checks import EFFECT, SAME
 from .jobs import Job
 from .names import hosts_of, names
@@ -52,7 +53,7 @@ def _values(job: Job) -> List[Finding]:
         if not name.startswith("NCCL_") or name in _JUDGED or (name == "NCCL_NVLS_ENABLE" and one_gpu):
             continue
         for value in sorted(job.values(name))[:3]:
-            faults = lint_variable(name, value, job.name, version=_release(job), place="job")
+            faults = lint_variable(name, value, job.name, Use(version=_release(job), place="job"))
             # NCCL prints what it reads, so it knows the name.
             silent = ("unknown_variable", "dead_variable")
             faults = [one for one in faults if not one.check.endswith(silent) and one.severity != "minor"]

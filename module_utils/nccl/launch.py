@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Collection, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Counter, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -36,57 +36,51 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options that choose hosts, counts, the time or the variables: those are chosen here, and judged by what was chosen.
 _REFUSED = {
-    "mpirun": (
-        *("H", "host", "hostfile", "machinefile", "default-hostfile", "add-host", "add-hostfile"),
-        *("np", "n", "c", "N", "npernode", "npersocket", "pernode", "map-by", "ppr", "rankfile", "rf", "app", "x"),
-        *("timeout", "stdin", "daemonize", "dvm", "forward-signals"),
-    ),
-    "srun": (
-        *("w", "nodelist", "F", "nodefile", "x", "exclude", "N", "nodes", "n", "ntasks", "ntasks-per-node"),
-        *("ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu", "r", "relative", "m", "distribution"),
-        *("t", "time", "deadline", "W", "wait", "K", "kill-on-bad-exit", "k", "no-kill", "export", "export-file"),
-        *("i", "input", "o", "output", "e", "error", "multi-prog", "pty", "het-group", "I", "immediate"),
-        *("gpus", "G", "gpus-per-task", "Z", "no-allocate", "attach", "b", "batch", "test-only"),
-    ),
+    "mpirun": "H host hostfile machinefile default-hostfile add-host add-hostfile np n c N npernode npersocket pernode"
+    " map-by ppr rankfile rf app x timeout stdin daemonize dvm forward-signals",
+    "srun": "w nodelist F nodefile x exclude N nodes n ntasks ntasks-per-node ntasks-per-core ntasks-per-socket"
+    " ntasks-per-gpu r relative m distribution t time deadline W wait K kill-on-bad-exit k no-kill export export-file i"
+    " input o output e error multi-prog pty het-group I immediate gpus G gpus-per-task Z no-allocate attach b batch"
+    " test-only",
 }
 
+# Kind -> the form of its version, and what to do where it is another.
+_VERSIONS = {
+    "mpirun": (
+        r"mpirun \(Open MPI\) ([0-9][0-9A-Za-z.]{0,31})",
+        "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or set"
+        " nccl_benchmark_launcher to srun",
+    ),
+    "srun": (
+        r"slurm\S* ([0-9][0-9A-Za-z.-]{0,31})",
+        "Slurm has to know this node: check that scontrol ping works there (slurm.conf or DNS record), or set"
+        " nccl_benchmark_launcher to mpirun",
+    ),
+}
 # Messages of launchers that start nothing, and the fix. The first row with a match counts.
-_REFUSALS = (
-    ("attempt to run as root", "let the benchmark's own user run it, or allow root: --allow-run-as-root"),
-    (
-        "host key is known for|has changed and you have requested strict checking|Host key verification failed",
-        "put the host's key (ssh-keyscan, compared with the host's own) into known_hosts of the node that starts jobs",
-    ),
-    (r"Permission denied \(", "give the user that starts the job access to the other nodes by ssh with a key"),
-    ("Could not resolve hostname", "give the hosts addresses that this node resolves: nccl_benchmark_address"),
-    ("Connection refused", "check that sshd runs on the other nodes, and that this node may connect to it"),
-    (
-        "No route to host|Connection timed out",
-        "check that this node reaches the others; their addresses are in nccl_benchmark_address",
-    ),
-    ("orted: |prted: ", "install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY"),
-    ("not enough slots", "leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf"),
-    (
-        r"could not access\nor execute an executable|execve\(\): ",
-        "install the program, and python3, at the same path on all nodes",
-    ),
-    ("specified plugin name for mpi", "install Slurm's plugin for PMIx (srun --mpi=list has to show pmix)"),
-    (
-        "can not load PMIx library",
-        "install PMIx's library for slurmd on every node (libpmix.so; Debian: libpmix-dev), and restart slurmd",
-    ),
-    ("not built with SLURM's PMI", "start it with --mpi=pmix and an MPI that supports PMIx"),
-    ("Immediate execution impossible", "the nodes were not free for a minute: see squeue and sinfo -R"),
-    ("DOWN, DRAINED", "Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun"),
-    ("node configuration is not available", "check that one partition has the nodes, and allows so many tasks"),
-    ("nvalid node name", "the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName"),
-    ("nvalid partition", "set --partition in nccl_benchmark_launcher_options"),
-    ("nvalid account", "set --account in nccl_benchmark_launcher_options"),
-    ("nvalid generic resource", "this Slurm has no such gres: take it out of nccl_benchmark_launcher_options"),
-    ("Unable to contact slurm controller", "check that slurmctld responds: scontrol ping"),
-    ("Unable to allocate resources", "see squeue, sinfo -R and the limits of the account"),
-    ("unknown option|unrecognized option", "take the option out of nccl_benchmark_launcher_options"),
-)
+_REFUSALS = r"""
+attempt to run as root => let the benchmark's own user run it, or allow root: --allow-run-as-root
+host key is known for|has changed and you have requested strict checking|Host key verification failed =>
+    put the host's key (ssh-keyscan, compared with the host's own) into known_hosts of the node that starts jobs
+Permission denied \( => give the user that starts the job access to the other nodes by ssh with a key
+Could not resolve hostname => give the hosts addresses that this node resolves: nccl_benchmark_address
+Connection refused|No route to host|Connection timed out =>
+    check that this node reaches the others by ssh, at their addresses (nccl_benchmark_address)
+orted: |prted:  => install the same Open MPI at the same place on all nodes, or set --prefix DIRECTORY
+not enough slots => leave hosts and counts to the benchmark: no hostfile in openmpi-mca-params.conf
+could not access\nor execute|execve\(\):  => install the program, and python3, at the same path on all nodes
+specified plugin name for mpi|can not load PMIx library|not built with SLURM's PMI =>
+    use an MPI with PMIx; install it (libpmix.so; Debian: libpmix-dev) and Slurm's plugin on every node, and restart
+    slurmd: srun --mpi=list has to show pmix
+Immediate execution impossible => the nodes were not free for a minute: see squeue and sinfo -R
+DOWN, DRAINED => Slurm starts nothing on such nodes: see sinfo -R, resume them, or use mpirun
+node configuration is not available => check that one partition has the nodes, and allows so many tasks
+nvalid node name => the hosts' names are not Slurm's: nccl_benchmark_address has to be its NodeName
+nvalid (?:partition|account|generic resource)|un(?:known|recognized) option =>
+    correct that in nccl_benchmark_launcher_options
+Unable to contact slurm controller => check that slurmctld responds: scontrol ping
+Unable to allocate resources => see squeue, sinfo -R and the limits of the account
+"""
 
 JOB = Check(
     "nccl_perf.job",
@@ -154,28 +148,26 @@ class Launcher:
 def wanted(given: Mapping[str, Any]) -> Launch:
     """Return the job of a module's option. Raises ParseError that names the key."""
     unknown = sorted(str(key) for key in set(given) - set(_KEYS))
-    if unknown:
-        raise ParseError("launch: there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS)))
-    kind = given.get("kind")
-    if kind not in KINDS:
-        raise ParseError("launch.kind: %r is not one of %s" % (kind, ", ".join(KINDS)))
-    hosts = _names(given, "hosts")
-    if not hosts:
-        raise ParseError("launch.hosts: is empty")
-    addresses = _names(given, "addresses") or hosts
-    if len(addresses) != len(hosts):
-        raise ParseError("launch.addresses: %d addresses for %d hosts" % (len(addresses), len(hosts)))
-    per_node = given.get("per_node")
-    if not isinstance(per_node, int) or isinstance(per_node, bool) or not 1 <= per_node <= 1024:
-        raise ParseError("launch.per_node: %r is not a number from 1 to 1024" % (per_node,))
-    options = given.get("options") or []
-    if not isinstance(options, (list, tuple)) or not all(isinstance(word, str) and word for word in options):
-        raise ParseError("launch.options: %.80r is not a list of words" % (options,))
-    _check_options(kind, options)
+    kind, per_node, options = given.get("kind"), given.get("per_node"), given.get("options") or []
     python = given.get("python") or "python3"
-    if not isinstance(python, str) or not re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python):
-        raise ParseError("launch.python: %.80r is not the name or path of an interpreter" % (python,))
-    return Launch(kind, hosts, per_node, tuple(options), addresses, python)
+    hosts = _names(given, "hosts")
+    addresses = _names(given, "addresses") or hosts
+    count = per_node if type(per_node) is int and 1 <= per_node <= 1024 else 0
+    listed = isinstance(options, (list, tuple)) and all(isinstance(word, str) and word for word in options)
+    interpreter = isinstance(python, str) and re.fullmatch(r"/?[A-Za-z0-9_][A-Za-z0-9_./+-]*", python)
+    for wrong, message in (
+        (unknown, ": there is no key %s; there are %s" % (", ".join(unknown), ", ".join(_KEYS))),
+        (kind not in KINDS, ".kind: %r is not one of %s" % (kind, ", ".join(KINDS))),
+        (not hosts, ".hosts: is empty"),
+        (len(addresses) != len(hosts), ".addresses: %d addresses for %d hosts" % (len(addresses), len(hosts))),
+        (not count, ".per_node: %r is not a number from 1 to 1024" % (per_node,)),
+        (not listed, ".options: %.80r is not a list of words" % (options,)),
+        (not interpreter, ".python: %.80r is not the name or path of an interpreter" % (python,)),
+    ):
+        if wrong:
+            raise ParseError("launch" + message)
+    _check_options(str(kind), options)
+    return Launch(str(kind), hosts, count, tuple(options), addresses, python)
 
 
 def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
@@ -197,23 +189,20 @@ def _check_options(kind: str, options: Sequence[str]) -> None:
         raise ParseError("launch.options: %r is not an option; the launcher would run it" % options[0])
     for word in options:
         name = word.lstrip("-").partition("=")[0]
-        if word in ("--", "-", ":") or not word.isprintable():
-            raise ParseError("launch.options: %r must not be there" % word)
         low = word.lower().replace(" ", "").replace("=", "")
-        if re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low):
-            raise ParseError("launch.options: %r; host keys are checked: put them into known_hosts" % word)
-        if "env_list" in low:
-            raise ParseError("launch.options: %r; variables are for the option environment" % word)
-        if not word.startswith("-"):
-            continue
         # srun takes any beginning of a long name, and a value behind a letter.
         long = word.startswith("--") or kind == "mpirun"
-        clash = [one for one in _REFUSED[kind] if one.startswith(name) or (not long and one == name[:1])]
-        if name in clash or (clash and kind == "srun"):
-            raise ParseError(
-                "launch.options: take %r out; hosts, ranks, time and variables are chosen by the benchmark itself"
-                % word
-            )
+        clash = [one for one in _REFUSED[kind].split() if one.startswith(name) or (not long and one == name[:1])]
+        unsafe = re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low)
+        chosen = word.startswith("-") and (name in clash or (clash and kind == "srun"))
+        for wrong, why in (
+            (word in ("--", "-", ":") or not word.isprintable(), "must not be there"),
+            (unsafe, "host keys are checked: put them into known_hosts"),
+            ("env_list" in low, "variables are for the option environment"),
+            (chosen, "take it out; hosts, ranks, time and variables are chosen by the benchmark itself"),
+        ):
+            if wrong:
+                raise ParseError("launch.options: %r: %s" % (word, why))
 
 
 def read(host: Host, kind: str, library: str = "") -> Launcher:
@@ -230,33 +219,20 @@ def read(host: Host, kind: str, library: str = "") -> Launcher:
     except ReadError as error:
         raise ReadError(error.problem.source, "%s; %s" % (error.problem.message, install)) from error
     first = ((said.stdout.strip() or said.stderr.strip()).splitlines() or [""])[0]
-    forms = {
-        "mpirun": r"mpirun \((Open MPI)\) ([0-9][0-9A-Za-z.]{0,31})",
-        "srun": r"(slurm)\S* ([0-9][0-9A-Za-z.-]{0,31})",
-    }
-    match = re.match(forms[kind], first)
+    form, meant = _VERSIONS[kind]
+    match = re.match(form, first)
     if said.rc != 0 or match is None:
-        meant = {
-            "mpirun": "only Open MPI's mpirun, 4 or later, is known here: install it and build nccl-tests with it, or "
-            "set nccl_benchmark_launcher to srun",
-            "srun": "Slurm has to know this node: check that scontrol ping works there (slurm.conf or DNS record), or "
-            "set nccl_benchmark_launcher to mpirun",
-        }[kind]
         raise ReadError("%s --version" % name, "exited with %d: %.200r; %s" % (said.rc, said.last_words, meant))
-    if kind == "mpirun" and int(match.group(2).partition(".")[0]) < 4:
-        raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(2))
-    return Launcher(kind, path, match.group(2), os.geteuid() == 0)
+    if kind == "mpirun" and int(match.group(1).partition(".")[0]) < 4:
+        raise ReadError("%s --version" % name, "is Open MPI %s; 4 or later is needed" % match.group(1))
+    return Launcher(kind, path, match.group(1), os.geteuid() == 0)
 
 
 def _mpirun_of(host: Host, library: str) -> str:
     """Return PREFIX/bin/mpirun for PREFIX/lib[/MACHINE]/libmpi.so.40; ``mpirun`` if it is absent."""
-    folder = os.path.dirname(library)
-    for _level in range(2):
-        folder = os.path.dirname(folder)
-        path = os.path.join(folder, "bin/mpirun")
-        if os.path.isfile(host.system(path)):
-            return path
-    return "mpirun"
+    prefix = os.path.dirname(os.path.dirname(library))
+    paths = [os.path.join(folder, "bin/mpirun") for folder in (prefix, os.path.dirname(prefix))]
+    return next((path for path in paths if os.path.isfile(host.system(path))), "mpirun")
 
 
 def words(launch: Launch, launcher: Launcher, names: Sequence[str], limit: float, root: str = "/") -> List[str]:
@@ -328,7 +304,8 @@ def environment(launcher: Launcher) -> Dict[str, str]:
 def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
     """Return why nothing was started, and the fix. said: the launcher's output."""
     last = (last_words(said) or ("nothing",))[0]
-    for phrase, way_out in _REFUSALS:
+    for row in _REFUSALS.replace("\n    ", " ").strip().split("\n"):
+        phrase, _arrow, way_out = row.partition(" => ")
         match = re.search(phrase, said)
         if match:
             line = said[said.rfind("\n", 0, match.start()) + 1 :].splitlines()[0].strip()
@@ -341,33 +318,53 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
 # -- judging the ranks ----------------------------------------------------------------------------------------------
 
 
+class _Seen(NamedTuple):
+    """wrong, unknown: what the ranks show, a text each.   good: the text where both are empty.
+
+    caused: by what is wrong with the job.
+    """
+
+    good: str
+    wrong: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    fix: Optional[str] = None
+    caused: bool = False
+
+
 def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Optional[Collection[str]] = None) -> Plan:
     """Judge whether the ranks were the wanted single job, well placed, and whether every process has ended.
 
     asked: names of NCCL's variables that the ranks should have; None if not known.
     """
-    job = _job(views, launch, subject)
-    findings = (
-        job,
-        _judge_end(views, launch, subject, job),
-        _binding(views, launch, subject, job),
-        _variables(views, launch, subject, job, asked),
-    )
-    return Plan(findings)
+    names = short_names(launch.hosts)
+    job = _job(views, launch, names) if views else _Seen("", unknown=["no rank has started"])
+    missing = _Seen("", unknown=job.wrong or job.unknown, caused=True)
+    end, binding, variables = _end(views), _binding(views, launch), _variables(views, asked)
+    if len(views) < launch.ranks and not end.wrong and not end.unknown:
+        end = missing
+    one_job = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
+    same = "the same variables of NCCL everywhere, and only the requested ones"
+    findings: List[Finding] = []
+    for check, want, one in (
+        (JOB, one_job, job),
+        (LEFT, "no process on any host", end),
+        (BINDING, "a separate GPU for each rank, and the CPUs next to it", binding if views else missing),
+        (VARIABLES, same, variables if views else missing),
+    ):
+        state = "drift" if one.wrong else "unknown" if one.unknown else "ok"
+        have, because = _few(one.wrong or one.unknown) or one.good, findings[0] if one.caused else None
+        findings.append(check.judge(subject, state, want, have, launch.kind, one.fix, because))
+    return Plan(tuple(findings))
 
 
 def moved(views: Sequence[RankView]) -> Dict[str, Dict[str, Moved]]:
     """Host -> RDMA device -> what any process has moved, without counters not read twice, or that ran backwards."""
     found: Dict[str, Dict[str, Moved]] = {}
-    for view in views:
-        if len(view.rails) == 2:
-            before, after = view.rails
-            pairs = {name: (before[name], after[name]) for name in before if name in after}
-            found[view.host] = {
-                name: Moved(then[0] - first[0], then[1] - first[1])
-                for name, (first, then) in pairs.items()
-                if then[0] >= first[0] and then[1] >= first[1]
-            }
+    for view in (view for view in views if len(view.rails) == 2):
+        before, after = view.rails
+        pairs = [(name, before[name], after[name]) for name in before if name in after]
+        grown = [(name, a, b) for name, a, b in pairs if b[0] >= a[0] and b[1] >= a[1]]
+        found[view.host] = {name: Moved(b[0] - a[0], b[1] - a[1]) for name, a, b in grown}
     return found
 
 
@@ -381,18 +378,14 @@ def _name(view: RankView) -> str:
     return "rank %s on %s" % ("?" if view.begin.rank is None else view.begin.rank, view.host)
 
 
-def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
-    names = short_names(launch.hosts)
-    want = "one job of %d ranks, %d on each of %s" % (launch.ranks, launch.per_node, _few(names))
+def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Seen:
     begun = [view.begin for view in views]
-    if not begun:
-        return JOB.judge(subject, "unknown", want, "no rank has started", launch.kind)
     wrong = []
     fix = None
-    if not all(one.pmix for one in begun):
-        alone = [view for view in views if not view.begin.pmix]
-        wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(alone), _name(alone[0])))
-        fix = "use the MPI that the program is built with; srun needs --mpi=pmix to work (srun --mpi=list), "
+    apart = [_name(view) for view in views if not view.begin.pmix]
+    if apart:
+        wrong.append("%d ranks cannot find each other, each is a separate job (%s)" % (len(apart), apart[0]))
+        fix = "use the MPI that the program is built with; srun needs --mpi=pmix to work (srun --mpi=list), " + _AGAIN
     jobs = {one.job: one.host for one in reversed(begun)}
     if len(jobs) > 1:
         wrong.append("%d jobs, such as %s" % (len(jobs), _few(["%r on %s" % each for each in sorted(jobs.items())])))
@@ -403,7 +396,6 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     twice = sorted(str(rank) for rank, times in ranks.items() if times > 1)
     if twice:
         wrong.append("more than one rank %s" % ", ".join(twice[:5]))
-    missing = [rank for rank in range(launch.ranks) if rank not in ranks]
     places = Counter(one.host for one in begun)
     others = sorted(set(places) - set(names))
     if others:
@@ -411,81 +403,55 @@ def _job(views: Sequence[RankView], launch: Launch, subject: str) -> Finding:
     crowded = ["%d on %s" % (places[name], name) for name in names if places[name] > launch.per_node]
     if crowded and not twice:
         wrong.append("ranks on the wrong hosts: %s" % _few(crowded))
-    if wrong:
-        return JOB.judge(subject, "drift", want, "; ".join(wrong), launch.kind, fix=fix and fix + _AGAIN)
-    if missing:
-        absent = ["%s has %d of %d" % (name, places[name], launch.per_node) for name in names]
-        absent = [text for name, text in zip(names, absent) if places[name] < launch.per_node]
-        have = "%d of %d ranks have not started: %s" % (len(missing), launch.ranks, _few(absent))
-        return JOB.judge(subject, "unknown", want, have, launch.kind)
-    have = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
-    return JOB.judge(subject, "ok", want, have, launch.kind)
+    absent = [name for name in names if places[name] < launch.per_node]
+    each = _few(["%s has %d of %d" % (name, places[name], launch.per_node) for name in absent])
+    missing = sum(rank not in ranks for rank in range(launch.ranks))
+    unknown = ["%d of %d ranks have not started: %s" % (missing, launch.ranks, each)] if missing else []
+    good = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
+    return _Seen(good, wrong, unknown, fix)
 
 
-def _judge_end(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
-    want = "no process on any host"
+def _end(views: Sequence[RankView]) -> _Seen:
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
-    if stuck:
-        return LEFT.judge(subject, "drift", want, "processes that could not be killed: %s" % _few(stuck), launch.kind)
     silent = [_name(view) for view in views if view.ending is None]
-    if silent:
-        have = "no end was reported by %s" % _few(silent)
-        return LEFT.judge(subject, "unknown", want, have, launch.kind)
-    if len(views) < launch.ranks:
-        return LEFT.judge(subject, "unknown", want, job.have, launch.kind, because=job)
-    return LEFT.judge(subject, "ok", want, "every rank has ended", launch.kind)
+    wrong = ["processes that could not be killed: %s" % _few(stuck)] if stuck else []
+    return _Seen("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
 
 
-def _binding(views: Sequence[RankView], launch: Launch, subject: str, job: Finding) -> Finding:
-    want = "a separate GPU for each rank, and the CPUs next to it"
-    if not views:
-        return BINDING.judge(subject, "unknown", want, job.have, launch.kind, because=job)
-    wrong, unknown = [], []
+def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
+    wrong: List[str] = []
+    unknown: List[str] = []
     fix = None
     owners: Dict[Tuple[str, str], str] = {}
     for view in views:
-        one = view.begin
+        one, name = view.begin, _name(view)
         if not one.gpus:
-            unknown.append("%s sees no GPU in /proc/driver/nvidia/gpus" % _name(view))
+            unknown.append("%s sees no GPU in /proc/driver/nvidia/gpus" % name)
         elif one.visible < launch.per_node:
             limited = " (CUDA_VISIBLE_DEVICES=%s)" % one.visible_devices if one.visible_devices else ""
-            wrong.append("%s can use %d of %d GPUs%s" % (_name(view), one.visible, one.gpus, limited))
+            wrong.append("%s can use %d of %d GPUs%s" % (name, one.visible, one.gpus, limited))
             fix = "see what hides them (CUDA_VISIBLE_DEVICES, a container, the cgroup of a job), " + _AGAIN
             if launch.kind == "srun":
                 options = "--gpus-per-node=%d and --gpu-bind=none" % launch.per_node
                 fix = "add %s to nccl_benchmark_launcher_options, %s" % (options, _AGAIN)
         elif not one.gpu:
-            unknown.append("%s does not know its GPU" % _name(view))
+            unknown.append("%s does not know its GPU" % name)
         elif (one.host, one.gpu) in owners:
-            wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], _name(view), one.gpu))
+            wrong.append("%s and %s share GPU %s" % (owners[one.host, one.gpu], name, one.gpu))
         elif not one.gpu_cpus:
-            unknown.append("the kernel does not report which CPUs are next to GPU %s of %s" % (one.gpu, _name(view)))
+            unknown.append("the kernel does not report which CPUs are next to GPU %s of %s" % (one.gpu, name))
         elif not cpus(one.cpus) <= cpus(one.gpu_cpus):
-            wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (_name(view), one.cpus, one.gpu_cpus))
+            wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (name, one.cpus, one.gpu_cpus))
             fix = fix or "see what excludes the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
-        owners.setdefault((one.host, one.gpu), _name(view))
-    if wrong or unknown:
-        return BINDING.judge(subject, "drift" if wrong else "unknown", want, _few(wrong or unknown), launch.kind, fix)
-    orders = sorted({view.begin.order or "unset" for view in views})
-    without = [_name(view) for view in views if not view.begin.near]
-    have = "%d ranks with a GPU each, on its CPUs; CUDA_DEVICE_ORDER=PCI_BUS_ID (it was %s); nearest NICs %s" % (
-        *(len(views), ", ".join(orders)),
-        "known" if not without else "not known of %s" % _few(without),
-    )
-    return BINDING.judge(subject, "ok", want, have, launch.kind)
+        owners.setdefault((one.host, one.gpu), name)
+    return _Seen("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
 
 
-def _variables(
-    views: Sequence[RankView], launch: Launch, subject: str, job: Finding, asked: Optional[Collection[str]]
-) -> Finding:
-    want = "the same variables of NCCL everywhere, and only the requested ones"
+def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Seen:
     silent = [_name(view) for view in views if view.variables is None]
-    if silent or not views:
-        have = "not known of %s" % _few(silent) if silent else job.have
-        return VARIABLES.judge(subject, "unknown", want, have, launch.kind, because=None if silent else job)
     every = sorted({name for view in views for name in view.variables or ()})
     wrong = []
-    for name in every:
+    for name in every if not silent else ():
         values: Dict[str, str] = {}
         for view in views:
             values.setdefault((view.variables or {}).get(name, "unset"), _name(view))
@@ -494,7 +460,5 @@ def _variables(
             wrong.append("%s is set but was not requested: %s" % (name, _few(having)))
         elif len(values) > 1:
             wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
-    if wrong:
-        return VARIABLES.judge(subject, "drift", want, _few(wrong), launch.kind)
-    have = "%d variables, the same for %d ranks" % (len(every), len(views))
-    return VARIABLES.judge(subject, "ok", want, have, launch.kind)
+    good = "%d variables, the same for %d ranks" % (len(every), len(views))
+    return _Seen(good, wrong, ["not known of %s" % _few(silent)] if silent else [])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
-from ..nccl_perf.typed import decode
 from . import rank_program
 
 MARK = rank_program.MARK
@@ -23,16 +22,21 @@ _MOST_VARIABLES = 200
 _HOST = re.compile(r"[a-z0-9]([a-z0-9_-]{0,62}[a-z0-9])?")
 _DEVICE = re.compile(r"[A-Za-z0-9_.:-]{1,32}")
 _VARIABLE = re.compile(r"NCCL_[A-Za-z0-9_]{1,60}")
-_CPUS = re.compile(r"[0-9,-]{0,2000}")
-_FORMS = {
-    "job": re.compile(r"(?s).{0,64}"),
-    "cpus": _CPUS,
-    "gpu": re.compile(r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"),
-    "gpu_cpus": _CPUS,
-    "order": re.compile(r"(?s).{0,32}"),
-    "visible_devices": re.compile(r"(?s).{0,200}"),
+_CPUS, _NUMBER = r"[0-9,-]{0,2000}", r"[0-9]{1,7}"
+# Field of a line -> its type, and the form of its text. Those of _OPTIONAL may be null.
+_FIELDS: Dict[str, Tuple[type, str]] = {
+    **dict.fromkeys(("rank", "world", "left"), (int, _NUMBER)),
+    **dict.fromkeys(("gpus", "visible"), (int, "[0-9]{1,4}")),
+    **dict.fromkeys(("cpus", "gpu_cpus"), (str, _CPUS)),
+    "rc": (int, "[0-9]{1,3}"),
+    "what": (str, ".{0,16}"),
+    "why": (str, ".{0,80}"),
+    "job": (str, ".{0,64}"),
+    "pmix": (bool, ".*"),
+    "gpu": (str, r"|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"),
+    "visible_devices": (str, ".{0,200}"),
 }
-_MOST = 10**7
+_OPTIONAL = ("rank", "world", "rc", "left")
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,7 @@ class Rank:
     job: the launcher's id of the job, equal in all its ranks.   pmix: the program can query the other ranks.
     cpus: the program may run on, such as ``0-31``.   gpus: on the node.   visible: of these, those CUDA will find.
     gpu: PCI address of the rank's GPU, "" where it finds none.   gpu_cpus: those next to it.
-    near: RDMA devices nearest to it.
-    order, visible_devices: CUDA_DEVICE_ORDER, before the guard set it to PCI_BUS_ID, and CUDA_VISIBLE_DEVICES.
+    visible_devices: CUDA_VISIBLE_DEVICES.
     """
 
     host: str
@@ -57,8 +60,6 @@ class Rank:
     visible: int
     gpu: str
     gpu_cpus: str
-    near: Tuple[str, ...]
-    order: str
     visible_devices: str
 
 
@@ -126,7 +127,7 @@ def parse(text: str) -> Tuple[Tuple[RankView, ...], str]:
     return tuple(found), "".join(kept)
 
 
-def _data(said: str) -> Dict[str, Any]:
+def _data(said: str) -> Dict[str, object]:
     try:
         data = json.loads(said)
     except (ValueError, RecursionError) as error:
@@ -136,17 +137,17 @@ def _data(said: str) -> Dict[str, Any]:
     return data
 
 
-def _take(data: Dict[str, Any], found: List[RankView], last: Dict[Tuple[str, Optional[int]], int]) -> None:
+def _take(data: Mapping[str, object], found: List[RankView], last: Dict[Tuple[str, Optional[int]], int]) -> None:
     """last: host and rank -> index in ``found`` of its last beginning."""
-    what, host, rank = _text(data, "what", 16), _text(data, "host", 64), _number(data, "rank")
-    if not _HOST.fullmatch(host):
-        raise ParseError("host: %r is not a host name" % host)
+    what, host, rank = _value(data, "what"), data.get("host"), _value(data, "rank")
+    if not isinstance(host, str) or not _HOST.fullmatch(host):
+        raise ParseError("host: %.80r is not a host name" % (host,))
     if what == "begin":
-        view = RankView(_begin(data))
         if len(found) >= MOST_RANKS:
             raise ParseError("more than %d ranks" % MOST_RANKS)
         last[host, rank] = len(found)
-        found.append(view)
+        fields = {name: _value(data, name) for name in Rank.__dataclass_fields__ if name in _FIELDS}
+        found.append(RankView(Rank(host=host, **fields)))
         return
     if (host, rank) not in last:
         raise ParseError("rank %s on %s reports before it has started" % (rank, host))
@@ -158,43 +159,21 @@ def _take(data: Dict[str, Any], found: List[RankView], last: Dict[Tuple[str, Opt
             raise ParseError("rank %s on %s has counted its rails more than twice" % (rank, host))
         view = replace(view, rails=(*view.rails, _rails(data.get("rails"))))
     elif what == "end":
-        rc = _number(data, "rc", 255)
-        view = replace(view, ending=Ending(rc, _text(data, "why", 80), _number(data, "left", 10**6) or 0))
+        view = replace(view, ending=Ending(_value(data, "rc"), _value(data, "why"), _value(data, "left") or 0))
     elif what != "cut":
         raise ParseError("a rank reports %r" % what)
     found[last[host, rank]] = view
 
 
-def _begin(data: Mapping[str, object]) -> Rank:
-    begin: Rank = decode(Rank, data, "a rank's line")
-    for name, form in _FORMS.items():
-        if not form.fullmatch(getattr(begin, name)):
-            raise ParseError("%s is %.80r" % (name, getattr(begin, name)))
-    for name, most in (("world", _MOST), ("gpus", 1024), ("visible", 1024)):
-        _number(data, name, most)
-    if len(begin.near) > 16 or not all(map(_DEVICE.fullmatch, begin.near)):
-        raise ParseError("near is %.80r" % (begin.near,))
-    return begin
-
-
-def _text(data: Mapping[str, object], name: str, longest: int) -> str:
+def _value(data: Mapping[str, object], name: str) -> Any:
+    """Return a field of a line. Raises ParseError where it has not its type and form."""
     value = data.get(name)
-    if not isinstance(value, str) or len(value) > longest:
+    kind, form = _FIELDS[name]
+    if value is None and name in _OPTIONAL:
+        return None
+    if type(value) is not kind or not re.fullmatch(form, str(value), re.DOTALL):
         raise ParseError("%s is %.80r" % (name, value))
     return value
-
-
-def _number(data: Mapping[str, object], name: str, most: int = _MOST) -> Optional[int]:
-    value = data.get(name)
-    if value is None:
-        return None
-    if not _is_whole(value) or not 0 <= value <= most:
-        raise ParseError("%s is %.80r" % (name, value))
-    return int(value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _variables(given: object) -> Dict[str, str]:
@@ -211,7 +190,7 @@ def _rails(given: object) -> Dict[str, Tuple[int, int]]:
         raise ParseError("rails are %.80r" % (given,))
     found = {}
     for name, counted in given.items():
-        whole = isinstance(counted, list) and len(counted) == 2 and all(map(_is_whole, counted))
+        whole = isinstance(counted, list) and len(counted) == 2 and all(type(number) is int for number in counted)
         if not _DEVICE.fullmatch(name) or not whole or not all(0 <= n < 2**68 for n in counted):
             raise ParseError("rail %.80r has counted %.80r" % (name, counted))
         found[name] = (counted[0], counted[1])

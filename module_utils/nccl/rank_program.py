@@ -96,7 +96,6 @@ class Gpu:
         self.address = address.lower()
         self.uuid = said.get("GPU UUID", "")
         device = "%ssys/bus/pci/devices/%s" % (root, self.address)
-        self.path = os.path.realpath(device)
         self.cpus = text(device + "/local_cpulist")
         try:
             os.close(os.open("%sdev/nvidia%s" % (root, said.get("Device Minor", "")), os.O_RDWR | os.O_CLOEXEC))
@@ -121,21 +120,6 @@ def selected(gpus: List[Gpu]) -> List[Gpu]:
             break  # CUDA takes none from the first invalid one on
         found += chosen
     return found
-
-
-def nearest(gpu: Gpu, root: str) -> List[str]:
-    """RDMA devices with the longest common way on the PCI tree; none where not even the root port is the same."""
-    best, found = 4, []  # type: Tuple[int, List[str]]
-    for device in sorted(glob.glob(root + "sys/class/infiniband/*")):
-        ours = os.path.relpath(gpu.path, root).split("/")
-        theirs = os.path.relpath(os.path.realpath(device + "/device"), root).split("/")
-        same = [one == other for one, other in zip(ours, theirs)] + [False]
-        common = same.index(False)
-        if common > best:
-            best, found = common, []
-        if common == best:
-            found.append(os.path.basename(device))
-    return found[:16]
 
 
 def rails(root: str) -> Dict[str, List[int]]:
@@ -199,7 +183,6 @@ class Guard:
 
     def introduce(self) -> None:
         """Report this rank, and bind the program to the CPUs next to its GPU."""
-        order = os.environ.get("CUDA_DEVICE_ORDER", "")
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         addresses = sorted(map(os.path.basename, glob.glob(self.root + "proc/driver/nvidia/gpus/*")))
         gpus = [Gpu(self.root, address) for address in addresses]
@@ -218,8 +201,6 @@ class Guard:
             visible=len(seen),
             gpu=mine.address if mine else "",
             gpu_cpus=mine.cpus if mine else "",
-            near=nearest(mine, self.root) if mine else [],
-            order=order[:32],
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES", "")[:200],
         )
         self.report("variables", variables=variables(self.job))

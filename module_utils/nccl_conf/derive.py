@@ -4,7 +4,11 @@
 
 Rails come from the profile, device names from the host. Only what facts justify is written: every further line may
 become wrong. Sources: NCCL src/misc/param.cc (grammar and order), src/transport/net_ib (HCA, GID, TC),
-src/graph/paths.cc (GDR level).
+src/graph/paths.cc (GDR level); Azure/azhpc-images components/customizations/ndv5.sh and setup_sku_customizations.sh.
+
+The maker of a cloud's image knows its machines better than the site. So, on a machine of a recognised cloud, variables
+of the image's own file stay that neither profile nor site declares and that the linter accepts. Elsewhere a variable
+that the inventory does not declare is an administrator's edit, and is removed.
 """
 
 from __future__ import annotations
@@ -12,24 +16,31 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..change import written
 from ..core.finding import Finding
+from ..core.host import Host, ReadError
+from ..core.systemd_files import unit_files, wanted_at_boot
 from ..machine import platform, platform_checks
 from ..machine.netdev import ROUTE_FILES
 from ..machine.profile import Profile
 from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
-from . import grammar, image_conf
+from . import grammar
+from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
-from .checks import DEVICE_NAME, GID_INDEX, RAILS, SOCKET_INTERFACE
-from .image_conf import Image
+from .checks import DEVICE_NAME, GID_INDEX, OWNER, RAILS, SOCKET_INTERFACE
+from .lint_values import Use
 from .version import Version, format_version
 
 # From here on NCCL finds the right kind of GID, and a fixed index is wrong as soon as one shifts.
 DYNAMIC_GID: Version = (2, 21, 0)
+# Comment above each variable of the image, so that the next run distinguishes it from an edit.
+MARK = "Retained from the nccl.conf of the image"
+# Service of an image that writes /etc/nccl.conf at each boot, and empties it when it stops.
+_WRITER = "sku-customizations.service"
 # Comment above each of the site's variables.
 EXTRA = "Set by the site in nccl_conf_extra."
 HEADER = (
@@ -46,6 +57,19 @@ class Variable:
     name: str
     value: str
     reason: str  # becomes a comment, so it holds no "=" (NCCL before 2.26 would take it for an assignment)
+
+
+@dataclass(frozen=True)
+class Image:
+    """cloud: whose image, "" where none is known.   kept: name -> value.   dropped: name -> why it does not stay."""
+
+    cloud: str = ""
+    kept: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        return "%s (%s). Declare it in nccl_conf_extra, and every node is held to it." % (MARK, self.cloud)
 
 
 @dataclass(frozen=True)
@@ -72,11 +96,7 @@ class Derivation:
         return {variable.name: variable.value for variable in self.variables}
 
 
-# Variables, and why nothing can be written.
-Part = Tuple[List[Variable], List[Finding]]
-
-
-# -- wanted variables ----------------------------------------------------------------------------------------
+Part = Iterator[Union[Variable, Finding]]  # variables, and why nothing can be written
 
 
 def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[Version]) -> Derivation:
@@ -88,18 +108,18 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     missing = platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
     if missing:
         return Derivation((), tuple(map(_missing_rail, missing)))
-    parts = [_hcas(rails, profile), _bootstrap(topology, want)]
+    parts = [*_hcas(rails, profile), *_bootstrap(topology, want)]
     if any("Ethernet" in rail.link_layers for rail in profile.rails):
-        parts.append(_roce(rails, want, versions))
+        parts += _roce(rails, want, versions)
     if rails.nics:
-        parts += [(_gdr_level(profile, rails, want), []), (_topology_file(topology, profile), [])]
+        parts += [*_gdr_level(profile, rails, want), *_topology_file(topology, profile)]
+    blockers = tuple(part for part in parts if isinstance(part, Finding))
     extra = want.extra or {}
-    variables = [variable for some, _blockers in parts for variable in some if variable.name not in extra]
+    variables = [part for part in parts if isinstance(part, Variable) and part.name not in extra]
     variables += [Variable(name, value, EXTRA) for name, value in sorted(extra.items())]
     names = {variable.name for variable in variables}
-    kept = [pair for pair in sorted(want.image.kept.items()) if pair[0] not in names]
-    variables += [Variable(name, value, want.image.reason) for name, value in kept]
-    blockers = tuple(blocker for _some, some in parts for blocker in some)
+    retained = [pair for pair in sorted(want.image.kept.items()) if pair[0] not in names]
+    variables += [Variable(name, value, want.image.reason) for name, value in retained]
     return Derivation((), blockers) if blockers else Derivation(tuple(variables))
 
 
@@ -140,10 +160,8 @@ def extra_errors(extra: Mapping[str, object]) -> List[str]:
     for name, value in extra.items():
         if not isinstance(name, str) or _VARIABLE_NAME.fullmatch(name) is None:
             errors.append("%r is not a variable's name" % (name,))
-        elif isinstance(value, bool) or not isinstance(value, (str, int)):
-            errors.append("%s is %r, expected text or a whole number" % (name, value))
-        elif not str(value).isprintable():
-            errors.append("%s is %r, expected one line of printable text" % (name, value))
+        elif isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).isprintable():
+            errors.append("%s is %r, expected one line of printable text or a whole number" % (name, value))
     return errors
 
 
@@ -155,7 +173,7 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
     ours = text if text and written.HEAD in text else ""
     there = grammar.settings(grammar.parse(ours))
     dscps = {str(traffic_class(dscp)): dscp for dscp in range(64)}
-    extra = image_conf.marked(ours, EXTRA) if want.extra is None else want.extra
+    extra = _marked(ours, EXTRA) if want.extra is None else want.extra
     dscp = dscps.get(there.get("NCCL_IB_TC", "")) if want.dscp is None else want.dscp if want.dscp >= 0 else None
     family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
     names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
@@ -170,24 +188,25 @@ def _missing_rail(found: Finding) -> Finding:
 
 
 def _hcas(rails: Rails, profile: Profile) -> Part:
-    names, odd = [], []
+    names = []
     for number, nic in sorted(rails.nics.items()):
         if nic.rdma is None:
             raise AssertionError("rails.match returned a NIC without an RDMA device")
         name = nic.rdma.name
         names.append("%s:%d" % (name, nic.port.number) if nic.port and len(nic.rdma.ports) > 1 else name)
-        if _DEVICE_NAME.fullmatch(name) is None:
-            odd.append(_odd_name("rail %d" % number, name, nic.rdma.source))
+        yield from _odd_name("rail %d" % number, name, nic.rdma.source)
     reason = (
         "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names exact;"
         " without it mlx5_1 also takes in mlx5_10." % profile.name
     )
-    return [Variable("NCCL_IB_HCA", "=" + ",".join(names), reason)] if names else [], odd
+    if names:
+        yield Variable("NCCL_IB_HCA", "=" + ",".join(names), reason)
 
 
-def _odd_name(subject: str, name: str, source: str) -> Finding:
-    want = "a name of letters, digits, '_', '.' and '-'"
-    return DEVICE_NAME.judge(subject, "unknown", want, repr(name[:80]), source)
+def _odd_name(subject: str, name: str, source: str) -> Part:
+    if _DEVICE_NAME.fullmatch(name) is None:
+        want = "a name of letters, digits, '_', '.' and '-'"
+        yield DEVICE_NAME.judge(subject, "unknown", want, repr(name[:80]), source)
 
 
 def _bootstrap(topology: Topology, want: Want) -> Part:
@@ -199,30 +218,26 @@ def _bootstrap(topology: Topology, want: Want) -> Part:
         # Where one family's routes cannot be read, the other's default route may not be the one that wins.
         if not topology.routes or problems:
             have = "; ".join(problems) or "no default route"
-            wanted = "the management interface"
-            return [], [SOCKET_INTERFACE.judge(name, "unknown", wanted, have, ", ".join(ROUTE_FILES))]
+            yield SOCKET_INTERFACE.judge(name, "unknown", "the management interface", have, ", ".join(ROUTE_FILES))
+            return
         interface = topology.routes[0].netdev
         reason = (
             "Bootstrap traffic uses the interface of the default route (%s), and no other: docker0 or a storage network"
             " would do for NCCL, too." % topology.routes[0].source
         )
-    if _DEVICE_NAME.fullmatch(interface) is None:
-        return [], [_odd_name(name, interface, "the interface's name")]
-    return [Variable(name, "=" + interface, reason)], []
+    yield from _odd_name(name, interface, "the interface's name")
+    yield Variable(name, "=" + interface, reason)
 
 
 def _roce(rails: Rails, want: Want, versions: Sequence[Version]) -> Part:
-    variables: List[Variable] = []
-    blockers: List[Finding] = []
     if any(version < DYNAMIC_GID for version in versions):
-        variables, blockers = _gid_index(rails, want.address_family, versions)
+        yield _gid_index(rails, want.address_family, versions)
     elif want.address_family == "ipv6":
         reason = "The rails' addresses are IPv6 (busbar_roce.address_family)."
-        variables = [Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason)]
+        yield Variable("NCCL_IB_ADDR_FAMILY", "AF_INET6", reason)
     if want.dscp is not None:
         reason = "Traffic class of the fabric's lossless queue: DSCP %d (busbar_roce.dscp) shifted left by two."
-        variables = [*variables, Variable("NCCL_IB_TC", str(traffic_class(want.dscp)), reason % want.dscp)]
-    return variables, blockers
+        yield Variable("NCCL_IB_TC", str(traffic_class(want.dscp)), reason % want.dscp)
 
 
 def traffic_class(dscp: int) -> int:
@@ -230,43 +245,100 @@ def traffic_class(dscp: int) -> int:
     return dscp << 2
 
 
-def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Part:
+def _gid_index(rails: Rails, address_family: str, versions: Sequence[Version]) -> Union[Variable, Finding]:
     name, kind = "NCCL_IB_GID_INDEX", "IPv4" if address_family == "ipv4" else "IPv6"
     oldest = format_version(min(versions))
-    gids = {
-        "rail %d" % number: rocev2(nic.port, address_family) if nic.port is not None else None
-        for number, nic in rails.nics.items()
-    }
-    indexes = {rail: None if gid is None else gid.index for rail, gid in gids.items()}
+    gids = {number: nic.port and rocev2(nic.port, address_family) for number, nic in rails.nics.items()}
+    indexes = {number: gid.index if gid else None for number, gid in gids.items()}
     if len({*indexes.values()}) == 1 and None not in indexes.values():
         reason = "NCCL %s does not find the RoCE v2 %s GID automatically; it has this index on every rail."
-        return [Variable(name, str(next(iter(indexes.values()))), reason % (oldest, kind))], []
-    have = ", ".join("%s: %s" % (rail, "none" if index is None else index) for rail, index in sorted(indexes.items()))
+        return Variable(name, str(next(iter(indexes.values()))), reason % (oldest, kind))
+    each = ["rail %d: %s" % (rail, "none" if index is None else index) for rail, index in indexes.items()]
     want = "one index of the RoCE v2 %s GID for all rails" % kind
     source = "/sys/class/infiniband/*/ports/*/gid_attrs/types"
-    return [], [GID_INDEX.judge(name, "unknown", want, have, source, why=GID_INDEX.why % oldest)]
+    have = ", ".join(sorted(each))
+    return GID_INDEX.judge(name, "unknown", want, have, source, why=GID_INDEX.why % oldest)
 
 
-def _gdr_level(profile: Profile, rails: Rails, want: Want) -> List[Variable]:
-    """Return NCCL_NET_GDR_LEVEL; nothing where NCCL's default (PXB) is right."""
+def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Part:
+    """Yield NCCL_NET_GDR_LEVEL; nothing where NCCL's default (PXB) is right."""
     mode, name = want.gpudirect, "NCCL_NET_GDR_LEVEL"
-    if mode == "off":
-        return [Variable(name, "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect).")]
-    # A guest hides the distance of a virtual function from a GPU: NCCL needs a topology file.
-    if mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
-        return []
     paths = {path for rail in profile.rails for path in rail.paths.values()}
-    if "SYS" in paths and mode != "auto":
+    if mode == "off":
+        yield Variable(name, "LOC", "GPUDirect RDMA is switched off by the site (busbar_gpudirect).")
+    elif mode == "auto" and any(nic.role == "vf" for nic in rails.nics.values()):
+        return  # A guest hides the distance of a virtual function from a GPU: NCCL needs a topology file.
+    elif "SYS" in paths and mode != "auto":
         reason = "The profile puts rails across sockets from their GPUs, and busbar_gpudirect requires GPUDirect."
-        return [Variable(name, "SYS", reason)]
-    if paths & {"PHB", "NODE"}:
+        yield Variable(name, "SYS", reason)
+    elif paths & {"PHB", "NODE"}:
         reason = "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
-        return [Variable(name, "PHB", reason)]
-    return []
+        yield Variable(name, "PHB", reason)
 
 
-def _topology_file(topology: Topology, profile: Profile) -> List[Variable]:
-    reason = "This virtual machine does not show which NIC is near which GPU; the cloud's file does (profile %s)."
-    if not profile.topology_file or not topology.virtualization.is_vm:
-        return []
-    return [Variable(nccl_topo_file.NAME, profile.topology_file, reason % profile.name)]
+def _topology_file(topology: Topology, profile: Profile) -> Part:
+    if profile.topology_file and topology.virtualization.is_vm:
+        reason = "This virtual machine does not show which NIC is near which GPU; the cloud's file does (profile %s)."
+        yield Variable(nccl_topo_file.NAME, profile.topology_file, reason % profile.name)
+
+
+# -- the file of a cloud's image ---------------------------------------------------------------------------------------
+
+
+def read_image(text: Optional[str], cloud: str, use: Use) -> Image:
+    """Return the variables of the present nccl.conf."""
+    if not text or not cloud:
+        return Image(cloud)
+    kept: Dict[str, str] = {}
+    dropped: Dict[str, str] = {}
+    for name, value in _image_settings(text).items():
+        said = nccl_lint.lint_variable(name, value, "nccl.conf", use)
+        if not value.isprintable() or not value or not name.isprintable():
+            dropped[ascii(name)[1:-1]] = "its value is not a line of text"
+        elif said:
+            dropped[name] = said[0].why
+        else:
+            kept[name] = value
+    return Image(cloud, kept, dropped)
+
+
+def _image_settings(text: str) -> Dict[str, str]:
+    """Return name -> value: all of the image's file; of a file of the suite, those below MARK."""
+    return _marked(text, MARK) if written.HEAD in text else grammar.settings(grammar.parse(text))
+
+
+def _marked(text: str, mark: str) -> Dict[str, str]:
+    """Name -> value of the variables below a comment that begins with ``mark``."""
+    found: Dict[str, str] = {}
+    marked = False
+    for line in grammar.parse(text):
+        if line.raw.startswith("# " + mark):
+            marked = True
+        elif line.name is not None and line.value is not None:
+            if marked:
+                found.setdefault(line.name, line.value)
+            marked = False
+    return found
+
+
+def judge_owner(host: Host, path: str, cloud: str) -> Tuple[Finding, ...]:
+    """Judge who writes the file that NCCL reads on a cloud's machine."""
+    if not cloud or path != "/etc/nccl.conf":
+        return ()
+    want, unit = "nothing", _WRITER
+    try:
+        if unit_files(host, unit) and wanted_at_boot(host, unit):
+            return (OWNER.judge(path, "not_owned", want, "%s (%s)" % (unit, cloud), unit, OWNER.fix % unit),)
+    except ReadError as error:
+        return (OWNER.judge(path, "unknown", want, str(error), unit, "look at systemctl status %s" % unit),)
+    return (OWNER.judge(path, "ok", want, want, unit),)
+
+
+def image_notes(image: Image, extra: Mapping[str, str], written: Mapping[str, str]) -> List[str]:
+    """extra: what the site declares.   written: all that nccl.conf is to hold."""
+    pairs = [pair for pair in sorted(image.kept.items()) if written.get(pair[0]) == pair[1] and pair[0] not in extra]
+    stays = "nccl.conf retains these lines of the image (%s): %s; declare them in nccl_conf_extra"
+    goes = "nccl.conf does not keep %s, which the image (%s) sets: %s"
+    found = [stays % (image.cloud, ", ".join("%s=%s" % pair for pair in pairs))] if pairs else []
+    dropped = [(name[:80], image.cloud, why) for name, why in sorted(image.dropped.items()) if name not in written]
+    return found + [goes % each for each in dropped]

@@ -6,59 +6,56 @@ NCCL uses the first definition: the process's environment, then ~/.nccl.conf (or
 /etc/nccl.conf. Nothing is run here. A form whose effect depends on running it is ``unknown``; files on a network file
 system are not opened, since a dead server would block us. A user's own shell files, pam_env.conf, files of csh and zsh,
 modules, and settings of sshd, Open MPI and containers are not read.
-Sources: NCCL src/misc/param.cc; environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1) INVOCATION,
-slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
+Sources: NCCL src/misc/param.cc; pam_env(8), environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1)
+INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from dataclasses import dataclass
 from functools import partial
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
-from ..core import mounts, systemd_files
+from ..core import ini, mounts, systemd_files
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
-from . import shell_assignments
-from .environment_sources import (
-    OF_USERS,
-    SOURCES,
-    Parser,
-    parse_homes,
-    parse_job_submit,
-    parse_nccl_conf,
-    parse_pairs,
-    parse_shell,
-    parse_task_prolog,
-    parse_unit,
-)
-from .grammar import USER_FILE
+from . import grammar, shell_assignments
+from .grammar import MENTION, NAME, USER_FILE, Assignment
 
 # Each home costs a file; a login node has thousands of users, a compute node a few.
 MOST_HOMES = 500
 MOST_FILES = 1000
 # Per user, or for all users: each is a line of the report.
 MOST_SETTINGS = 100
-# Of texts that mention a variable: to go through one costs some 50 ns a byte.
+# Of texts that mention a variable: to go through one costs some 100 ns a byte.
 MOST_BYTES = 2 << 20
 # File systems without a server. Any other may have one, and it may be dead.
-_LOCAL = (
-    *("bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"),
-    *("devtmpfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs"),
-)
-_MANAGERS = {"system.conf": "every service of the node", "user.conf": OF_USERS}
+_LOCAL = "bcachefs btrfs devtmpfs erofs exfat ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs rootfs squashfs tmpfs"
+_LOCAL += " vfat xfs zfs"
+OF_USERS = "users' own services"
 _USER = "user@.service"
-_UNITS = {
-    # The manager of a user's services, which hands on what it was started with.
-    _USER: OF_USERS,
-    "slurmd.service": "what slurmd starts itself, such as prologs",
-}
+# Section, keys, reader, and names of files with the jobs that they reach.
+_SYSTEMD = (
+    (
+        *("Manager", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration),
+        {"system.conf": "every service of the node", "user.conf": OF_USERS},
+    ),
+    (
+        *("Service", ("Environment", "PassEnvironment"), systemd_files.unit_files),
+        # The manager of a user's services hands on what it was started with.
+        {_USER: OF_USERS, "slurmd.service": "what slurmd starts itself, such as prologs"},
+    ),
+)
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
 _SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
+_PAIR = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_LUA = re.compile(r"environment\s*(?:\.|\[\s*[\"'])(%s)(?:[\"']\s*\])?\s*=\s*(.*)" % NAME)
+_LITERAL = re.compile(r"([\"'])(.*?)\1\s*;?\s*$")
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ class Setting:
     source, line: the file, and the line in it, from 1.   reach: the jobs that get the variable, for people.
     conditional: set within ``if``, a function or after ``&&``.
     raw: of a file like nccl.conf, as NCCL takes the line: the name may be ``export NCCL_DEBUG``.
+    missing: it is a NCCL_CONF_FILE that names a file that is not there.
     """
 
     name: str
@@ -78,11 +76,12 @@ class Setting:
     reach: str
     conditional: bool = False
     raw: bool = False
+    missing: bool = False
 
     @property
     def variable(self) -> str:
         """Return the NCCL variable that ``name`` stands for."""
-        match = shell_assignments.MENTION.search(self.name)
+        match = MENTION.search(self.name)
         return match.group() if match else self.name
 
 
@@ -91,19 +90,95 @@ class Environment:
     """All that is set before nccl.conf.
 
     settings: in no order of precedence, for which wins depends on how a job is started.   problems: unreadable files.
-    notes: what was left out, a sentence each.   missing: settings of NCCL_CONF_FILE that name a file that is not there.
+    notes: what was left out, a sentence each.
     """
 
     settings: Tuple[Setting, ...] = ()
     problems: Tuple[Problem, ...] = ()
     notes: Tuple[str, ...] = ()
-    missing: Tuple[Setting, ...] = ()
 
 
-NOTHING = Environment()
+# -- parsers ---------------------------------------------------------------------------------------------------------
+
+Parser = Callable[[str], List[Assignment]]
 
 
-# -- what is there ---------------------------------------------------------------------------------------------------
+def parse_pairs(text: str) -> List[Assignment]:
+    """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, environment.d, files of
+    EnvironmentFile= and enroot."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _PAIR.fullmatch(line)
+        if match is None:
+            # In a form that is not certain; behind # it is a comment.
+            found += [Assignment(name, None, number) for name in MENTION.findall(line.partition("#")[0])]
+        elif MENTION.fullmatch(match.group(1)):
+            value = match.group(2).rstrip(" \t\r")
+            quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+            value = value[1:-1] if quoted else value
+            found.append(Assignment(match.group(1), None if "${" in value else value, number))
+    return found
+
+
+def parse_shell(text: str) -> List[Assignment]:
+    """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
+    found = [item for item in shell_assignments.parse(text) if item.scope in ("environment", "unclear")]
+    certain = [(item.name, number) for number, item in enumerate(found) if item.scope != "unclear"]
+    last = {name: number for name, number in certain if not found[number].conditional}
+    return [item for number, item in enumerate(found) if number >= last.get(item.name, 0)]
+
+
+def parse_task_prolog(text: str) -> List[Assignment]:
+    """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
+    exports itself ends with it."""
+    return [item for item in shell_assignments.parse(text) if item.scope in ("printed", "unclear")]
+
+
+def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Assignment], List[str]]:
+    """The pairs of Environment= and its like in one section, and the files of EnvironmentFile=."""
+    found: List[Assignment] = []
+    files: List[str] = []
+    for setting in ini.settings(text):
+        if setting.section == section and setting.key == "EnvironmentFile":
+            files = [*files, setting.value.lstrip("-")] if setting.value else []
+        elif setting.section == section and setting.key in keys:
+            try:
+                words = shlex.split(setting.value)
+            except ValueError:  # quotes that do not end
+                words = MENTION.findall(setting.value)
+            found = found if setting.value else []
+            for name, equals, value in (word.partition("=") for word in words):
+                if MENTION.fullmatch(name):
+                    # PassEnvironment= hands on what the manager itself was started with.
+                    found.append(Assignment(name, value if equals else None, setting.first + 1))
+    return found, files
+
+
+def parse_job_submit(text: str) -> List[Assignment]:
+    """``job_desc.environment.NAME = "VALUE"`` of a job_submit.lua."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LUA.search(line.partition("--")[0])
+        literal = _LITERAL.match(match.group(2)) if match else None
+        if match:
+            found.append(Assignment(match.group(1), literal.group(2) if literal else None, number, conditional=True))
+    return found
+
+
+_EVERYBODY = "jobs of all users"
+_PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
+_ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
+# Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
+_SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
+    (("/etc/environment",), "", parse_pairs, "logins of all users"),
+    (_ENVIRONMENT_D, ".conf", parse_pairs, OF_USERS),
+    (_PROFILES, "", parse_shell, _EVERYBODY),
+    (("/etc/profile.d",), ".sh", parse_shell, _EVERYBODY),
+    (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, "enroot containers"),
+)
+
+
+# -- the places ------------------------------------------------------------------------------------------------------
 
 
 def read(host: Host) -> Environment:
@@ -119,51 +194,42 @@ class _Reader:
         self._elsewhere: Dict[str, Set[str]] = {}
         self._done: Set[str] = set()
         self._left = MOST_BYTES
-        self._kept: Dict[str, int] = {}
+        self._counts: Dict[str, int] = {}
+        self._named: List[Tuple[str, str]] = []
         self._kinds = self._mounted()
 
     def environment(self) -> Environment:
-        self._of_everybody()
+        for places, ending, parser, reach in _SOURCES:
+            for path in (path for place in places for path in (self._list(place, ending) if ending else [place])):
+                self._file(path, parser, reach)
         self._of_services()
         self._of_slurm()
         notes = self._of_homes()
-        missing = self._named_files()
+        for path, reach in self._named:
+            self._file(path, grammar.assignments, reach)
         for kind, places in sorted(self._elsewhere.items()):
             places_text = ", ".join(sorted(places)[:3]) + (", ..." if len(places) > 3 else "")
             notes.append(
                 "not read, since it is not a local file system (%s): %s; what lies there can set NCCL's variables, too:"
                 " busbar lint ~/.nccl.conf ~/.bashrc" % (kind, printable(places_text))
             )
-        return Environment(tuple(self._settings), tuple(self._problems), tuple(notes), missing)
-
-    # -- the places -------------------------------------------------------------------------------------------------
-
-    def _of_everybody(self) -> None:
-        for source in SOURCES:
-            paths: Sequence[str] = source.paths
-            if source.ending:
-                paths = [path for folder in paths for path in self._list(folder, source.ending)]
-            for path in paths:
-                self._file(path, source.parser, source.reach)
+        return Environment(tuple(self._settings), tuple(self._problems), tuple(notes))
 
     def _of_services(self) -> None:
-        manager = ("Manager", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration, _MANAGERS)
         named_users = attempt(partial(systemd_files.instances, self._host, _USER), _USER, self._problems) or ()
-        units = {**_UNITS, **dict.fromkeys(named_users, OF_USERS)}
-        service = ("Service", ("Environment", "PassEnvironment"), systemd_files.unit_files, units)
+        # Drop-ins of all services are read with each of them.
         done: Set[Tuple[str, str]] = set()
-        for section, keys, files_of, names in (manager, service):
-            for name, reach in names.items():
-                files = attempt(partial(files_of, self._host, name), name, self._problems)
-                for path, text in (files or {}).items():
-                    # Drop-ins of all services are read with each of them.
-                    if (path, reach) in done:
-                        continue
-                    done.add((path, reach))
-                    pairs, named = parse_unit(text, section, keys)
-                    self._record(path, pairs, reach)
-                    for file in named:
-                        self._file(file, parse_pairs, reach)
+        for section, keys, files_of, names in _SYSTEMD:
+            users = dict.fromkeys(named_users, OF_USERS) if section == "Service" else {}
+            for name, reach in {**names, **users}.items():
+                files = attempt(partial(files_of, self._host, name), name, self._problems) or {}
+                for path, text in files.items():
+                    if (path, reach) not in done:
+                        done.add((path, reach))
+                        pairs, named = parse_unit(text, section, keys)
+                        self._record(path, pairs, reach)
+                        for file in named:
+                            self._file(file, parse_pairs, reach)
 
     def _of_slurm(self) -> None:
         for folder in _SLURM:
@@ -182,41 +248,42 @@ class _Reader:
                         self._file(os.path.join(folder, value), parse_task_prolog, "Slurm jobs")
 
     def _of_homes(self) -> List[str]:
-        homes = {"/root": "root"}
-        for home, user in parse_homes(self._text("/etc/passwd") or "").items():
-            homes.setdefault(home, user)
-        # Users of a directory service stand in no file.
-        for path in self._list("/home"):
-            homes.setdefault(path, os.path.basename(path))
+        rows = [line.split(":") for line in (self._text("/etc/passwd") or "").splitlines()]
+        # Not the shared directories of system users. Users of a directory service stand in no file.
+        homes = {row[5].rstrip("/"): row[0] for row in reversed(rows) if len(row) == 7 and row[5][:1] == "/"}
+        homes = {**{path: os.path.basename(path) for path in self._list("/home")}, **homes, "/root": "root"}
+        homes.pop("", None)
         for home in sorted(homes, key=lambda home: (home != "/root", home))[:MOST_HOMES]:
-            self._file("%s/%s" % (home, USER_FILE), parse_nccl_conf, "jobs of %s" % printable(homes[home])[:40])
+            reach = "jobs of %s" % printable(homes[home])[:40]
+            self._file("%s/%s" % (home, USER_FILE), grammar.assignments, reach)
         left = max(len(homes) - MOST_HOMES, 0)
         return ["%d home directories more than %d were not read" % (left, MOST_HOMES)] if left else []
 
-    def _named_files(self) -> Tuple[Setting, ...]:
-        missing = []
-        for setting in [one for one in self._settings if one.name == "NCCL_CONF_FILE" and one.value and not one.raw]:
-            path = setting.value or ""
-            if not path.startswith("/"):
-                self._problems.append(Problem(setting.source, "names a NCCL_CONF_FILE that is not an absolute path"))
-                continue
-            try:
-                self._resolved(path)
-            except OSError:
-                missing.append(setting)
-            else:
-                self._file(path, parse_nccl_conf, setting.reach)
-        return tuple(missing)
-
     # -- files ------------------------------------------------------------------------------------------------------
 
-    def _record(self, path: str, pairs: Sequence[shell_assignments.Assignment], reach: str, raw: bool = False) -> None:
-        already = self._kept.get(reach, 0)
-        self._kept[reach] = already + len(pairs)
-        if already <= MOST_SETTINGS < self._kept[reach]:
+    def _record(self, path: str, pairs: Sequence[Assignment], reach: str, raw: bool = False) -> None:
+        already = self._counts.get(reach, 0)
+        self._counts[reach] = already + len(pairs)
+        if already <= MOST_SETTINGS < self._counts[reach]:
             self._problems.append(Problem(path, "NCCL's variables are set more than %d times" % MOST_SETTINGS))
         for pair in pairs[: max(MOST_SETTINGS - already, 0)]:
-            self._settings.append(Setting(pair.name, pair.value, path, pair.line, reach, pair.conditional, raw))
+            named = pair.value if pair.name == "NCCL_CONF_FILE" and not raw else None
+            missing = named is not None and self._is_missing(path, named, reach)
+            self._settings.append(
+                Setting(pair.name, pair.value, path, pair.line, reach, pair.conditional, raw, missing)
+            )
+
+    def _is_missing(self, source: str, path: str, reach: str) -> bool:
+        """Return whether there is no such file as NCCL_CONF_FILE names; NCCL reads it instead of the user's."""
+        if not path.startswith("/"):
+            self._problems.append(Problem(source, "names a NCCL_CONF_FILE that is not an absolute path"))
+            return False
+        try:
+            self._resolved(path)
+        except OSError:
+            return True
+        self._named.append((path, reach))
+        return False
 
     def _file(self, path: str, parser: Parser, reach: str) -> None:
         # A comment in Latin-1 must not make a shell file unreadable.
@@ -226,16 +293,16 @@ class _Reader:
         if parser is parse_shell:
             for source in _SOURCED.findall(text[: shell_assignments.LONGEST])[:20]:
                 self._file(source, parser, reach)
-        if not shell_assignments.MENTION.search(text):
+        if not MENTION.search(text):
             return
-        if len(text) > shell_assignments.LONGEST and parser is not parse_nccl_conf:
+        raw = parser is grammar.assignments
+        if len(text) > shell_assignments.LONGEST and not raw:
             self._problems.append(Problem(path, "mentions NCCL's variables and is too long to be read in full"))
-            return
-        if self._left < len(text):
+        elif self._left < len(text):
             self._problems.append(Problem(path, "was not read: the limit was reached with the files before it"))
-            return
-        self._left -= len(text)
-        self._record(path, parser(text), reach, parser is parse_nccl_conf)
+        else:
+            self._left -= len(text)
+            self._record(path, parser(text), reach, raw)
 
     def _text(self, path: str, errors: str = "strict") -> Optional[str]:
         """None where there is none, where it was read already, and where it does not lie on this machine."""
@@ -279,36 +346,30 @@ class _Reader:
         while place not in self._kinds and place != "/":
             place = place.rpartition("/")[0] or "/"
         kind = self._kinds[place]
-        if kind in _LOCAL:
+        if kind in _LOCAL.split():
             return True
         # The homes that an automounter has mounted at the moment do not matter.
         self._elsewhere.setdefault(kind, set()).add("/" + path.split("/")[1])
         return False
 
-    def _resolved(self, path: str) -> Optional[str]:
+    def _resolved(self, path: str, links: int = 40) -> Optional[str]:
         """The path without links; None where it leads off the machine, or nowhere. Looks at nothing that is not local.
         Raises OSError."""
-        parts = path.split("/")[1:]
+        parts = path.split("/")
         done = ""
-        links = 0
-        while parts:
-            part = parts.pop(0)
-            if part in ("", "."):
-                continue
+        for number, part in enumerate(parts):
             if part == "..":
                 done = done.rpartition("/")[0]
-                continue
-            here = "%s/%s" % (done, part)
-            if not self._local(here):
-                return None
-            full = self._host.system(here)
-            if not stat.S_ISLNK(os.lstat(full).st_mode):
+            elif part not in ("", "."):
+                here = "%s/%s" % (done, part)
+                if not self._local(here):
+                    return None
+                full = self._host.system(here)
+                if stat.S_ISLNK(os.lstat(full).st_mode):
+                    if not links:
+                        raise OSError(40, "Too many levels of symbolic links")
+                    target = os.readlink(full)
+                    above = "" if target.startswith("/") else done
+                    return self._resolved("/".join([above, target, *parts[number + 1 :]]), links - 1)
                 done = here
-                continue
-            links += 1
-            if links > 40:
-                raise OSError(40, "Too many levels of symbolic links")
-            target = os.readlink(full)
-            done = "" if target.startswith("/") else done
-            parts = target.split("/") + parts
         return done or "/"

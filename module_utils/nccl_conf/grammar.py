@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .version import NEWEST, Version
 
@@ -20,6 +20,9 @@ COMMENTS = (2, 26, 2)  # a line that starts with # is a comment
 STRIPS_CR = (2, 30, 3)  # and reads at most 4095 bytes as one line
 SAFE_NAMES = (2, 23, 4)  # a name beyond 1023 bytes no longer overruns a buffer
 LIMIT = 1023  # bytes of a name or value that NCCL stores
+# NCCL's variables, and those of its plugins' libraries (variables).
+NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL)_[A-Z0-9_]+"
+MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
 _CHUNK = 4095
 _INTEGER = re.compile(r"[ \t\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
@@ -37,6 +40,22 @@ class Line:
     kind: str
     name: Optional[str] = None
     value: Optional[str] = None
+
+
+class Assignment(NamedTuple):
+    """A variable that a text sets.
+
+    value: None if it depends on running the text.   line: of the text, from 1.
+    scope: "environment" of all programs that follow, "argument" given to one program, "shell" not exported and so seen
+    by no program, "printed" to stdout, "unclear" if it depends on running the text.
+    conditional: within if, case, a function or behind &&.
+    """
+
+    name: str
+    value: Optional[str]
+    line: int
+    scope: str = "environment"
+    conditional: bool = False
 
 
 def parse(text: str, version: Version = NEWEST) -> List[Line]:
@@ -57,6 +76,15 @@ def settings(lines: Sequence[Line]) -> Dict[str, str]:
         if line.name is not None and line.value is not None:
             values.setdefault(line.name, line.value)
     return values
+
+
+def assignments(text: str) -> List[Assignment]:
+    """Return the variables of NCCL's that a nccl.conf sets, with odd names such as ``export NCCL_DEBUG``."""
+    found: Dict[str, Assignment] = {}
+    for line in parse(text):
+        if line.name is not None and MENTION.search(line.name) and line.name[0] != "#":
+            found.setdefault(line.name, Assignment(line.name, line.value, line.number))
+    return list(found.values())
 
 
 def rows(text: str) -> List[str]:

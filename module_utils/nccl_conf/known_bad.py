@@ -8,21 +8,25 @@ row without a first good release ends with the last release that it is reported 
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from typing import FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
 from ..core.finding import SEVERITIES
 from ..machine.virtualization import ARM, X86
-from .version import Version, format_version
+from .version import Version, format_version, parse_version
 
 # Effects, and what a finding says of them.
 HANG, CRASH, WRONG = "hangs", "crashes", "computes wrong values"
 # What a row needs beside the release, and what a finding says of it.
-SCALE, RESTART, RAS, RAS_QUERY, WINDOWS, ONE_RANK, MNNVL = NEEDS = (
-    *("at large scale", "with in-process restart, which aborts communicators and makes new ones"),
-    *("with RAS, which is on unless NCCL_RAS_ENABLE=0", "if RAS is queried while communicators are created"),
-    *("with symmetric memory (ncclCommWindowRegister)", "with an average over a communicator of one rank"),
-    "with alltoall over more than 80 ranks of one NVLink domain",
-)
+_NEEDS = {
+    "SCALE": "at large scale",
+    "RESTART": "with in-process restart, which aborts communicators and makes new ones",
+    "RAS": "with RAS, which is on unless NCCL_RAS_ENABLE=0",
+    "RAS_QUERY": "if RAS is queried while communicators are created",
+    "WINDOWS": "with symmetric memory (ncclCommWindowRegister)",
+    "ONE_RANK": "with an average over a communicator of one rank",
+    "MNNVL": "with alltoall over more than 80 ranks of one NVLink domain",
+}
+SCALE, RESTART, RAS, RAS_QUERY, WINDOWS, ONE_RANK, MNNVL = NEEDS = tuple(_NEEDS.values())
 MNNVL_RANKS = 80
 
 
@@ -30,7 +34,7 @@ class Defect(NamedTuple):
     """first, last: releases, both bad.   good: first good release; None where none is known.
 
     architecture: of the host; "" for each.   needs: one of NEEDS, "" for nothing.
-    avoid: a vendor says to use none of these releases.   severity: where it is certain that the defect is met.
+    severity: where it is certain that the defect is met.   avoid: a vendor says to use none of these releases.
     """
 
     first: Version
@@ -42,79 +46,58 @@ class Defect(NamedTuple):
     severity: str
     why: str
     source: str
-    avoid: bool = False
+    avoid: bool
 
     def holds(self, version: Version) -> bool:
         return self.first <= version <= self.last if self.good is None else self.first <= version < self.good
 
 
-def _fixed(first: Version, good: Version, *more: str, avoid: bool = False) -> Defect:
-    return Defect(first, good, good, *more, avoid=avoid)
+# First bad release, first good one (after = the last bad one), effect, severity; architecture, need, reason, source.
+_ROWS = """
+2.28.9 2.29.3 hangs critical | aarch64 | |
+    slots for operations of the proxy thread leak until none is left: all ranks stay at 100 %, without an error |
+    NCCL 2.29.3 release notes; NVIDIA/nccl issue 2353
+2.12.0 2.28.9 hangs major | aarch64 | |
+    main thread and proxy thread exchange operations without memory ordering, which Arm processors need |
+    NCCL 2.28.9 release notes; NVIDIA/nccl issue 2353
+2.12.0 2.28.9 hangs major | | SCALE |
+    main thread and proxy thread exchange operations in the wrong order | NCCL 2.28.9 release notes
+2.28.3 2.28.9 crashes major | | RESTART |
+    a process that makes new communicators after an abort ends with a segmentation fault |
+    nvidia-resiliency-ext README and release notes (NCCL < 2.28.3 or >= 2.28.9)
+2.26.2 2.27.3 crashes major | | RAS_QUERY | a report of RAS reads communicators that are not initialised yet |
+    NCCL 2.27.3 release notes; NVIDIA/nccl issues 1669 and 1718 (2.26.2, 2.26.5)
+2.27.7 =2.27.7 crashes major | | RAS | RAS uses memory that it has freed when its list of peers changes |
+    NVIDIA/nccl issue 1996 and pull request 2406
+2.29.7 =2.29.7 crashes major | | RAS_QUERY | a report of RAS has empty states of communicators that are being created |
+    NVIDIA/nccl issue 2346
+2.27.3 2.28.7 computes-wrong-values critical | | WINDOWS |
+    messages of less than 8 bytes, and groups of several operations, may be corrupted | NCCL 2.28.7 release notes
+2.27.3 2.31.2 computes-wrong-values critical | | WINDOWS |
+    data is corrupted if several windows are parts of one allocation |
+    NCCL 2.31.2 release notes; NVIDIA/nccl issue 2198
+2.27.5 2.29.7 computes-wrong-values critical | | ONE_RANK | the last elements of the buffer are not written |
+    NVIDIA/nccl issue 1950 (2.27.5; fixed in 2.29.7)
+2.21.5 2.27.3 hangs major | aarch64 | MNNVL | connections of alltoall block each other |
+    NCCL 2.26.5 and 2.27.3 release notes
+"""
 
 
-def _reported(first: Version, last: Version, *more: str) -> Defect:
-    return Defect(first, last, None, *more)
+def _defects() -> Iterator[Defect]:
+    for row in _ROWS.replace("\n    ", " ").strip().split("\n"):
+        numbers, machine, need, why, source = (part.strip() for part in row.split("|"))
+        first, end, effect, severity = numbers.split()
+        last = parse_version(end.lstrip("="))
+        good = None if end.startswith("=") else last
+        needs = _NEEDS[need] if need else ""
+        avoid = need == "RESTART"
+        yield Defect(
+            *(parse_version(first), last, good, machine, needs),
+            *(effect.replace("-", " "), severity, why, source, avoid),
+        )
 
 
-_NOTES = "NCCL %s release notes"
-DEFECTS: Tuple[Defect, ...] = (
-    _fixed(
-        *((2, 28, 9), (2, 29, 3), ARM, "", HANG, "critical"),
-        "slots for operations of the proxy thread leak until none is left: all ranks stay at 100 %, without an error",
-        "NCCL 2.29.3 release notes; NVIDIA/nccl issue 2353",
-    ),
-    _fixed(
-        *((2, 12, 0), (2, 28, 9), ARM, "", HANG, "major"),
-        "main thread and proxy thread exchange operations without memory ordering, which Arm processors need",
-        "NCCL 2.28.9 release notes; NVIDIA/nccl issue 2353",
-    ),
-    _fixed(
-        *((2, 12, 0), (2, 28, 9), "", SCALE, HANG, "major"),
-        "main thread and proxy thread exchange operations in the wrong order",
-        _NOTES % "2.28.9",
-    ),
-    _fixed(
-        *((2, 28, 3), (2, 28, 9), "", RESTART, CRASH, "major"),
-        "a process that makes new communicators after an abort ends with a segmentation fault",
-        "nvidia-resiliency-ext README and release notes (NCCL < 2.28.3 or >= 2.28.9)",
-        avoid=True,
-    ),
-    _fixed(
-        *((2, 26, 2), (2, 27, 3), "", RAS_QUERY, CRASH, "major"),
-        "a report of RAS reads communicators that are not initialised yet",
-        "NCCL 2.27.3 release notes; NVIDIA/nccl issues 1669 and 1718 (2.26.2, 2.26.5)",
-    ),
-    _reported(
-        *((2, 27, 7), (2, 27, 7), "", RAS, CRASH, "major"),
-        "RAS uses memory that it has freed when its list of peers changes",
-        "NVIDIA/nccl issue 1996 and pull request 2406",
-    ),
-    _reported(
-        *((2, 29, 7), (2, 29, 7), "", RAS_QUERY, CRASH, "major"),
-        "a report of RAS has empty states of communicators that are being created",
-        "NVIDIA/nccl issue 2346",
-    ),
-    _fixed(
-        *((2, 27, 3), (2, 28, 7), "", WINDOWS, WRONG, "critical"),
-        "messages of less than 8 bytes, and groups of several operations, may be corrupted",
-        _NOTES % "2.28.7",
-    ),
-    _fixed(
-        *((2, 27, 3), (2, 31, 2), "", WINDOWS, WRONG, "critical"),
-        "data is corrupted if several windows are parts of one allocation",
-        "NCCL 2.31.2 release notes; NVIDIA/nccl issue 2198",
-    ),
-    _fixed(
-        *((2, 27, 5), (2, 29, 7), "", ONE_RANK, WRONG, "critical"),
-        "the last elements of the buffer are not written",
-        "NVIDIA/nccl issue 1950 (2.27.5; fixed in 2.29.7)",
-    ),
-    _fixed(
-        *((2, 21, 5), (2, 27, 3), ARM, MNNVL, HANG, "major"),
-        "connections of alltoall block each other",
-        "NCCL 2.26.5 and 2.27.3 release notes",
-    ),
-)
+DEFECTS = tuple(_defects())
 
 
 def architecture(cpuinfo: Optional[str]) -> Optional[str]:
@@ -144,17 +127,14 @@ def certain_defects(version: Version, machine: Optional[str], needs: FrozenSet[s
 
 def find_good_release(version: Version, machine: Optional[str], found: Sequence[Defect]) -> Optional[Version]:
     """Return the first release without these defects that the host does not meet another one with; None for none."""
-    ends = [defect.good for defect in found]
-    target = version
-    for end in ends:
-        if end is None:
+    more: Sequence[Defect] = found
+    while more:
+        goods = [defect.good for defect in more]
+        if None in goods:
             return None
-        target = max(target, end)
-    while True:
-        more = [defect.good for defect in certain_defects(target, machine) if defect.good is not None]
-        if not more:
-            return target
-        target = max(more)
+        version = max([version, *(good for good in goods if good is not None)])
+        more = [defect for defect in certain_defects(version, machine) if defect.good is not None]
+    return version
 
 
 def describe_effects(version: Version, found: Sequence[Defect]) -> str:

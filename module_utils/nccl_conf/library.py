@@ -14,7 +14,7 @@ import re
 import stat
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Callable, Dict, FrozenSet, Optional, Tuple, TypeVar
+from typing import BinaryIO, Dict, FrozenSet, Optional, Sequence, Tuple
 
 from ..core.host import Host, ReadError
 from .version import Version, parse_version
@@ -37,7 +37,6 @@ _MACHINES = {62: "x86_64", 183: "aarch64"}
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
 _SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 
-T = TypeVar("T")
 _NAME = re.compile(rb"(NCCL_[A-Z0-9_]+)\0")
 _VERSION = re.compile(rb"NCCL version ([0-9.]+)\+cuda")
 
@@ -64,41 +63,9 @@ def find(host: Host) -> Tuple[str, ...]:
 
 def scan(path: str) -> Library:
     """Read one library. Raises ReadError that names the file and what is wrong with it."""
-    return _opened(path, _scan)
-
-
-def section(path: str, name: str) -> bytes:
-    """Return a section of an ELF file, b"" without one of this name. Raises ReadError as ``scan`` does."""
-
-    def content(path: str, stream: BinaryIO) -> bytes:
-        found = _sections(path, stream)
-        return _read(path, stream, name, found[name]) if name in found else b""
-
-    return _opened(path, content)
-
-
-def _opened(path: str, read: Callable[[str, BinaryIO], T]) -> T:
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ReadError(path, "is not a regular file")
-        # A pipe put there meanwhile must not block.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-            return read(path, stream)
-    except OSError as error:
-        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-    except ValueError as error:  # a zero byte in the name
-        raise ReadError(repr(path), "is not a file name: %s" % error) from error
-    except struct.error as error:
-        raise ReadError(path, "is a damaged ELF file: %s" % error) from error
-
-
-def _scan(path: str, stream: BinaryIO) -> Library:
-    sections = _sections(path, stream)
-    stream.seek(0)
-    architecture = _MACHINES.get(_HEADER.unpack(stream.read(_HEADER.size))[2])
-    if ".rodata" not in sections:
+    architecture, constants = _section(path, ".rodata")
+    if constants is None:
         raise ReadError(path, "has no .rodata section, so it is not a NCCL library")
-    constants = _read(path, stream, ".rodata", sections[".rodata"])
     match = _VERSION.search(constants)
     if match is None:
         raise ReadError(path, "holds no text like 'NCCL version 2.27.7+cuda12.9', so it is not a NCCL library")
@@ -112,28 +79,46 @@ def _scan(path: str, stream: BinaryIO) -> Library:
     return Library(path, version, names, architecture)
 
 
-def _sections(path: str, stream: BinaryIO) -> Dict[str, Tuple[int, int]]:
-    """Name -> (offset, size) of each section of a little-endian 64-bit ELF file."""
-    header = stream.read(_HEADER.size)
-    if header[:4] != b"\x7fELF":
-        raise ReadError(path, "is not an ELF file")
-    if header[4:6] != b"\x02\x01":
-        raise ReadError(path, "is not a 64-bit little-endian ELF file")
-    fields = _HEADER.unpack(header)
+def section(path: str, name: str) -> bytes:
+    """Return a section of an ELF file, b"" without one of this name. Raises ReadError as ``scan`` does."""
+    return _section(path, name)[1] or b""
+
+
+def _section(path: str, name: str) -> Tuple[Optional[str], Optional[bytes]]:
+    """Return the architecture and the section of a little-endian 64-bit ELF file."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ReadError(path, "is not a regular file")
+        # A pipe put there meanwhile must not block.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            header = stream.read(_HEADER.size)
+            if header[:4] != b"\x7fELF":
+                raise ReadError(path, "is not an ELF file")
+            if header[4:6] != b"\x02\x01":
+                raise ReadError(path, "is not a 64-bit little-endian ELF file")
+            fields = _HEADER.unpack(header)
+            place = _sections(path, stream, fields).get(name)
+            return _MACHINES.get(fields[2]), _read(path, stream, name, place) if place is not None else None
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+    except ValueError as error:  # a zero byte in the name
+        raise ReadError(repr(path), "is not a file name: %s" % error) from error
+    except struct.error as error:
+        raise ReadError(path, "is a damaged ELF file: %s" % error) from error
+
+
+def _sections(path: str, stream: BinaryIO, fields: Sequence[int]) -> Dict[str, Tuple[int, ...]]:
+    """Name -> (offset, size) of each section.   fields: of the header."""
     table, entry_size, count, names_index = fields[6], fields[11], fields[12], fields[13]
     if table == 0 or entry_size != _SECTION.size or names_index >= count:
         raise ReadError(path, "has no usable ELF section headers")
-    data = _read(path, stream, "section headers", (table, entry_size * count))
-    headers = [_SECTION.unpack_from(data, index * entry_size) for index in range(count)]
-    names = _read(path, stream, "section names", (headers[names_index][4], headers[names_index][5]))
-    sections = {}
-    for section in headers:
-        name = names[section[0] : names.find(b"\0", section[0])]
-        sections[name.decode("ascii", "replace")] = (section[4], section[5])
-    return sections
+    headers = list(_SECTION.iter_unpack(_read(path, stream, "section headers", (table, entry_size * count))))
+    names = _read(path, stream, "section names", headers[names_index][4:6])
+    ends = [names.find(b"\0", each[0]) for each in headers]
+    return {names[each[0] : end].decode("ascii", "replace"): each[4:6] for each, end in zip(headers, ends)}
 
 
-def _read(path: str, stream: BinaryIO, what: str, place: Tuple[int, int]) -> bytes:
+def _read(path: str, stream: BinaryIO, what: str, place: Tuple[int, ...]) -> bytes:
     offset, size = place
     end = os.fstat(stream.fileno()).st_size
     if size > _SECTION_LIMIT or offset + size > end:

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..change import apply, module
-from ..core.host import Host, ParseError, Problem, attempt
+from ..core.finding import Finding
+from ..core.host import Host, ParseError, ReadError, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import containers, derive, image_conf, plan, proof
+from . import derive, plan, proof
 from . import library as nccl_library
 from .checks import LIBRARY
+from .lint_values import Use
 from .version import Version, format_version, parse_version
 
 SPEC: module.Spec = {
@@ -55,50 +57,44 @@ class Task:
         self.host = host
         self.given = given
         check_options(given)
-        self.profile = profile.for_fabric(
-            profile.parse(given["profile"], given["profile_name"]), given["fabric"] or None
-        )
-        self.version: Optional[Version] = _version(given["nccl_version"])
-        self.libraries: List[nccl_library.Library] = []
-        self.unreadable = Plan()
-        self.scan()
+        wanted = profile.parse(given["profile"], given["profile_name"])
+        self.profile = profile.for_fabric(wanted, given["fabric"] or None)
+        self.version = _version(given["nccl_version"])
+        self.libraries, self.unreadable = self.scan()
         cpuinfo = attempt(partial(host.read, virtualization.CPUINFO), virtualization.CPUINFO, [])
-        self.releases = Plan(tuple(plan.judge_releases(self.libraries, self.version, cpuinfo)))
+        self.releases = plan.judge_releases(self.libraries, self.version, cpuinfo)
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
-        self.hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
+        self.use = Use(self.libraries, self.version, hcas)
         self.files: Set[str] = set()
-        self.want, self.unset = self.wanted()
-        versions = [library.version for library in self.libraries] or ([self.version] if self.version else [])
+        text = attempt(lambda: host.read_system(given["path"]), given["path"], [])
+        # What stays of the present file if it is not the suite's.
+        image = derive.read_image(text, self.machine.virtualization.cloud, self.use)
+        extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
+        names = ("gpudirect", "dscp", "address_family", "management_interface")
+        want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
+        self.want, self.unset = derive.with_unset(want, text)
+        versions = Use(self.libraries, None if self.libraries else self.version).versions
         self.derivation = derive.derive(self.machine, self.profile, self.want, versions)
         proves = given["prove"] and not self.derivation.blockers
         self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
 
-    def wanted(self) -> Tuple[derive.Want, List[str]]:
-        """Return the site's part of the intent, and notes on what it leaves to the present file. Raises ReadError."""
-        given = self.given
-        text = attempt(lambda: self.host.read_system(given["path"]), given["path"], [])
-        # What stays of the present file if it is not the suite's.
-        cloud = self.machine.virtualization.cloud
-        image = image_conf.read(text, cloud, self.libraries, self.version, self.hcas)
-        extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
-        names = ("gpudirect", "dscp", "address_family", "management_interface")
-        want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
-        return derive.with_unset(want, text)
+    def scan(self) -> Tuple[List[nccl_library.Library], List[Finding]]:
+        """Scan the jobs' libraries, or those in the standard places if neither libraries nor a version are given.
 
-    def scan(self) -> None:
-        """Scan the jobs' libraries, or those in the standard places if neither libraries nor a version are given."""
+        Return findings on those that cannot be read, too.
+        """
         paths: Sequence[str] = self.given["libraries"]
         if not paths and self.version is None:
             paths = nccl_library.find(self.host)
+        libraries, findings = [], []
         for path in paths:
-            problems: List[Problem] = []
-            library = attempt(partial(nccl_library.scan, self.host.system(path)), path, problems)
-            if library is not None:
-                self.libraries.append(replace(library, path=path))
-            for problem in problems:
-                found = LIBRARY.judge(path, "unknown", want="a libnccl.so.2", have=problem.message)
-                self.unreadable = merge(self.unreadable, Plan((found,)))
+            try:
+                libraries.append(replace(nccl_library.scan(self.host.system(path)), path=path))
+            except ReadError as error:
+                findings.append(LIBRARY.judge(path, "unknown", "a libnccl.so.2", error.problem.message))
+        return libraries, findings
 
     def prove(self, library: nccl_library.Library) -> proof.Proof:
         text = derive.render(self.derivation.variables)
@@ -107,27 +103,25 @@ class Task:
     def look(self) -> Plan:
         path = self.given["path"]
         have = plan.read(self.host, path)
-        owner = image_conf.judge_owner(self.host, path, self.machine.virtualization.cloud)
-        have = plan.with_topo_file(replace(have, owner=owner), self.host, self.machine, self.profile, self.derivation)
-        judged = (self.libraries, self.version, self.proofs, self.hcas, self.given["accepted"])
-        plans = [Plan(notes=tuple(self.notes())), self.unreadable, self.releases]
-        plans.append(plan.plan(have, self.derivation, path, *judged))
-        plans += [containers.plan(self.host, runtime, path) for runtime in self.given["containers"]]
+        have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
+        owner = derive.judge_owner(self.host, path, self.machine.virtualization.cloud)
+        have = replace(have, others=(*have.others, *owner))
+        plans = [Plan((*self.unreadable, *self.releases), notes=tuple(self.notes()))]
+        plans.append(plan.plan(have, self.derivation, path, self.use, self.proofs, self.given["accepted"]))
+        plans += [plan.plan_container(self.host, runtime, path) for runtime in self.given["containers"]]
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found
 
     def notes(self) -> List[str]:
         """Return notes on what nccl.conf retains, and on what is not proven."""
-        said = list(self.unset)
-        said += image_conf.notes(self.want.image, self.want.extra or {}, self.derivation.expected)
-        if self.version is None or self.libraries or self.unreadable.findings or self.derivation.blockers:
-            return said
+        notes = [*self.unset, *derive.image_notes(self.want.image, self.want.extra or {}, self.derivation.expected)]
         unproven = (
             "nccl.conf was linted against the table of NCCL %s and not proven: list the libraries that jobs use in"
-            " busbar_nccl_libraries"
+            " busbar_nccl_libraries" % self.given["nccl_version"]
         )
-        return [unproven % self.given["nccl_version"], *said]
+        proven = self.version is None or self.libraries or self.unreadable or self.derivation.blockers
+        return notes if proven else [unproven, *notes]
 
 
 def check_options(given: Mapping[str, Any]) -> None:

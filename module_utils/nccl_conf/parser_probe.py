@@ -26,22 +26,11 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Tuple
 # The user and group that an untrusted library is loaded as: the overflow UID, which owns no files, has this number on
 # Linux and in every container.
 OVERFLOW_UID = 65534
-_CLONE_NEWNS = 0x00020000
-_CLONE_NEWUTS = 0x04000000
-_CLONE_NEWIPC = 0x08000000
-_CLONE_NEWUSER = 0x10000000
-_CLONE_NEWPID = 0x20000000
-_CLONE_NEWNET = 0x40000000
-_MS_RDONLY = 1
-_MS_NOSUID = 2
-_MS_NODEV = 4
-_MS_NOEXEC = 8
-_MS_REMOUNT = 32
-_MS_BIND = 4096
-_MS_REC = 16384
-_MS_PRIVATE = 1 << 18
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NO_NEW_PRIVS = 38
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _UNIQUE_ID_BYTES = 128
 # Where the library would find other processes, sockets, files of its owner, or a place to write.
@@ -82,10 +71,8 @@ def main(result_fd: int) -> NoReturn:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             # A crash is a result.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            if request["trusted"]:
-                _send(_answer(lambda libc: _read_candidate(libc, path, candidate)), result_fd)
-            else:
-                _send(_answer(lambda libc: _ask_as_nobody(libc, path, result_fd)), result_fd)
+            ask = _read_candidate if request["trusted"] else _ask_as_nobody
+            _send(_answer(lambda libc: ask(libc, path, candidate, result_fd)), result_fd)
         finally:
             os._exit(0)
     os.close(result_fd)
@@ -113,14 +100,15 @@ def _answer(ask: Callable[[ctypes.CDLL], Tuple[Dict[str, str], int]]) -> Dict[st
 
 
 def _send(answer: Dict[str, object], result_fd: int) -> None:
-    # The library's output is still in C's buffer, and _exit drops it.
-    ctypes.CDLL(None).fflush(None)
     with os.fdopen(result_fd, "wb") as stream:
         stream.write(json.dumps(answer).encode("ascii"))
 
 
-def _read_candidate(libc: ctypes.CDLL, library_path: str, candidate: bytes) -> Tuple[Dict[str, str], int]:
-    home = _home()
+def _read_candidate(libc: ctypes.CDLL, library_path: str, candidate: bytes, _fd: int) -> Tuple[Dict[str, str], int]:
+    try:  # the home directory that releases before 2.30 use; with HOME unset later ones read no user file at all
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        home = ""
     # Loaded before /etc disappears: the loader needs its cache there.
     get_unique_id = _load(libc, library_path, library_path)
     _enter_namespace(libc)
@@ -149,14 +137,6 @@ def _call(libc: ctypes.CDLL, get_unique_id: Any) -> Tuple[Dict[str, str], int]:
     values = _environment(libc)
     values.pop("NCCL_ENV_PLUGIN", None)
     return values, rc
-
-
-def _home() -> str:
-    """Return the home directory that releases before 2.30 use; with HOME unset later ones read no user file at all."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
 
 
 def _enter_namespace(libc: ctypes.CDLL) -> None:
@@ -237,7 +217,7 @@ def _hide(libc: ctypes.CDLL, path: str, candidate: bytes) -> None:
             _mount(libc, b"none", folder.encode(), flags | _MS_NOEXEC, b"tmpfs", b"mode=0755")
 
 
-def _ask_as_nobody(libc: ctypes.CDLL, path: str, result_fd: int) -> Tuple[Dict[str, str], int]:
+def _ask_as_nobody(libc: ctypes.CDLL, path: str, _candidate: bytes, result_fd: int) -> Tuple[Dict[str, str], int]:
     os.closerange(3, result_fd)
     os.closerange(result_fd + 1, 1 << 16)
     os.chdir("/")

@@ -22,14 +22,13 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
 from ..core import bundle, trusted
 from ..core.error_text import error_text
 from ..core.finding import printable
 from . import parser_probe as nccl_reader
 
-_OUTPUT_LIMIT = 65536  # bytes of the library's messages that are stored
 # Bytes of a result, which an untrusted library may forge. A real environment is a hundredth of this.
 _RESULT_LIMIT = 256 * 1024
 _MESSAGE_LIMIT = 2000
@@ -62,27 +61,34 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     base: directory that stands for "/", as Host's system_root.
     """
     if not os.path.isfile(library_path):
-        message = "%s: there is no such library; name a libnccl.so.2" % library_path
-        return Proof("not_provable", message=message)
+        return _not_provable("", "%s: there is no such library; name a libnccl.so.2" % library_path)
     library_path = os.path.abspath(library_path)
     doubt = trusted.doubt(library_path, base)
+    if doubt and os.geteuid() != 0:
+        return _not_provable(doubt, "only root can load it as another user")
     try:
-        answer, output, ending = _run_probe(library_path, _candidate(text), timeout, not doubt)
-        if answer is not None and doubt:
-            answer = _typed(answer)
-            ending = "" if answer is not None else "the library's result is invalid"
+        result = _run_probe(library_path, _candidate(text), timeout, not doubt)
+        answer = _typed(json.loads(result.decode("ascii")))
+    except _NoResultError as error:
+        return _not_provable(doubt, "%s: %s" % (library_path, error))
     except (OSError, UnicodeEncodeError) as error:
         return _not_provable(doubt, "the proof could not be set up: %s" % error_text(error))
+    except (ValueError, RecursionError):
+        return _not_provable(doubt, "%s: the library ended the process without a result" % library_path)
     if answer is None:
-        return _not_provable(doubt, _with_output("%s: %s" % (library_path, ending), output))
+        return _not_provable(doubt, "%s: the library's result is invalid" % library_path)
     if "refused" in answer:
-        return _not_provable(doubt, _with_output(answer["refused"], output))
+        return _not_provable(doubt, answer["refused"])
     values = {_restore(name): _restore(value) for name, value in answer["values"].items()}
     differences = _differences(meant, values)
     if differences:
         return Proof("mismatch", values, answer["rc"], "; ".join(differences)[:_MESSAGE_LIMIT], doubt)
     message = "" if answer["rc"] == 0 else "ncclGetUniqueId returned %d" % answer["rc"]
-    return Proof("proven", values, answer["rc"], _with_output(message, output) if message else "", doubt)
+    return Proof("proven", values, answer["rc"], message, doubt)
+
+
+class _NoResultError(Exception):
+    """The library's process gave no result; the message has the reason."""
 
 
 def _not_provable(doubt: str, message: str) -> Proof:
@@ -92,13 +98,13 @@ def _not_provable(doubt: str, message: str) -> Proof:
 
 
 def _typed(answer: object) -> Optional[Dict[str, Any]]:
-    """Return the result of an untrusted library, its types checked; None if it has another form."""
+    """Return the result, which an untrusted library may forge, its types checked; None if it has another form."""
     if not isinstance(answer, dict):
         return None
     if isinstance(answer.get("refused"), str):
         return {"refused": printable(answer["refused"])}
     values, rc = answer.get("values"), answer.get("rc")
-    if not isinstance(rc, int) or isinstance(rc, bool) or abs(rc) > 1 << 31 or not isinstance(values, dict):
+    if type(rc) is not int or abs(rc) > 1 << 31 or not isinstance(values, dict):
         return None
     return {"values": values, "rc": rc} if all(isinstance(value, str) for value in values.values()) else None
 
@@ -118,101 +124,62 @@ def _restore(text: str) -> str:
 def _differences(meant: Mapping[str, str], values: Mapping[str, str]) -> List[str]:
     texts = []
     for name in sorted(set(meant) | set(values)):
-        if name not in values:
-            texts.append("%r: meant %r, not set by the library" % (name, meant[name]))
-        elif name not in meant:
-            texts.append("%r: set to %r by the library, not meant" % (name, values[name]))
-        elif meant[name] != values[name]:
-            texts.append("%r: meant %r, the library has %r" % (name, meant[name], values[name]))
+        want, have = (repr(found[name]) if name in found else "nothing" for found in (meant, values))
+        texts += ["%r: meant %s, the library has %s" % (name, want, have)] if want != have else []
     return texts
-
-
-def _with_output(message: str, output: bytes) -> str:
-    """The message with the last lines that the library printed."""
-    lines = output.decode("ascii", "replace").strip().splitlines()[-3:]
-    printed = " | ".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
-    return "%s (it printed: %s)" % (message, printed) if printed else message
 
 
 # -- parent ------------------------------------------------------------------------------------------------------
 
 
-def _run_probe(
-    library_path: str, candidate: bytes, timeout: float, trusted_library: bool
-) -> Tuple[Optional[Dict[str, Any]], bytes, str]:
-    """Return the probe's report (None: nothing), what the library printed, and how the library's process ended.
-
-    The probe ends that process when its stdin closes.
-    """
-    if not trusted_library and os.geteuid() != 0:
-        return {"refused": "only root can load it as another user"}, b"", ""
+def _run_probe(library_path: str, candidate: bytes, timeout: float, trusted_library: bool) -> bytes:
+    """Return the report of the probe, which ends when its stdin closes. Raises _NoResultError, OSError."""
     source = bundle.source_of(nccl_reader.__name__)
     request = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii"), "timeout": timeout}
-    request["trusted"] = trusted_library
-    result_read, result_write = os.pipe()
-    output_read, output_write = os.pipe()
-    complete, result, output = False, b"", b""
+    read_end, write_end = os.pipe()
     process = None
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", "%s\nmain(%d)\n" % (source, result_write)],
-            stdin=subprocess.PIPE,
-            stdout=output_write,
-            stderr=output_write,
-            pass_fds=(result_write,),
-            env={},
-            cwd="/",
-            # A signal to our group leaves it the time to end its child.
-            start_new_session=True,
-        )
-        os.close(result_write)
-        os.close(output_write)
-        result_write = output_write = -1
-        if process.stdin is None:
-            raise AssertionError("Popen was asked for a pipe")
-        process.stdin.write(json.dumps(request).encode("ascii") + b"\n")
-        process.stdin.flush()
-        result, output, complete = _collect(result_read, output_read, time.monotonic() + timeout)
-    finally:
-        for descriptor in (result_read, output_read, result_write, output_write):
-            if descriptor >= 0:
-                os.close(descriptor)
-        if process is not None and process.stdin is not None:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-            _end(process)
-    killed = max((process.returncode or 0) - 128, 0)
-    if not complete:
-        return None, output, "the library did not respond within %g s" % timeout
-    if not result and killed:
-        return None, output, "the library ended the process with signal %d" % killed
-    try:
-        answer = json.loads(result.decode("ascii"))
-    except (ValueError, RecursionError):
-        return None, output, "the library ended the process without a result"
-    return answer, output, ""
+    with os.fdopen(read_end, "rb") as results:
+        try:
+            with os.fdopen(write_end, "wb"):
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", "%s\nmain(%d)\n" % (source, write_end)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(write_end,),
+                    env={},
+                    cwd="/",
+                    # A signal to our group leaves it the time to end its child.
+                    start_new_session=True,
+                )
+            if process.stdin is None:
+                raise AssertionError("Popen was asked for a pipe")
+            process.stdin.write(json.dumps({**request, "trusted": trusted_library}).encode("ascii") + b"\n")
+            process.stdin.flush()
+            result = _collect(results.fileno(), time.monotonic() + timeout)
+        finally:
+            if process is not None and process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+                _end(process)
+    if result is None:
+        raise _NoResultError("the library did not respond within %g s" % timeout)
+    if not result and process.returncode > 128:
+        raise _NoResultError("the library ended the process with signal %d" % (process.returncode - 128))
+    return result
 
 
-def _collect(result_fd: int, output_fd: int, deadline: float) -> Tuple[bytes, bytes, bool]:
-    """Both pipes until the result is closed. The output is drained to keep the library going, and its end is kept."""
+def _collect(stream: int, deadline: float) -> Optional[bytes]:
+    """Return what comes until the end of a pipe; None where that is too late, or too much."""
     result = b""
-    output = b""
-    waiting = [result_fd, output_fd]
-    while waiting:
-        # Once the result is there, take what is left of the output without waiting for more.
-        left = max(deadline - time.monotonic(), 0.0)
-        ready = select.select(waiting, [], [], left if result_fd in waiting else 0.0)[0]
-        if not ready or not left or len(result) > _RESULT_LIMIT:
-            break
-        for stream in ready:
-            data = os.read(stream, 65536)
-            if not data:
-                waiting.remove(stream)
-            elif stream == result_fd:
-                result += data
-            else:
-                output = (output + data)[-_OUTPUT_LIMIT:]
-    return result, output, result_fd not in waiting
+    while len(result) <= _RESULT_LIMIT:
+        if not select.select([stream], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+            return None
+        data = os.read(stream, 65536)
+        if not data:
+            return result
+        result += data
+    return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

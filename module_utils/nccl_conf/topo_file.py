@@ -12,16 +12,14 @@ Sources: NCCL src/graph/topo.cc (default path), paths.cc (level); Azure/aks-rdma
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import List, Mapping, Optional, Sequence
 
 from ..core.finding import Finding
-from ..core.host import Host, Problem, ReadError, attempt
+from ..core.host import Host, Problem, attempt
 from ..machine import pcie_link
 from ..machine.pci import PciDevice, nccl_class
 from ..machine.profile import PcieLink, Profile
-from ..machine.rails import Rails
+from ..machine.rails import Rails, match
 from ..machine.topology import Nic, Topology, is_near
 from . import topology as nccl_topology
 from .checks import TOPO_FILE
@@ -30,22 +28,6 @@ from .environment import Environment
 NAME = "NCCL_TOPO_FILE"
 DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"
 CONF = "/etc/nccl.conf"
-ABSENT = "is not there"
-
-
-@dataclass(frozen=True)
-class Have:
-    """path: None if no setting names a file and NCCL's default one is absent.   named: the setting, for people.
-
-    picture, problem: the parsed file, or why it is not valid.
-    dropped: the file that the present nccl.conf names, and the new one does not.
-    """
-
-    path: Optional[str] = None
-    named: str = ""
-    picture: Optional[nccl_topology.NcclTopology] = None
-    problem: Optional[Problem] = None
-    dropped: Optional[str] = None
 
 
 def is_flat(topology: Topology, rails: Sequence[Nic]) -> bool:
@@ -55,58 +37,47 @@ def is_flat(topology: Topology, rails: Sequence[Nic]) -> bool:
     return not any(is_near(topology, gpu, nic) for gpu in topology.gpus for nic in rails)
 
 
-def read(host: Host, meant: Mapping[str, str], present: Mapping[str, str], environment: Environment) -> Have:
-    """meant, present: the variables of nccl.conf as it should be and as it is."""
-    dropped = present.get(NAME) if NAME not in meant else None
+def judge(
+    host: Host,
+    meant: Mapping[str, str],
+    present: Mapping[str, str],
+    environment: Environment,
+    topology: Topology,
+    profile: Profile,
+) -> Finding:
+    """Judge the file that NCCL will read.   meant, present: variables of nccl.conf as it should be and as it is."""
+    add = "name the cloud's file in nccl_conf_extra (%s; on Azure's images /opt/microsoft/*-topo.xml)" % NAME
+    again = "then run site.yml --tags nccl_conf"
+    if NAME in present and NAME not in meant:
+        why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % present[NAME]
+        return _judged("drift", why, CONF, "take %s=%s over into nccl_conf_extra, %s" % (NAME, present[NAME], again))
     # The first definition counts, and the environment comes before the file.
     named = [(one.value, "%s:%d" % (one.source, one.line)) for one in environment.settings if one.name == NAME]
-    if NAME in meant:
-        named.append((meant[NAME], "profile or nccl_conf_extra"))
-    path, by = next(((path, by) for path, by in named if path), (None, ""))
+    named += [(meant[NAME], "profile or nccl_conf_extra")] if NAME in meant else []
+    path, by = next(((path, by) for path, by in named if path), (DEFAULT, "NCCL's default"))
     problems: List[Problem] = []
-    if path is None and attempt(lambda: host.read_system(DEFAULT), DEFAULT, problems) is not None:
-        path, by = DEFAULT, "NCCL's default"
-    if path is None or problems:
-        return Have(path, by, problem=problems[0] if problems else None, dropped=dropped)
-    picture = attempt(partial(_picture, host, path), path, problems)
-    return Have(path, by, picture, problems[0] if problems else None, dropped)
-
-
-def _picture(host: Host, path: str) -> nccl_topology.NcclTopology:
-    """Raises ReadError, ParseError."""
-    text = host.read_system(path) if path.startswith("/") else None
-    if text is None:
-        raise ReadError(path, ABSENT if path.startswith("/") else "is not an absolute path")
-    return nccl_topology.parse(text)
-
-
-def judge(have: Have, topology: Topology, profile: Profile, rails: Rails) -> Finding:
-    add = "name the cloud's file in nccl_conf_extra (%s; on Azure's images /opt/microsoft/*-topo.xml)" % NAME
-    if have.dropped is not None:
-        why = "nccl.conf names %s, which nccl_conf_extra does not; the file is left untouched" % have.dropped
-        fix = "take %s=%s over into nccl_conf_extra, then run site.yml --tags nccl_conf" % (NAME, have.dropped)
-        return _judged("drift", why, CONF, fix)
-    if have.path is None:
-        fix = "%s; where there is none, NCCL_NET_GDR_LEVEL: SYS; then run site.yml --tags nccl_conf" % add
-        return _judged("drift", "no file is named", NAME, fix)
-    if have.problem is not None:
-        fix = "%s, as it is on the node (now named by %s), then run site.yml --tags nccl_conf" % (add, have.named)
-        state = "drift" if have.problem.message == ABSENT else "unknown"
-        return _judged(state, str(have.problem), have.path, fix)
-    wrong = _differences(have.picture, topology, profile, rails) if have.picture is not None else []
+    text = attempt(lambda: host.read_system(path) if path.startswith("/") else None, path, problems)
+    if text is None and not problems:
+        if by == "NCCL's default":
+            fix = "%s; where there is none, NCCL_NET_GDR_LEVEL: SYS; %s" % (add, again)
+            return _judged("drift", "no file is named", NAME, fix)
+        state, why = ("drift", "is not there") if path.startswith("/") else ("unknown", "is not an absolute path")
+        return _judged(state, "%s: %s" % (path, why), path, "%s (now named by %s), %s" % (add, by, again))
+    picture = attempt(lambda: nccl_topology.parse(text or ""), path, problems)
+    if picture is None:
+        return _judged("unknown", str(problems[0]), path, "%s (now named by %s), %s" % (add, by, again))
+    wrong = differences(picture, topology, profile, match(topology, profile))
     if wrong:
-        of_type = "the one of this type of machine (now named by %s)" % have.named
-        fix = "%s: %s; then run site.yml --tags nccl_conf" % (add, of_type)
-        return _judged("drift", "; ".join(wrong), have.path, fix)
-    return _judged("ok", "names every GPU and rail of this machine", have.path, "")
+        fix = "%s: the one of this type of machine (now named by %s); %s" % (add, by, again)
+        return _judged("drift", "; ".join(wrong), path, fix)
+    return _judged("ok", "names every GPU and rail of this machine", path, "")
 
 
-def _differences(picture: nccl_topology.NcclTopology, topology: Topology, profile: Profile, rails: Rails) -> List[str]:
+def differences(picture: nccl_topology.NcclTopology, topology: Topology, profile: Profile, rails: Rails) -> List[str]:
     """Return a sentence per kind of difference between the file and machine or profile. Paths count only if the
     profile names the file: it exists to correct the guest's."""
     here = {gpu.pci: gpu for gpu in topology.gpus}
     listed = {gpu.busid for gpu in picture.gpus}
-    nics = [nic for _number, nic in sorted(rails.nics.items())]
     slow = [
         "%s over %s where it can %s" % (pci, link, can)
         for pci, gpu in here.items()
@@ -114,33 +85,32 @@ def _differences(picture: nccl_topology.NcclTopology, topology: Topology, profil
         for link in picture.links.get(pci, ())
         if can is not None and pcie_link.gbps(link) < pcie_link.gbps(can)
     ]
-    far = []
+    absent, far = [], []
     for rail in profile.rails:
         nic = rails.nics.get(rail.number)
-        net = nccl_topology.net_of(picture, nic) if nic is not None else None
-        if nic is None or net is None:
+        if nic is None:
             continue
+        absent += [] if nccl_topology.lists(picture, nic) else [nic.label]
+        net = nccl_topology.net_of(picture, nic)
         slow += [
             "%s over %s, and the rail carries %g Gbit/s" % (nic.label, link, rail.rate_gbps)
-            for link in picture.links.get(net.busid or "", ())
+            for link in (picture.links.get(net.busid or "", ()) if net is not None else ())
             if pcie_link.gbps(link) < rail.rate_gbps
         ]
-        for index, path in sorted(rail.paths.items()) if profile.topology_file else ():
+        for index, path in sorted(rail.paths.items()) if net is not None and profile.topology_file else ():
             gpu = (rails.gpus or {}).get(index)
-            seen = picture.paths.get((gpu.pci, net.label)) if gpu is not None else None
-            if gpu is not None and seen is not None and seen != nccl_class(path):
-                far.append("%s %s to GPU%d, which the profile has at %s" % (nic.label, seen, index, path))
-    said = []
-    for what, names in (
+            found = picture.paths.get((gpu.pci, net.label)) if gpu is not None and net is not None else None
+            if found is not None and found != nccl_class(path):
+                far.append("%s %s to GPU%d, which the profile has at %s" % (nic.label, found, index, path))
+    kinds = (
         ("has no GPU", sorted(set(here) - listed)),
         ("has a GPU that is not here:", sorted(listed - set(here))),
-        ("has no rail", [nic.label for nic in nics if not nccl_topology.lists(picture, nic)]),
-        ("has", slow),
-        ("has", far),
-    ):
-        if names:
-            said.append("it %s %s%s" % (what, names[0], " and %d more" % (len(names) - 1) if names[1:] else ""))
-    return said
+        *(("has no rail", absent), ("has", slow), ("has", far)),
+    )
+    more = " and %d more"
+    return [
+        "it %s %s%s" % (what, names[0], more % (len(names) - 1) if names[1:] else "") for what, names in kinds if names
+    ]
 
 
 def _most(device: PciDevice) -> Optional[PcieLink]:
@@ -151,5 +121,4 @@ def _most(device: PciDevice) -> Optional[PcieLink]:
 
 
 def _judged(state: str, have: str, source: str, fix: str) -> Finding:
-    want = "the topology file of this type of machine"
-    return TOPO_FILE.judge(NAME, state, want, have[:300], source, fix)
+    return TOPO_FILE.judge(NAME, state, "the topology file of this type of machine", have[:300], source, fix)

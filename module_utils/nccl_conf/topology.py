@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Optional, Tuple
 from xml.etree.ElementTree import Element
 
+from ..core import number
 from ..core.host import ParseError
 from ..machine.gpu import parse_markup
 from ..machine.pci import nccl_class, parse_address
@@ -21,7 +22,6 @@ from ..machine.profile import PcieLink
 from ..machine.topology import Nic, Topology, is_far_for_want_of_numa
 
 _SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9])?) GT/s")
-_INTEGER = re.compile(r"^-?[0-9]{1,18}$")
 # Deeper than any PCI hierarchy: a bus number has eight bits.
 _MAX_DEPTH = 256
 
@@ -67,9 +67,9 @@ def parse(text: str) -> NcclTopology:
     gpus: List[Tuple[NcclGpu, Tuple[int, ...]]] = []
     nets: List[Tuple[NcclNet, Tuple[int, ...]]] = []
     links: Dict[str, Tuple[PcieLink, ...]] = {}
-    for number, cpu in enumerate(system.findall("cpu")):
-        nets.extend((net, (number,)) for net in _nets(cpu, None))
-        for pci, above, up in _devices(cpu, (number,), ()):
+    for place, cpu in enumerate(system.findall("cpu")):
+        nets.extend((net, (place,)) for net in _nets(cpu, None))
+        for pci, above, up in _devices(cpu, (place,), ()):
             kind = pci.get("class", "")
             if pci.find("gpu") is not None or kind.startswith("0x03"):
                 gpus.extend((gpu, above) for gpu in _gpus(pci))
@@ -95,11 +95,11 @@ def _devices(
     """
     if len(above) > _MAX_DEPTH:
         raise ParseError("<pci> are nested more than %d deep" % _MAX_DEPTH)
-    for number, pci in enumerate(parent.findall("pci")):
+    for place, pci in enumerate(parent.findall("pci")):
         link = _link(pci)
         links = (link, *up) if link is not None else up
         yield pci, above, links
-        yield from _devices(pci, (*above, number), links)
+        yield from _devices(pci, (*above, place), links)
 
 
 def _link(pci: Element) -> Optional[PcieLink]:
@@ -120,34 +120,26 @@ def _path(a: Tuple[int, ...], b: Tuple[int, ...]) -> str:
 
 
 def _gpus(pci: Element) -> List[NcclGpu]:
-    busid = _busid(pci)
-    return [
-        NcclGpu(busid, sum(_integer(link, "count") or 0 for link in gpu.findall("nvlink")))
-        for gpu in pci.findall("gpu")
-    ] or [NcclGpu(busid, None)]
+    gpus = []
+    for gpu in pci.findall("gpu"):
+        counts = [link.get("count", "0") for link in gpu.findall("nvlink")]
+        numbers = [number.whole(count) for count in counts]
+        if None in numbers:
+            wrong = counts[numbers.index(None)]
+            raise ParseError('<nvlink count="%.40s">, expected a number' % wrong)
+        gpus.append(NcclGpu(_busid(pci), sum(count or 0 for count in numbers)))
+    return gpus or [NcclGpu(_busid(pci), None)]
 
 
 def _nets(parent: Element, busid: Optional[str]) -> List[NcclNet]:
-    nets = []
-    for net in parent.findall("nic/net"):
-        name = net.get("name") or None
-        if name is None and busid is None:
-            raise ParseError("a <net> has neither a name nor a PCI device above it")
-        nets.append(NcclNet(name, busid))
+    nets = [NcclNet(net.get("name") or None, busid) for net in parent.findall("nic/net")]
+    if any(net.name is None and busid is None for net in nets):
+        raise ParseError("a <net> has neither a name nor a PCI device above it")
     return nets
 
 
 def _busid(pci: Element) -> str:
     return parse_address(pci.get("busid", ""))
-
-
-def _integer(element: Element, name: str) -> Optional[int]:
-    text = element.get(name)
-    if text is None:
-        return None
-    if not _INTEGER.match(text):
-        raise ParseError('<%s %s="%.40s">, expected a number' % (element.tag, name, text))
-    return int(text)
 
 
 def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
@@ -169,7 +161,7 @@ def disagreements(nccl: NcclTopology, topology: Topology) -> List[str]:
         if nic.role == "compute" and not lists(nccl, nic):
             said.append("%s: is a compute NIC (%s) that NCCL does not list" % (nic.label, nic.reason))
     for net in nccl.nets:
-        own = _nic_of(net, topology)
+        own = next((nic for nic in topology.nics if _is_of(net, nic)), None)
         if own is not None and own.role == "nvswitch":
             said.append("%s: NCCL uses it, and it %s" % (own.label, own.reason))
         for listed in nccl.gpus:
@@ -188,24 +180,17 @@ def lists(nccl: NcclTopology, nic: Nic) -> bool:
     names = {part for net in nccl.nets for part in (net.name or "").split("+")}
     name = nic.rdma.name if nic.rdma else None
     # With Data Direct NCCL calls the device mlx5_0_dma.
-    return name in names or "%s_dma" % name in names or any(_is_at(net, nic) for net in nccl.nets)
+    return name in names or "%s_dma" % name in names or net_of(nccl, nic) is not None
 
 
 def net_of(nccl: NcclTopology, nic: Nic) -> Optional[NcclNet]:
     """The entry that is this NIC's and no other's; None where there is none."""
-    name = nic.rdma.name if nic.rdma else None
-    return next((net for net in nccl.nets if _is_at(net, nic) or (name is not None and net.name == name)), None)
+    return next((net for net in nccl.nets if _is_of(net, nic)), None)
 
 
-def _nic_of(net: NcclNet, topology: Topology) -> Optional[Nic]:
-    """Return the only NIC with the net's paths. None for fused ports, which sit where their parts meet, and for Data
-    Direct, which has a separate path."""
-    for nic in topology.nics:
-        if _is_at(net, nic) or (nic.rdma is not None and nic.rdma.name == net.name):
-            return nic
-    return None
-
-
-def _is_at(net: NcclNet, nic: Nic) -> bool:
-    """Return whether an unnamed net is this NIC. NCCL writes function 0 for every port of a card."""
-    return net.name is None and net.busid is not None and net.busid[:-1] == nic.pci[:-1]
+def _is_of(net: NcclNet, nic: Nic) -> bool:
+    """Return whether the net is this NIC's alone: not a fused one, which sits where its parts meet, and not one of Data
+    Direct, which has a separate path. NCCL writes function 0 for every port of a card."""
+    if net.name is None:
+        return net.busid is not None and net.busid[:-1] == nic.pci[:-1]
+    return nic.rdma is not None and nic.rdma.name == net.name

@@ -18,7 +18,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.number import whole
-from ..nccl_conf.environment_sources import parse_nccl_conf
+from ..nccl_conf import grammar
 
 PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
@@ -136,7 +136,7 @@ class _Reader:
         self.host = host
         self.problems: List[Problem] = []
         self.users = parse_users(self._text("/etc/passwd"))
-        pairs = parse_nccl_conf(self._text("/etc/nccl.conf"))
+        pairs = grammar.assignments(self._text("/etc/nccl.conf"))
         self.address = next((pair.value for pair in pairs if pair.name == ADDRESS), None)
         self.namespace = _namespace(host, "self")
         self.listeners = _listeners(host, "/proc/net", self.problems)

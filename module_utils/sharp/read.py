@@ -18,7 +18,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
-from ..nccl_conf import environment, environment_sources
+from ..nccl_conf import environment, grammar
 from ..nccl_conf import library as nccl_library
 from ..nccl_tests import programs
 
@@ -155,7 +155,7 @@ def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ..
             given = Given(one.value if certain else None, source, one.reach in _EVERYBODY, certain)
             found.setdefault(one.variable, []).append(given)
     text = attempt(partial(host.read_system, CONF), CONF, problems)
-    for pair in environment_sources.parse_nccl_conf(text or ""):
+    for pair in grammar.assignments(text or ""):
         before = found.setdefault(pair.name, [])
         if not any(one.everybody and one.certain for one in before):
             before.append(Given(pair.value, "%s:%d" % (CONF, pair.line)))

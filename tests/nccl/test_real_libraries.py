@@ -14,6 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar im
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import scan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof, prove
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
@@ -62,7 +63,7 @@ def test_the_scan_finds_version_and_every_variable_of_the_table(library: str, ve
 def test_a_canonical_file_is_clean_and_proven(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Also in a clone below /tmp, where others may put files.
     monkeypatch.setattr(trusted, "doubt", lambda *_path: "")
-    assert lint(CANONICAL, [scan(library)], None, "/etc/nccl.conf") == []
+    assert lint(CANONICAL, Use([scan(library)]), "/etc/nccl.conf") == []
     proof = checked(prove(library, CANONICAL, MEANT))
     assert (proof.outcome, proof.values, proof.rc) == ("proven", MEANT, 0)
 
@@ -92,7 +93,7 @@ def test_a_users_library_is_proven_as_nobody(library: str, monkeypatch: pytest.M
 def test_what_the_linter_rejects_is_a_mismatch(library: str, line: str, rule: str, names: tuple[str, ...]) -> None:
     name, _, value = line.strip("\ufeff").split(" #")[0].partition("=")
     meant = {name.replace("export ", "").strip(): value.strip(' "')} if value else {}
-    found = {finding.check.rsplit(".", 1)[1] for finding in lint(line + "\n", [scan(library)], None, "nccl.conf")}
+    found = {finding.check.rsplit(".", 1)[1] for finding in lint(line + "\n", Use([scan(library)]), "nccl.conf")}
     assert rule in found
     proof = checked(prove(library, line + "\n", meant))
     assert proof.outcome == "mismatch"
@@ -151,5 +152,5 @@ def test_our_reader_takes_every_file_as_the_library_does(library: str, version: 
 def test_a_scan_and_300_lines_take_less_than_five_seconds(library: str) -> None:
     text = "".join(f"NCCL_UNHEARD_OF_{index}={index}\n" for index in range(300))
     start = time.monotonic()
-    assert len(lint(text, [scan(library)], None, "nccl.conf")) == 300
+    assert len(lint(text, Use([scan(library)]), "nccl.conf")) == 300
     assert time.monotonic() - start < 5

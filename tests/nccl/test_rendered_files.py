@@ -12,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lib
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import proof as nccl_proof
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 
 from lab import store
 
@@ -50,7 +51,7 @@ def test_a_rendered_file_is_read_back_as_meant_and_lints_clean(lab: Path, librar
     assert proof.values == derivation.expected
     assert ("NCCL_IB_GID_INDEX" in derivation.expected) is (node == "node02" and scanned.version < (2, 21, 0))
     hcas = [nic.rdma.name for nic in machine.nics if nic.rdma]
-    found = nccl_conf.plan(nccl_conf.Have(text, 0o644), derivation, "/etc/nccl.conf", [scanned], hcas=hcas)
+    found = nccl_conf.plan(nccl_conf.Have(text, 0o644), derivation, "/etc/nccl.conf", Use([scanned], hcas=hcas))
     assert [finding for finding in found.findings if not finding.ok] == []
     # The proof can fail: the same text with one blank in it is not what was meant.
     spoilt = nccl_proof.prove(library, text.replace("NCCL_SOCKET_IFNAME=", "NCCL_SOCKET_IFNAME ="), derivation.expected)

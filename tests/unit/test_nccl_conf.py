@@ -11,6 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology imp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import plan as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive, render
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import Have
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.proof import Proof
 
@@ -103,7 +104,7 @@ def test_what_is_written_for_a_node(name: str) -> None:
     # The file holds what is meant, or it is not written.
     text = render(derivation.variables)
     assert grammar.settings(grammar.parse(text)) == derivation.expected
-    assert bool(nccl_conf.plan(NOTHING, derivation, PATH, version=NEW).changes) == (not blockers)
+    assert bool(nccl_conf.plan(NOTHING, derivation, PATH, use=Use(version=NEW)).changes) == (not blockers)
     for line in text.splitlines():
         assert line == line.strip()
         assert line.isascii()
@@ -126,7 +127,7 @@ def test_the_rendered_file_and_what_keeps_it_from_being_written() -> None:
 
 def good_plan(topology: Topology, profile: Profile, have: Have, **options: Any) -> Any:
     derivation = derive(topology, profile, Want(), [NEW])
-    return nccl_conf.plan(have, derivation, PATH, version=NEW, **options)
+    return nccl_conf.plan(have, derivation, PATH, use=Use(version=NEW), **options)
 
 
 def bad(plan: Any) -> list[tuple[str, str, str]]:
@@ -170,7 +171,7 @@ def test_a_variable_of_the_site_that_breaks_jobs_keeps_the_file_from_being_writt
     infiniband: Topology, hgx_h100: Profile
 ) -> None:
     derivation = derive(infiniband, hgx_h100, Want(extra={"NCCL_ALGO": "CollNet"}), [NEW])
-    plan = nccl_conf.plan(NOTHING, derivation, PATH, version=NEW)
+    plan = nccl_conf.plan(NOTHING, derivation, PATH, use=Use(version=NEW))
     assert any(f.check.startswith("nccl_conf.lint") and f.severity == "critical" for f in plan.findings)
     assert plan.changes == ()
 

@@ -15,7 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import environment as nccl_environment
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import Environment, read
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment_judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.plan import judge_environment
 
 from tests import goldens
 from tests.trees import put_all
@@ -38,6 +39,10 @@ def node(tmp_path: Path) -> Node:
 
 def found(environment: Environment) -> list[tuple[str, int, str, str | None]]:
     return sorted((one.source, one.line, one.name, one.value) for one in environment.settings)
+
+
+def judge(environment: Environment, meant: dict[str, str], accepted: dict[str, str]) -> tuple[list[Finding], list[str]]:
+    return judge_environment(environment, meant, accepted, Use())
 
 
 def bad(environment: Environment, **accepted: str) -> list[Finding]:

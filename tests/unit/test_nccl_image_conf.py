@@ -12,9 +12,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import image_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import HEADER, Want
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.image_conf import Image
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import HEADER, Image, Want
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +25,7 @@ KEPT = {"NCCL_IB_PCI_RELAXED_ORDERING": "1", "NCCL_IGNORE_CPU_AFFINITY": "1"}
 
 
 def read(text: str | None, cloud: str = "Azure") -> Image:
-    return image_conf.read(text, cloud, version=NEW)
+    return conf.read_image(text, cloud, Use(version=NEW))
 
 
 def rendered(topology: Topology, profile: Profile, want: Want) -> str:
@@ -82,18 +81,18 @@ def test_what_the_linter_speaks_against_is_named_and_goes(line: str) -> None:
     image = read(f"{line}\n{AZURE}")
     assert image.kept == KEPT
     assert list(image.dropped) == [name]
-    (said, gone) = image_conf.notes(image, {}, KEPT)
+    (said, gone) = conf.image_notes(image, {}, KEPT)
     assert (
         "retains these lines of the image (Azure): NCCL_IB_PCI_RELAXED_ORDERING=1, NCCL_IGNORE_CPU_AFFINITY=1;" in said
     )
     assert gone.startswith(f"nccl.conf does not keep {name}, which the image (Azure) sets: ")
-    assert image_conf.notes(replace(image, dropped={}), KEPT, KEPT) == []
+    assert conf.image_notes(replace(image, dropped={}), KEPT, KEPT) == []
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet='NCCL_AB=1#\n\x00\x1b \u00e4"', max_size=60), st.booleans())
 def test_any_file_keeps_only_what_can_be_written_again(text: str, ours: bool) -> None:
-    image = read(f"{HEADER[0]}\n# {image_conf.MARK}\n{text}" if ours else text)
+    image = read(f"{HEADER[0]}\n# {conf.MARK}\n{text}" if ours else text)
     assert conf.extra_errors(image.kept) == []
     variables = [conf.Variable(name, value, image.reason) for name, value in sorted(image.kept.items())]
     assert read(conf.render(variables)).kept == image.kept
@@ -102,14 +101,14 @@ def test_any_file_keeps_only_what_can_be_written_again(text: str, ours: bool) ->
 def test_a_service_that_writes_the_file_at_boot_is_named(tmp_path: Path) -> None:
     unit, wants = "sku-customizations.service", "/etc/systemd/system/multi-user.target.wants"
     host = Host(str(tmp_path), str(tmp_path))
-    assert [f.state for f in image_conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["ok"]
+    assert [f.state for f in conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["ok"]
     put_all(tmp_path, {f"/usr/lib/systemd/system/{unit}": "[Service]\n"})
-    assert [f.state for f in image_conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["ok"]
+    assert [f.state for f in conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["ok"]
     put_all(tmp_path, {f"{wants}/{unit}": "[Service]\n"})
-    (found,) = image_conf.judge_owner(host, "/etc/nccl.conf", "Azure")
+    (found,) = conf.judge_owner(host, "/etc/nccl.conf", "Azure")
     assert (found.state, found.severity, found.aspect) == ("not_owned", "minor", "persisted")
     assert f"systemctl disable {unit}" in found.fix
     for path, cloud in (("/etc/nccl.conf", ""), ("/opt/nccl.conf", "Azure")):
-        assert image_conf.judge_owner(host, path, cloud) == ()
+        assert conf.judge_owner(host, path, cloud) == ()
     (tmp_path / f"usr/lib/systemd/system/{unit}").write_bytes(b"\xff")
-    assert [f.state for f in image_conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["unknown"]
+    assert [f.state for f in conf.judge_owner(host, "/etc/nccl.conf", "Azure")] == ["unknown"]

@@ -15,6 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar im
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.grammar import settings as first_definitions
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.variables import known_names
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import Version
 from hypothesis import given, settings
@@ -47,7 +48,7 @@ def library(version: tuple[int, int, int], path: str = "/usr/lib/libnccl.so.2") 
 def rules(text: str, version: tuple[int, int, int] | None = V227, hcas: tuple[str, ...] = ()) -> dict[str, str]:
     """rule -> severity of one file."""
     libraries = [library(version)] if version else []
-    found = lint(text, libraries, None, "nccl.conf", hcas)
+    found = lint(text, Use(libraries, None, hcas), "nccl.conf")
     assert all(f.state == "drift" or f.check == "nccl_conf.lint.library" for f in found)
     return {f.check.replace("nccl_conf.lint.", ""): f.severity for f in found}
 
@@ -92,8 +93,8 @@ def test_every_text_has_a_reading(text: str, version: tuple[int, int, int]) -> N
 def test_a_canonical_file_and_an_empty_one_have_no_findings(version: tuple[int, int, int]) -> None:
     hcas = ("mlx5_0", "mlx5_1", "mlx5_10", "mlx5_11")
     for text in (CANONICAL, ""):
-        assert lint(text, [library(version)], None, "/etc/nccl.conf", hcas) == []
-        assert lint(text, [], version, "/etc/nccl.conf", hcas) == []
+        assert lint(text, Use([library(version)], None, hcas), "/etc/nccl.conf") == []
+        assert lint(text, Use([], version, hcas), "/etc/nccl.conf") == []
 
 
 def _lines() -> Iterator[tuple[str, str, str]]:
@@ -149,7 +150,7 @@ def test_what_is_said_of_a_file() -> None:
     parts = []
     for name, (text, libraries, version, hcas) in FILES.items():
         parts.append(f"== {name}")
-        for one in lint(text, libraries, version, "nccl.conf", hcas):
+        for one in lint(text, Use(libraries, version, hcas), "nccl.conf"):
             said = (one.have, one.want, one.why, one.fix)
             assert all(len(words or "") < 600 and (words or "").isascii() for words in said)
             parts += [f"{one.id}: {one.state}, {one.severity}, {one.disruption}", *(f"  {words}" for words in said)]
@@ -171,14 +172,14 @@ def test_any_text_is_linted_and_no_two_findings_have_one_id(
     lines: list[tuple[str, str, str]], version: tuple[int, int, int] | None
 ) -> None:
     text = "\n".join("".join(parts) for parts in lines)
-    found = lint(text, [library(version)] if version else [], None, "nccl.conf", ("mlx5_0", "mlx5_1"))
+    found = lint(text, Use([library(version)] if version else [], None, ("mlx5_0", "mlx5_1")), "nccl.conf")
     assert len({f.id for f in found}) == len(found)
 
 
 def test_a_large_file_is_linted_whole() -> None:
     text = "".join("NCCL_UNHEARD_OF_%d=%d\n" % (i, i) for i in range(300))
     start = time.monotonic()
-    assert len(lint(text, [library(V227)], None, "nccl.conf")) == 300
+    assert len(lint(text, Use([library(V227)]), "nccl.conf")) == 300
     print("300 unknown names: %.3f s" % (time.monotonic() - start))
 
 

@@ -94,10 +94,10 @@ NOT_PROVABLE = {
     "never stops talking": (
         ON_LOAD + '{ for (;;) puts("more"); }',
         "",
-        "LIBRARY: the library did not respond within 0.3 s (it printed: more...",
+        "LIBRARY: the library did not respond within 0.3 s",
     ),
     "crashes": (ON_LOAD + "{ abort(); }", "", "LIBRARY: the library ended the process with signal 6"),
-    "exits": (ON_LOAD + NOISE, "", "LIBRARY: the library ended the process without a result...noise | gone?[2J)"),
+    "exits": (ON_LOAD + NOISE, "", "LIBRARY: the library ended the process without a result"),
 }
 
 
@@ -134,8 +134,8 @@ def test_each_difference_is_named(build: Callable[[str], str]) -> None:
     assert proof.outcome == "mismatch"
     assert proof.values == {"NCCL_A": "1", "NCCL_B": "x", "NCCL_D": "4"}
     assert proof.message == (
-        "'NCCL_B': meant '2', the library has 'x'; 'NCCL_C': meant '3', not set by the library; "
-        "'NCCL_D': set to '4' by the library, not meant"
+        "'NCCL_B': meant '2', the library has 'x'; 'NCCL_C': meant '3', the library has nothing; "
+        "'NCCL_D': meant nothing, the library has '4'"
     )
 
 
@@ -143,7 +143,7 @@ def test_a_return_code_does_not_spoil_the_proof(build: Callable[[str], str]) -> 
     library = build(READS_ETC.replace("FILES", 'printf("no socket interface found\\n"); fflush(stdout); return 5;'))
     proof = proven_or_namespaces_refused(prove(library, "NCCL_A=1\n", {"NCCL_A": "1"}))
     assert (proof.outcome, proof.rc) == ("proven", 5)
-    assert proof.message == "ncclGetUniqueId returned 5 (it printed: no socket interface found)"
+    assert proof.message == "ncclGetUniqueId returned 5"
 
 
 def test_variables_with_side_effects_are_read_but_not_obeyed(build: Callable[[str], str], tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_library_of_somebody_else_runs_as_nobody_and_can_do_nothing(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     library = hostile(HOSTILE + READS_ETC.replace("FILES", "return 7;"))
-    proof = as_nobody(nccl_proof.prove(library, "NCCL_A=1\n", {"NCCL_A": "1"}))
-    assert (proof.outcome, proof.values, proof.rc) == ("proven", {"NCCL_A": "1"}, 7)
-    assert proof.message == f"ncclGetUniqueId returned 7 (it printed: uid={OVERFLOW_UID} gid={OVERFLOW_UID})"
+    meant = {"NCCL_A": "1", "NCCL_SAID": f"uid={OVERFLOW_UID} gid={OVERFLOW_UID}"}
+    proof = as_nobody(nccl_proof.prove(library, "NCCL_A=1\n", meant))
+    assert (proof.outcome, proof.values, proof.rc) == ("proven", meant, 7), proof.message
     place = Path(library).parent
     # A name it may leave where everybody may, as every user of the node; nothing is written into it.
     assert {path.name for path in place.iterdir()} <= {"libnccl.so.2", "secret", f"uid-{OVERFLOW_UID}"}

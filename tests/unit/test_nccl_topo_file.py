@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import pla
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topo_file, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.checks import TOPO_FILE
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.derive import Want, derive
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.topo_file import DEFAULT
 
 from tests.trees import put_all
@@ -53,8 +54,8 @@ def xml(topology: Topology, without: int | None = None, other: bool = False) -> 
 
 
 def said(guest: Topology, profile: Profile, text: str) -> str:
-    found = topo_file.judge(topo_file.Have(FILE, "x", topology.parse(text)), guest, profile, match(guest, profile))
-    return f"{found.state}: {found.have}"
+    found = topo_file.differences(topology.parse(text), guest, profile, match(guest, profile))
+    return f"drift: {'; '.join(found)}" if found else "ok"
 
 
 def judged(
@@ -65,7 +66,7 @@ def judged(
     host = Host(str(root), str(root))
     derivation = derive(guest, slots, want, [NEW])
     have = nccl_conf.with_topo_file(nccl_conf.read(host, CONF), host, guest, slots, derivation)
-    plan = nccl_conf.plan(have, derivation, CONF, version=NEW)
+    plan = nccl_conf.plan(have, derivation, CONF, use=Use(version=NEW))
     return [finding for finding in plan.findings if finding.check == TOPO_FILE.id], bool(plan.changes)
 
 
