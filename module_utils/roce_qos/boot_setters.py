@@ -19,7 +19,7 @@ from ..core.systemd_files import UNITS, wanted_at_boot
 from ..machine import pci
 from . import boot_unit
 from .boot_script import Intent
-from .config import PortConfig
+from .chain import PortConfig
 from .port import Port
 from .settings import DCBX
 

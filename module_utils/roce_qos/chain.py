@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Resolve the DSCP chain from a job's traffic class to the lossless queue: one value in five places.
+"""Resolve what the inventory declares of the ports: the DSCP chain, which is one value in five places, and the rest.
 
 Traffic class -> DSCP -> priority -> PFC and ECN. DSCP and priority are declared once, in busbar_roce; undeclared
 settings of the NIC follow from these two. Source: RFC 2474 and RFC 3168 (traffic class = DSCP * 4 + ECN).
@@ -9,12 +9,15 @@ settings of the NIC follow from these two. Source: RFC 2474 and RFC 3168 (traffi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
 from ..core.number import whole
 
 TRUSTS = ("dscp", "pcp")
+OWNERS = ("", "os", "firmware")
+TSA = ("strict", "ets", "vendor")
+Eight = Optional[Tuple[int, ...]]
 # The ECN bits of a traffic class, ECT(0): the device sets them in packets under congestion control anyway.
 _ECT = 2
 # DSCP of congestion notification packets where busbar_roce declares none: CS6, as the NICs send them by default.
@@ -51,6 +54,61 @@ class Chain:
         return self.dscp2prio.get(dscp, dscp >> 3)
 
 
+class _Options:
+    """Options by name. errors: a sentence for each that is not as it has to be. prefix: of their names there."""
+
+    def __init__(self, given: Mapping[str, Any], prefix: str, errors: List[str]) -> None:
+        self.given, self.prefix, self.errors = given, prefix, errors
+
+    def wrong(self, name: str, expected: str) -> None:
+        self.errors.append("%s%s is %r, expected %s" % (self.prefix, name, self.given.get(name), expected))
+
+    def number(self, name: str, least: int, most: int) -> Optional[int]:
+        value: Optional[int] = self.given.get(name)
+        if value is None or _is_whole(value, least, most):
+            return value
+        self.wrong(name, "%d to %d" % (least, most))
+        return None
+
+    def numbers(self, name: str, most: int, expected: str = "", count: int = 0) -> Optional[Tuple[int, ...]]:
+        """Return a list of numbers from 0 to ``most``. count: how many, 0 for any."""
+        value = self.given.get(name)
+        if value is None:
+            return None
+        is_list = isinstance(value, (list, tuple)) and len(value) in (count or len(value),)
+        if not is_list or not all(_is_whole(number, 0, most) for number in value):
+            self.wrong(name, expected or "eight numbers from 0 to %d" % most)
+            return None
+        return tuple(value)
+
+    def word(self, name: str, choices: Tuple[str, ...]) -> str:
+        value = self.given.get(name) or ""
+        if value not in ("", *choices):
+            self.wrong(name, "one of %s" % ", ".join(choices))
+        return str(value)
+
+    def priorities(self, name: str) -> Optional[Tuple[int, ...]]:
+        found = self.numbers(name, 7, "a list of priorities 0 to 7")
+        return None if found is None else tuple(sorted(set(found)))
+
+    def dscp_map(self) -> Mapping[int, int]:
+        """Return dscp2prio. A DSCP may be text, for JSON knows no other keys."""
+        value = self.given.get("dscp2prio") or {}
+        if not isinstance(value, Mapping):
+            self.wrong("dscp2prio", "a mapping of DSCPs to priorities")
+            return {}
+        found = [(whole(key) if isinstance(key, str) else key, key, priority) for key, priority in value.items()]
+        for dscp, key, priority in found:
+            if not _is_whole(dscp, 0, 63) or not _is_whole(priority, 0, 7):
+                wrong = (self.prefix, key, priority)
+                self.errors.append("%sdscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % wrong)
+        return {dscp: priority for dscp, _key, priority in found}
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = "") -> Chain:
     """Return the chain that the inventory declares.
 
@@ -60,80 +118,83 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     Raises ParseError that names every value which is of the wrong type or out of its range.
     """
     errors: List[str] = []
-    dscp, priority, cnp_dscp, cnp_priority = (
-        _number(roce, name, 0, most, errors, "busbar_roce.")
-        for name, most in (("dscp", 63), ("priority", 7), ("cnp_dscp", 63), ("cnp_priority", 7))
-    )
+    declared, options = _Options(roce, "busbar_roce.", errors), _Options(settings, prefix, errors)
+    dscp, cnp_dscp = (declared.number(name, 0, 63) for name in ("dscp", "cnp_dscp"))
+    priority, cnp_priority = (declared.number(name, 0, 7) for name in ("priority", "cnp_priority"))
+    maps = options.dscp_map()
+    trust = options.word("trust", TRUSTS)
+    pfc, ecn = (options.priorities(name) for name in ("pfc", "ecn"))
+    tos, traffic_class = options.number("tos", 0, 255), options.number("traffic_class", -1, 255)
+    if errors:
+        raise ParseError("; ".join(errors))
     # What is not declared is as in the NIC's default map, which gives eight DSCPs in a row to each priority.
     if dscp is not None:
         priority = dscp >> 3 if priority is None else priority
         cnp_dscp = _CNP_DSCP if cnp_dscp is None else cnp_dscp
+        tos = dscp << 2 | _ECT if tos is None else tos
     if cnp_priority is None and cnp_dscp is not None:
         cnp_priority = cnp_dscp >> 3
-    wrong: List[str] = []
-    dscp2prio = _map(settings, wrong)
-    trust = settings.get("trust") or ("dscp" if dscp is not None or dscp2prio else None)
-    if trust not in (None, *TRUSTS):
-        wrong.append("trust is %r, expected one of %s" % (trust, ", ".join(TRUSTS)))
+    trust = trust or ("dscp" if dscp is not None or maps else "")
     pairs = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
-    derived = {code: to for code, to in pairs if code is not None and to is not None}
+    maps = {**{code: to for code, to in pairs if code is not None and to is not None}, **maps}
     wanted = () if priority is None else (priority,)
-    pfc, ecn = (_priorities(settings, name, wrong) for name in ("pfc", "ecn"))
-    tos = _number(settings, "tos", 0, 255, wrong)
-    traffic_class = _number(settings, "traffic_class", -1, 255, wrong)
-    errors += [prefix + error for error in wrong]
-    if errors:
-        raise ParseError("; ".join(errors))
-    pfc = wanted or None if pfc is None else pfc
-    tos = dscp << 2 | _ECT if tos is None and dscp is not None else tos
-    maps = {**derived, **dscp2prio}
-    marked = wanted if ecn is None else ecn
-    return Chain(dscp, priority, cnp_dscp, cnp_priority, trust, maps, pfc, marked, tos, traffic_class)
+    pfc, ecn = (wanted or None) if pfc is None else pfc, wanted if ecn is None else ecn
+    return Chain(dscp, priority, cnp_dscp, cnp_priority, trust or None, maps, pfc, ecn, tos, traffic_class)
 
 
-def _number(
-    values: Mapping[str, object], name: str, least: int, most: int, errors: List[str], prefix: str = ""
-) -> Optional[int]:
-    """A whole number from least to most; None where it is not given or wrong, and then errors has a sentence more."""
-    value = values.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        errors.append("%s%s is %r, expected %d to %d" % (prefix, name, value, least, most))
-        return None
-    return int(value)
+@dataclass(frozen=True)
+class PortConfig:
+    """Wanted settings, else None or empty. Lists of eight: by priority (prio2tc, prio2buffer) or by class or buffer.
 
-
-def _priorities(values: Mapping[str, object], name: str, errors: List[str]) -> Optional[Tuple[int, ...]]:
-    """A list of priorities, sorted, each once; None where it is not given or wrong, and then errors has a sentence."""
-    value = values.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, (list, tuple)) or any(_is_outside(one, 7) for one in value):
-        errors.append("%s is %r, expected a list of priorities 0 to 7" % (name, value))
-        return None
-    return tuple(sorted({int(one) for one in value}))
-
-
-def _map(values: Mapping[str, object], errors: List[str]) -> Dict[int, int]:
-    """dscp2prio: DSCP -> priority, without the entries that are wrong, for which errors has a sentence each.
-
-    A DSCP may be text, for JSON knows no other keys.
+    bandwidth: per cent.   cable_length: metres.   buffer_size: bytes.
+    dcbx: "" for the kernel's, with its present owner; os takes it over; firmware leaves all to the switch.
     """
-    value = values.get("dscp2prio") or {}
-    found: Dict[int, int] = {}
-    if not isinstance(value, Mapping):
-        errors.append("dscp2prio is %r, expected a mapping of DSCPs to priorities" % (value,))
-        return found
-    for key, priority in value.items():
-        dscp = whole(key) if isinstance(key, str) else key
-        if _is_outside(dscp, 63) or _is_outside(priority, 7):
-            errors.append("dscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % (key, priority))
-        else:
-            found[dscp] = priority
-    return found
 
+    chain: Chain = field(default_factory=Chain)
+    prio2tc: Eight = None
+    tsa: Optional[Tuple[str, ...]] = None
+    bandwidth: Eight = None
+    cable_length: Optional[int] = None
+    prio2buffer: Eight = None
+    buffer_size: Eight = None
+    dcbx: str = ""
+    pause_off: bool = False
 
-def _is_outside(value: object, most: int) -> bool:
-    """Return whether the value is not a whole number from 0 to most."""
-    return isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most
+    @classmethod
+    def from_values(cls, chain: Chain, given: Mapping[str, Any], prefix: str = "") -> PortConfig:
+        """given: prio2tc, tsa, tc_bandwidth, cable_length, prio2buffer, buffer_size, dcbx, pause_off.
+
+        prefix: of their names, in messages. Raises ParseError that names every invalid one.
+        """
+        errors: List[str] = []
+        options = _Options(given, prefix, errors)
+        prio2tc, prio2buffer = (options.numbers(name, 7, count=8) for name in ("prio2tc", "prio2buffer"))
+        bandwidth = options.numbers("tc_bandwidth", 100, count=8)
+        buffer_size = options.numbers("buffer_size", 0xFFFFFFFF, count=8)
+        tsa, cable = given.get("tsa"), options.number("cable_length", 1, 999)
+        if tsa is not None and not (
+            isinstance(tsa, (list, tuple)) and len(tsa) == 8 and all(one in TSA for one in tsa)
+        ):
+            options.wrong("tsa", "eight of %s" % ", ".join(TSA))
+        elif (tsa is None) != (given.get("tc_bandwidth") is None):
+            errors.append("%stsa and tc_bandwidth go together: set both or none" % prefix)
+        elif tsa is not None and bandwidth is not None:
+            others = [number for number, one in enumerate(tsa) if one != "ets" and bandwidth[number]]
+            if others:
+                wrong = (prefix, others[0], tsa[others[0]])
+                errors.append("%stc_bandwidth of class %d is not 0, but its tsa is %s" % wrong)
+            elif "ets" in tsa and sum(bandwidth) != 100:
+                total = (prefix, sum(bandwidth))
+                errors.append("%stc_bandwidth makes %d per cent over the ets classes, expected 100" % total)
+        dcbx = options.word("dcbx", OWNERS[1:])
+        if errors:
+            raise ParseError("; ".join(errors))
+        tsa = None if tsa is None else tuple(tsa)
+        # Without PFC, pause is no conflict.
+        pause_off = bool(given.get("pause_off") and chain.pfc)
+        return cls(chain, prio2tc, tsa, bandwidth, cable, prio2buffer, buffer_size, dcbx, pause_off)
+
+    @property
+    def sizes_buffers(self) -> bool:
+        """Return whether buffers are sized: the cable's length needs PFC, and no driver that reports its buffers."""
+        return self.prio2buffer is not None or self.buffer_size is not None

@@ -12,9 +12,8 @@ from ..core.plan import Command, Plan, merge
 from ..health import record
 from ..machine import platform, platform_checks, profile, rails, topology
 from . import boot_setters, boot_unit, chain
-from .apply import execute
-from .config import OWNERS, PortConfig
-from .plan import diff, notes, plan
+from .chain import OWNERS, PortConfig
+from .plan import diff, execute, notes, plan
 from .port import ports
 from .read import read
 

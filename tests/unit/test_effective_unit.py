@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import RULE
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Port
 
 from tests.trees import put, put_all

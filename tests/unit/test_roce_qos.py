@@ -11,8 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import platform_fact
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb, Pause, Port, PortState
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import QosState
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import enabled

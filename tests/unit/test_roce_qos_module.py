@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import TOO
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, rails, topology
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_unit as roce_unit
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import OF_RDMA, Port, ports
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import read, read_port
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import DCB, SETTINGS

@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script, boot_unit, chain, module
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
 
 from lab import qos, tree
@@ -137,7 +137,7 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
 
 
 def test_settings_of_another_type_are_an_error() -> None:
-    with pytest.raises(ParseError, match="another type"):
+    with pytest.raises(ParseError, match="prio2tc is 3, expected eight"):
         replace(WANTED, settings={"prio2tc": 3}).want()
 
 
