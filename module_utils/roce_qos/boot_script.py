@@ -72,13 +72,13 @@ def parse_intent(text: str) -> Intent:
     """Parse the JSON that the role writes. Raises ParseError."""
     data = _mapping(text)
     data.pop(written.KEY, None)
+    for name, value in data.items():
+        if not isinstance(value, str if name.endswith("_root") else dict):
+            raise ParseError("is not what the role writes: its %s is %.80r" % (name, value))
     try:
         intent = Intent(**data)
     except TypeError as error:
         raise ParseError("is not what the role writes: %s" % error) from error
-    for name in data:
-        if not isinstance(getattr(intent, name), str if name.endswith("_root") else dict):
-            raise ParseError("is not what the role writes: its %s is %.80r" % (name, data[name]))
     return replace(intent, ports={pci.parse_address(one): bool(rdma) for one, rdma in intent.ports.items()})
 
 
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     path, function = arguments
     try:
-        intent = parse_intent(_read(path))
+        intent = parse_intent(Host().read_system(path) or "")
         host = Host(intent.hardware_root, intent.system_root)
         address = _port_of(host, function)
         if address not in intent.ports:
@@ -178,11 +178,3 @@ def _port_of(host: Host, function: str) -> str:
 def _note(host: Host, address: str, result: Result) -> None:
     text = json.dumps({"state": result.state, "said": result.said}) + "\n"
     apply.write(host, FileChange(result_path(address), None, text))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(path, "cannot be read: %s" % (getattr(error, "strerror", None) or error)) from error

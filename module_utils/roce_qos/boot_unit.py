@@ -121,25 +121,13 @@ class UnitState:
 
 
 def intent(
-    ports: Sequence[Port],
-    want: PortConfig,
-    roce: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    hardware_root: str,
-    system_root: str,
+    host: Host, ports: Sequence[Port], want: PortConfig, roce: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Optional[Intent]:
     """Return the script's input; None if nothing is wanted of any port. roce, settings: as in Intent."""
     able = [port for port in ports if any(map(port.has, enabled(want)))]
-    able = [port for port in able if port.gap is None or port.gap.state != "unsupported"]
-    if not able:
-        return None
-    return Intent(
-        ports={port.pci: port.rdma is not None for port in able},
-        roce=roce,
-        settings={name: value for name, value in settings.items() if value is not None},
-        hardware_root=hardware_root,
-        system_root=system_root,
-    )
+    rdma = {port.pci: port.rdma is not None for port in able if port.gap is None or port.gap.state != "unsupported"}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Intent(rdma, roce, given, host.hardware_root, host.system_root) if rdma else None
 
 
 def with_unset(
