@@ -124,8 +124,8 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
 def _setting(state: PortState) -> Values:
     """Return the port's settings; None for one that could not be read."""
     dcb, port, numbers = state.dcb, state.port, state.numbers
-    cnp = [numbers.get(path) for path in qos_settings.cnp_paths(port)]
-    on = [priority for priority in range(8) if numbers.get(qos_settings.enable_path(port, "np", priority))]
+    cnp = [numbers.get(path.format(port)) for path in qos_settings.CNP_PATHS]
+    on = [priority for priority in range(8) if numbers.get(qos_settings.ECN_ENABLE.format(port, "np", priority))]
     return {
         "trust": dcb.trust if dcb.trust in ("dscp", "pcp") else None,
         "dscp2prio": {str(dscp): to for dscp, to in dcb.dscp2prio} if dcb.trust == "dscp" else None,
@@ -133,8 +133,8 @@ def _setting(state: PortState) -> Values:
         "owner": dcb.owner,
         "ecn": None if "ecn" in state.gaps else on,
         "cnp": None if None in cnp else cnp,
-        "tos": numbers.get(qos_settings.tos_path(port)),
-        "traffic_class": numbers.get(qos_settings.class_path(port)),
+        "tos": numbers.get(qos_settings.TOS_PATH.format(port)),
+        "traffic_class": numbers.get(qos_settings.CLASS_PATH.format(port)),
     }
 
 

@@ -161,7 +161,7 @@ def plan(have: MtuState, want: int) -> Plan:
         own = [one.name for one in nic.netdevs if one.name in names]
         for name in names:
             subjects.setdefault(name, nic.label if name == own[0] else name)
-        findings.append(_active(nic, have, own[0], want) if names else _no_netdev(nic, want))
+        findings.append(_active(nic, have, own[0] if own else "", want))
     files, commands, changes = _mend(have, want, subjects)
     findings += files.edited(PERSISTED)
     for name, subject in subjects.items():
@@ -290,13 +290,12 @@ def _live(one: Device, subject: str, want: int) -> Finding:
     return LIVE.judge(subject, "ok" if one.mtu == want else "drift", wanted, "MTU %d" % one.mtu, path)
 
 
-def _no_netdev(nic: Nic, want: int) -> Finding:
-    fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
-    said, source = "it has no network interface", nic.device.source
-    return LIVE.judge(nic.label, "unknown", "MTU %d" % want, said, source, fix, disruption="none")
-
-
 def _active(nic: Nic, have: MtuState, name: str, want: int) -> Finding:
+    """Judge RDMA's MTU. name: the NIC's interface; "" for none, which is then the finding."""
+    if not name:
+        fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
+        wanted, text = "MTU %d" % want, "it has no network interface"
+        return LIVE.judge(nic.label, "unknown", wanted, text, nic.device.source, fix, disruption="none")
     port = nic.port
     rdma_device = nic.rdma.name if nic.rdma else ""
     found = have.rdma.get((rdma_device, port.number)) if port else None

@@ -143,20 +143,29 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
 
 
 @dataclass(frozen=True)
-class PortConfig:
-    """Wanted settings, else None or empty. Lists of eight: by priority (prio2tc, prio2buffer) or by class or buffer.
+class Queues:
+    """Queues and buffers of a port; None: not known, or not wanted.
 
-    bandwidth: per cent.   cable_length: metres.   buffer_size: bytes.
+    prio2tc, prio2buffer: by priority.   tsa, bandwidth (per cent): by traffic class, None for a class that no priority
+    uses.   cable_length: metres.   buffer_size: bytes, by receive buffer.
+    """
+
+    prio2tc: Eight = None
+    tsa: Optional[Tuple[Optional[str], ...]] = None
+    bandwidth: Optional[Tuple[Optional[int], ...]] = None
+    cable_length: Optional[int] = None
+    prio2buffer: Eight = None
+    buffer_size: Eight = None
+
+
+@dataclass(frozen=True)
+class PortConfig(Queues):
+    """Wanted settings.
+
     dcbx: "" for the kernel's, with its present owner; os takes it over; firmware leaves all to the switch.
     """
 
     chain: Chain = field(default_factory=Chain)
-    prio2tc: Eight = None
-    tsa: Optional[Tuple[str, ...]] = None
-    bandwidth: Eight = None
-    cable_length: Optional[int] = None
-    prio2buffer: Eight = None
-    buffer_size: Eight = None
     dcbx: str = ""
     pause_off: bool = False
 
@@ -192,7 +201,7 @@ class PortConfig:
         tsa = None if tsa is None else tuple(tsa)
         # Without PFC, pause is no conflict.
         pause_off = bool(given.get("pause_off") and chain.pfc)
-        return cls(chain, prio2tc, tsa, bandwidth, cable, prio2buffer, buffer_size, dcbx, pause_off)
+        return cls(prio2tc, tsa, bandwidth, cable, prio2buffer, buffer_size, chain, dcbx, pause_off)
 
     @property
     def sizes_buffers(self) -> bool:

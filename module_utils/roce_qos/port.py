@@ -10,7 +10,7 @@ from typing import Dict, Mapping, Optional, Tuple
 from ..machine import netdev, rdma
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
-from .chain import Eight
+from .chain import Queues
 
 # Settings of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
@@ -57,21 +57,15 @@ class Port:
         """Return whether the setting applies to this port."""
         return self.of_rdma if name in OF_RDMA else self.of_port
 
-    def gap_of(self, name: str) -> Optional[Gap]:
-        """Why nothing is known of the setting on this port; None where it can be read."""
-        return None if name in OF_RDMA and not self.silent else self.gap
-
 
 @dataclass(frozen=True)
-class Dcb:
+class Dcb(Queues):
     """Settings of a port that mlnx_qos or dcb reports; None: not reported.
 
     owner: of DCBX, os or firmware.   lldpad: mlnx_qos has seen it run.   trust: pcp, dscp, both, none.
     dscp2prio: (DSCP, priority) in the order of the kernel's list, which means nothing. A DSCP that is not in it has
         priority 0; without trust in the DSCP the map is not in force.
-    pfc: priorities with PFC.   prio2tc, prio2buffer: by priority.
-    tsa, bandwidth (per cent): by traffic class, None for a class that no priority uses.
-    cable_length: metres.   buffer_size: bytes, by receive buffer.
+    pfc: priorities with PFC.
     """
 
     owner: Optional[str] = None
@@ -79,12 +73,6 @@ class Dcb:
     trust: Optional[str] = None
     dscp2prio: Tuple[Tuple[int, int], ...] = ()
     pfc: Optional[Tuple[int, ...]] = None
-    prio2tc: Eight = None
-    tsa: Optional[Tuple[Optional[str], ...]] = None
-    bandwidth: Optional[Tuple[Optional[int], ...]] = None
-    cable_length: Optional[int] = None
-    prio2buffer: Eight = None
-    buffer_size: Eight = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..core.host import Host, ParseError, ReadError, problem_of
 from ..machine import netdev
 from . import dcb, mlnx_qos
 from .chain import PortConfig
-from .port import Dcb, Gap, Port, PortState, of_physical_function
+from .port import OF_RDMA, Dcb, Gap, Port, PortState, of_physical_function
 from .settings import SETTINGS, enabled
 
 Gaps = Dict[str, Gap]
@@ -50,7 +50,9 @@ def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
     if port.gap is None and re.fullmatch(r"mlx5_core\.sf\.[0-9]+", device.rpartition("/")[2]):
         port = replace(port, gap=of_physical_function("a subfunction", device))
     names = [name for name in enabled(wanted) if port.has(name)]
-    gaps: Gaps = {name: gap for name in names for gap in [port.gap_of(name)] if gap is not None}
+    gaps: Gaps = {}
+    if port.gap is not None:
+        gaps.update((name, port.gap) for name in names if port.silent or name not in OF_RDMA)
     left = [name for name in names if name not in gaps]
     state = PortState(port)
     of_tool = [name for name in left if SETTINGS[name].kinds]

@@ -23,6 +23,12 @@ from .chain import Chain, PortConfig
 from .port import Call, Gap, Pause, Port, PortState
 
 CONFIGFS = "/sys/kernel/config/rdma_cm"
+# Attributes of a port, for str.format. Of ECN: np marks, rp reacts; a priority follows.
+ECN_FOLDER = netdev.INTERFACES + "/{0.netdev}/ecn"
+ECN_ENABLE = ECN_FOLDER + "/roce_{1}/enable/{2}"
+CNP_PATHS = (ECN_FOLDER + "/roce_np/cnp_dscp", ECN_FOLDER + "/roce_np/cnp_802p_prio")
+TOS_PATH = CONFIGFS + "/{0.rdma}/ports/{0.rdma_port}/default_roce_tos"
+CLASS_PATH = rdma.DEVICES + "/{0.rdma}/tc/{0.rdma_port}/traffic_class"
 _RUN = fix_command.run_tag("roce_qos")
 _PAUSE = re.compile(r"(Autonegotiate|RX|TX):\s*(on|off)")
 # The number alone is how it is written.
@@ -56,7 +62,7 @@ class Setting:
     special: compares it, also if it could not be read; None for an attribute of Dcb with the setting's name.
     text: the words for a value.
     read: adds the value to the state, or returns why there is none; None if mlnx_qos or dcb reads it. Raises ReadError
-        and ParseError. place: the file or command that it reads.
+        and ParseError. place: the file or command that it reads, for str.format.
     """
 
     check: Check
@@ -64,7 +70,7 @@ class Setting:
     kinds: Tuple[str, ...] = ()
     special: Optional[Callable[[PortState, PortConfig], Comparison]] = None
     read: Optional[Callable[[Host, PortState, PortConfig], Union[PortState, Gap]]] = None
-    place: Optional[Callable[[Port], str]] = None
+    place: str = ""
     text: Callable[[object], str] = _text
 
     @property
@@ -72,8 +78,8 @@ class Setting:
         return self.check.id.partition(".")[2]
 
     def source(self, state: PortState) -> str:
-        if self.place is not None:
-            return self.place(state.port)
+        if self.place:
+            return self.place.format(state.port)
         name = state.port.netdev
         return " ".join(dcb.show(self.kinds[0], name) if state.tool == dcb.TOOL else mlnx_qos.show(name))
 
@@ -122,12 +128,11 @@ PAUSE = Check(
 "Is global pause off where PFC is configured"
 
 
-def _ethtool(port: Port) -> str:
-    return "ethtool -a %s" % port.netdev
+_ETHTOOL = "ethtool -a {0.netdev}"
 
 
 def _read_pause(host: Host, state: PortState, _want: PortConfig) -> PortState:
-    return replace(state, pause=parse_pause(host.query(_ethtool(state.port).split())))
+    return replace(state, pause=parse_pause(host.query(_ETHTOOL.format(state.port).split())))
 
 
 def parse_pause(text: str) -> Pause:
@@ -287,17 +292,9 @@ ECN = Check(
 "Is ECN on for the priority of the chain: marking and reaction"
 
 
-def ecn_folder(port: Port) -> str:
-    return "%s/%s/ecn" % (netdev.INTERFACES, port.netdev)
-
-
-def enable_path(port: Port, side: str, priority: int) -> str:
-    """side: np for marking, rp for the reaction."""
-    return "%s/roce_%s/enable/%d" % (ecn_folder(port), side, priority)
-
-
 def _ecn_paths(port: Port, chain: Chain) -> Dict[str, Tuple[str, int]]:
-    return {enable_path(port, side, number): (side, number) for side in ("np", "rp") for number in chain.ecn}
+    places = [(side, number) for side in ("np", "rp") for number in chain.ecn]
+    return {ECN_ENABLE.format(port, *place): place for place in places}
 
 
 def _ecn(state: PortState, want: PortConfig) -> Comparison:
@@ -317,13 +314,14 @@ CNP = Check(
 "Do congestion notifications have the configured class"
 
 
-def cnp_paths(port: Port) -> Tuple[str, str]:
-    return "%s/roce_np/cnp_dscp" % ecn_folder(port), "%s/roce_np/cnp_802p_prio" % ecn_folder(port)
+def _cnp(port: Port, chain: Chain) -> Mapping[str, Optional[int]]:
+    return {path.format(port): value for path, value in zip(CNP_PATHS, (chain.cnp_dscp, chain.cnp_priority))}
 
 
 def _read_ofed(host: Host, state: PortState, chain: Chain, paths: Iterable[str]) -> Union[PortState, Gap]:
     port = state.port
-    if host.listdir(ecn_folder(port)):
+    folder = ECN_FOLDER.format(port)
+    if host.listdir(folder):
         return _add_numbers(host, state, paths)
     settings = "ROCE_CC_PRIO_MASK_P%d=255" % port.number
     if chain.cnp_dscp is not None:
@@ -331,37 +329,30 @@ def _read_ofed(host: Host, state: PortState, chain: Chain, paths: Iterable[str])
         settings += " CNP_DSCP_P%d=%d CNP_802P_PRIO_P%d=%d" % values
     fix = "mlxconfig -d %s -y set %s, then reboot; or install OFED (role mofed)" % (port.pci, settings)
     missing = "no ecn directory: with the kernel's own driver ECN is firmware configuration"
-    return Gap("unsupported", missing, ecn_folder(port), fix)
+    return Gap("unsupported", missing, folder, fix)
 
 
 TOS = Check("roce_qos.tos", why="connections that rdma_cm makes without their own traffic class get this one", fix=_RUN)
 "Does traffic of rdma_cm have the class of the chain"
 
 
-def tos_path(port: Port) -> str:
-    return "%s/%s/ports/%d/default_roce_tos" % (CONFIGFS, port.rdma, port.rdma_port)
-
-
 def _read_tos(host: Host, state: PortState, _want: PortConfig) -> Union[PortState, Gap]:
     """rdma_cm shows a device in the directory of its name, which a run makes when it writes. To read it makes none."""
+    path = TOS_PATH.format(state.port)
     if not os.path.isdir(host.hardware(CONFIGFS)):
         problem = "%s is not there: rdma_cm is not loaded, or configfs not mounted" % CONFIGFS
         fix = "modprobe rdma_cm && mount -t configfs none /sys/kernel/config, as far as either is missing"
-        return Gap("unknown", problem, tos_path(state.port), fix)
+        return Gap("unknown", problem, path, fix)
     is_there = os.path.isdir(host.hardware("%s/%s" % (CONFIGFS, state.port.rdma)))
-    return _add_numbers(host, state, [tos_path(state.port)]) if is_there else state
+    return _add_numbers(host, state, [path]) if is_there else state
 
 
 TRAFFIC_CLASS = Check("roce_qos.traffic_class", why="it is forced upon every queue pair of the device", fix=_RUN)
 "If configured: is the traffic class, or none, forced on every queue pair of the device"
 
 
-def class_path(port: Port) -> str:
-    return "%s/%s/tc/%d/traffic_class" % (rdma.DEVICES, port.rdma, port.rdma_port)
-
-
 def _read_class(host: Host, state: PortState, _want: PortConfig) -> Union[PortState, Gap]:
-    path = class_path(state.port)
+    path = CLASS_PATH.format(state.port)
     try:
         text = host.read(path)
     except ReadError as error:
@@ -394,7 +385,7 @@ SETTINGS: Mapping[str, Setting] = {
             ("dcbx",),
             _dcbx,
         ),
-        Setting(PAUSE, lambda want: want.pause_off or None, (), _pause, _read_pause, _ethtool),
+        Setting(PAUSE, lambda want: want.pause_off or None, (), _pause, _read_pause, _ETHTOOL),
         Setting(TRUST, lambda want: want.chain.trust, ("app",), _trust),
         Setting(
             DSCP2PRIO,
@@ -409,32 +400,29 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(
             *(ECN, lambda want: want.chain.ecn or None, (), _ecn),
             lambda host, state, want: _read_ofed(host, state, want.chain, _ecn_paths(state.port, want.chain)),
-            ecn_folder,
+            ECN_FOLDER,
         ),
         Setting(
             *(CNP, lambda want: want.chain.cnp_dscp, ()),
-            _files(
-                lambda port, chain: dict(zip(cnp_paths(port), (chain.cnp_dscp, chain.cnp_priority))),
-                *("DSCP %s, priority %s", {}),
-            ),
-            lambda host, state, want: _read_ofed(host, state, want.chain, cnp_paths(state.port)),
-            ecn_folder,
+            _files(_cnp, "DSCP %s, priority %s", {}),
+            lambda host, state, want: _read_ofed(host, state, want.chain, _cnp(state.port, want.chain)),
+            ECN_FOLDER,
         ),
         Setting(
             *(TOS, lambda want: want.chain.tos, ()),
             _files(
-                lambda port, chain: {tos_path(port): chain.tos},
+                lambda port, chain: {TOS_PATH.format(port): chain.tos},
                 *("%s", {None: "not shown: rdma_cm has no directory for the device; the kernel's default is 0"}),
             ),
-            *(_read_tos, tos_path),
+            *(_read_tos, TOS_PATH),
         ),
         Setting(
             *(TRAFFIC_CLASS, lambda want: want.chain.traffic_class, ()),
             _files(
-                lambda port, chain: {class_path(port): chain.traffic_class},
+                lambda port, chain: {CLASS_PATH.format(port): chain.traffic_class},
                 *("%s", dict.fromkeys((None, -1), "none forced")),
             ),
-            *(_read_class, class_path),
+            *(_read_class, CLASS_PATH),
         ),
     )
 }
