@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Callable, Dict, Iterable, List, Mapping, Match, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Match, Optional, Tuple
 
 from ..core.host import ParseError
 from .port import Dcb
@@ -54,60 +54,53 @@ _LINES = {
         ("skprio", r"skprio: [0-9]{1,2}(?: \([a-z0-9: ]+\))?"),  # kernel priorities, before 2017
     )
 }
-_HEADINGS = ("map", "default", "pfc")
 # Each comes once.
-_VALUES = ("dcbx", "trust", "cable", "buffer_size", "enabled", "prio2buffer", *_HEADINGS)
+_ONCE = ("dcbx", "trust", "cable", "buffer_size", "enabled", "prio2buffer", "map", "default", "pfc")
+# Lines that belong to a heading.
+_BELOW = {"dscps": "map", "default_entry": "default", "table_head": "pfc"}
 
 
 class NotSupported(ParseError):
     """The tool cannot read this interface: no such name, a virtual function, a driver without DCB."""
 
 
-class _Class(NamedTuple):
-    """A traffic class. number: None where the tool does not print it. bandwidth: per cent, of ets only."""
-
-    number: Optional[int]
-    tsa: str  # strict, ets, vendor, unknown
-    bandwidth: int
-    priorities: List[int]
-
-
 class _Text:
-    """Lines of an output as they are read one after the other."""
+    """Lines of an output as they are read one after the other.
+
+    pairs: of DSCP and priority.   classes: number (None where it is not printed), algorithm and per cent.
+    members: of priority and place in ``classes``.
+    """
 
     def __init__(self) -> None:
         self.values: Dict[str, str] = {}
-        self.heading = ""
         self.pairs: List[Tuple[int, int]] = []
-        self.classes: List[_Class] = []
+        self.classes: List[Tuple[Optional[int], str, int]] = []
+        self.members: List[Tuple[int, int]] = []
         self.refused: List[str] = []
 
     def add(self, name: str, match: Match[str]) -> bool:
         """Read a line of _LINES. Return whether it may stand in this place."""
-        if name in (*_VALUES, "lldpad"):
-            again = name in self.values and name != "lldpad"
+        if name in (*_ONCE, "lldpad"):
+            again = name in _ONCE and name in self.values
             self.values[name] = match.group(1)
-            self.heading = name if name in _HEADINGS else self.heading
             return not again
+        if name in _BELOW and _BELOW[name] not in self.values:
+            return False
         if name == "refused":
             self.refused.append(match.group(1))
         elif name == "dscps":
-            if self.heading != "map" or not (match.group(1) or self.pairs):
+            if not match.group(1) and not self.pairs:
                 return False
-            dscps = _numbers(match.group(2))
-            self.pairs += [(dscp, int(match.group(1) or self.pairs[-1][1])) for dscp in dscps]
+            dscps, priority = _numbers(match.group(2)), int(match.group(1) or self.pairs[-1][1])
+            self.pairs += [(dscp, priority) for dscp in dscps]
             return max(dscps) < 64
         elif name == "class":
             number, tsa, bandwidth = match.groups()
-            self.classes.append(_Class(None if number is None else int(number), tsa or "ets", int(bandwidth or 0), []))
-            return self.classes[-1].bandwidth <= 100
-        elif name in ("priority", "skprio"):
-            if self.classes and name == "priority":
-                self.classes[-1].priorities.append(int(match.group(1)))
-            return bool(self.classes)
-        else:
-            return self.heading == {"default_entry": "default", "table_head": "pfc"}[name]
-        return True
+            self.classes.append((None if number is None else int(number), tsa or "ets", int(bandwidth or 0)))
+            return self.classes[-1][2] <= 100
+        elif name == "priority":
+            self.members.append((int(match.group(1)), len(self.classes) - 1))
+        return bool(self.classes) or name not in ("priority", "skprio")
 
 
 def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
@@ -137,27 +130,23 @@ def parse(text: str) -> Tuple[Dcb, Tuple[str, ...]]:
         prio2buffer=_numbers(values["prio2buffer"]) if "prio2buffer" in values else None,
         buffer_size=_numbers(values["buffer_size"]) if "buffer_size" in values else None,
     )
-    return _with_classes(dcb, found.classes), tuple(refused)
+    return _with_classes(dcb, found), tuple(refused)
 
 
-def _with_classes(found: Dcb, classes: List[_Class]) -> Dcb:
+def _with_classes(dcb: Dcb, found: _Text) -> Dcb:
     """Add the traffic classes; without their numbers nothing of them is known. Raises ParseError."""
-    listed = sorted(priority for one in classes for priority in one.priorities)
+    listed = [priority for priority, _place in sorted(found.members)]
     if listed != list(range(8)):
         raise ParseError("the traffic classes list priorities %s, expected 0 to 7 once each" % (listed or "none"))
-    by_number = {one.number: one for one in classes if one.number is not None}
-    numbers = [one.number for one in classes if one.number is not None]
+    by_number = {number: (tsa, bandwidth) for number, tsa, bandwidth in found.classes if number is not None}
+    numbers = [number for number, _tsa, _bandwidth in found.classes if number is not None]
     if len(by_number) != len(numbers):
         raise ParseError("a traffic class is there twice: %s" % numbers)
-    if len(numbers) < len(classes):
-        return found
-    eight = [by_number.get(number) for number in range(8)]
-    tc_of = {priority: number for number, one in by_number.items() for priority in one.priorities}
+    if len(numbers) < len(found.classes):
+        return dcb
+    tsa, bandwidth = zip(*(by_number.get(number, (None, None)) for number in range(8)))
     return replace(
-        found,
-        prio2tc=tuple(tc_of[priority] for priority in range(8)),
-        tsa=tuple(one and one.tsa for one in eight),
-        bandwidth=tuple(one and one.bandwidth for one in eight),
+        dcb, prio2tc=tuple(numbers[place] for _priority, place in sorted(found.members)), tsa=tsa, bandwidth=bandwidth
     )
 
 

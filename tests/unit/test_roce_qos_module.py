@@ -296,8 +296,8 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
 def test_the_same_by_dcb(call: Run, node: Node) -> None:
     node.without("mlnx_qos")
     buffers = [20000, 200000, 0, 0, 0, 0, 0, 0]
-    given = {"prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0], "buffer_size": buffers, "traffic_class": None}
-    given["profile"] = node.first_rails(1)
+    queues = {"prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0], "buffer_size": buffers, "traffic_class": None}
+    given = {**queues, "profile": node.first_rails(1)}
     first = call(**given)
     assert (first["findings"], first["changed"]) == ([], True)
     assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
