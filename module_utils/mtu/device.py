@@ -75,11 +75,7 @@ def read(host: Host, netdevs: Sequence[Netdev], problems: List[Problem]) -> Dict
 
 
 def _device(
-    host: Host,
-    one: Netdev,
-    links: Optional[Mapping[str, Link]],
-    lower: Mapping[str, Set[str]],
-    problems: List[Problem],
+    host: Host, one: Netdev, links: Optional[Mapping[str, Link]], lower: Mapping[str, Set[str]], problems: List[Problem]
 ) -> Device:
     def value(name: str) -> str:
         path = "%s/%s" % (one.source, name)

@@ -15,9 +15,7 @@ from typing import Callable, Dict, List, Match, Union
 from ..core.host import ParseError
 
 Node = Union[str, List["Node"], Dict[str, "Node"]]
-_PLAIN = re.compile(
-    r"(?![-?][ \t\n])[^\s,\[\]{}#&*!|>'\"%@`][^\n]*?(?=[ \t]*(?::(?=[ \t\n]|\Z)|[ \t]#|\n|\Z))",
-)
+_PLAIN = re.compile(r"(?![-?][ \t\n])[^\s,\[\]{}#&*!|>'\"%@`][^\n]*?(?=[ \t]*(?::(?=[ \t\n]|\Z)|[ \t]#|\n|\Z))")
 _FLOW_PLAIN = re.compile(r"[^\s,\[\]{}#&*!|>'\"%@`][^,\[\]{}\n]*?(?=[ \t]*(?:[,\[\]{}\n]|:[ \t\n]|:?\Z|[ \t]#))")
 _DOUBLE = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"')
 _SINGLE = re.compile(r"'((?:[^'\n]|'')*)'")

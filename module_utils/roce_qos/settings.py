@@ -285,9 +285,7 @@ def _add_numbers(host: Host, state: PortState, paths: Iterable[str]) -> PortStat
 
 
 ECN = Check(
-    "roce_qos.ecn",
-    why="without ECN only PFC slows senders down, and congestion spreads through the fabric",
-    fix=_RUN,
+    "roce_qos.ecn", why="without ECN only PFC slows senders down, and congestion spreads through the fabric", fix=_RUN
 )
 "Is ECN on for the priority of the chain: marking and reaction"
 
