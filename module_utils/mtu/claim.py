@@ -43,7 +43,7 @@ class Addressing:
     routes: Tuple[Tuple[str, Route], ...] = ()
 
     @classmethod
-    def of(
+    def make(
         cls,
         name: str,
         addresses: Iterable[str],
@@ -92,7 +92,7 @@ def parse_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -
             rules.append(words)
         elif section == "Route":
             routes.append([values.get("Destination", "default"), *words])
-    return Addressing.of(name, addresses, dynamic, rules, routes)
+    return Addressing.make(name, addresses, dynamic, rules, routes)
 
 
 def parse_keyfile(values: Mapping[str, str], name: str) -> Addressing:
@@ -114,7 +114,7 @@ def parse_keyfile(values: Mapping[str, str], name: str) -> Addressing:
             way = ["via", gateway] if gateway not in ("", "0.0.0.0") else []
             routes.append([destination, "table", values.get("route-table", "main"), *way, *options])
     dynamic = method == "auto" or (not method and not addresses)
-    return Addressing.of(name, addresses, dynamic, rules, routes)
+    return Addressing.make(name, addresses, dynamic, rules, routes)
 
 
 def parse_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], routes: Iterable[str]) -> Addressing:
@@ -128,7 +128,7 @@ def parse_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], rout
             addresses.append(text if "/" in text else "%s/%s" % (text, (lengths or ["unknown"])[0]))
     own = [text for key, text in values.items() if key.startswith("ROUTING_RULE_")]
     lines = [line.split() for line in (*rules, *own) if not line.startswith("#")]
-    return Addressing.of(
+    return Addressing.make(
         name, addresses, "dhcp" in values.get("BOOTPROTO", ""), lines, [line.split() for line in routes]
     )
 
@@ -146,7 +146,7 @@ def parse_ifupdown(stanzas: Iterable[Tuple[str, Sequence[Tuple[str, str]]]], nam
             words = [word for word in line.split() if word != "-4"] if key in ("pre-up", "up", "post-up") else []
             rules += [words[3:]] if words[1:3] == ["rule", "add"] else []
             routes += [words[3:]] if words[1:3] in (["route", "add"], ["route", "replace"]) else []
-    return Addressing.of(name, addresses, dynamic, rules, routes)
+    return Addressing.make(name, addresses, dynamic, rules, routes)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def addressing_of(definition: Node, name: str) -> Addressing:
     ways = [[str(one.get("to", "default")), *_words(one, "to")] for one in routes if isinstance(one, dict)]
     policies = [_words(one) for one in rules if isinstance(one, dict)]
     dynamic = str(values.get("dhcp4", "")).lower() in ("true", "on", "yes", "y")
-    return Addressing.of(name, listed, dynamic, policies, ways)
+    return Addressing.make(name, listed, dynamic, policies, ways)
 
 
 def _words(values: Definition, but: str = "") -> List[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar, Dict, List, Mapping, Optional, Tuple
+from typing import ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import ini, systemd_files, udev_rules
 from ..core.host import Host
@@ -226,9 +226,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             claims[name] += [unmanaged_claim(one.path, why) for one in fitting[:1]]
         if unmanaged or about.get("managed") == "false":
             continue
-        best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
-        # Of equal ones NetworkManager takes the one that it used last.
-        best = [one for one in best if len(best) == 1 or one.values.get(("connection", "uuid"), "") == uuid] or best
+        best = _best(fitting, uuid)
         named = [one for one in fitting if one.names_device and one not in best]
         for one in best:
             match = re.fullmatch(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection", one.path)
@@ -252,6 +250,12 @@ _TO_ETC = "write it to /etc: nmcli connection modify '%s' connection.autoconnect
 
 def _profile(path: str, text: str) -> Profile:
     return Profile(path, text, {(s.section, s.key): s.value for s in ini.settings(text, continued=False)})
+
+
+def _best(fitting: Sequence[Profile], uuid: str) -> Sequence[Profile]:
+    """Return the profiles of the highest priority; of several NetworkManager takes the one that it used last."""
+    best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
+    return [one for one in best if len(best) > 1 and one.values.get(("connection", "uuid"), "") == uuid] or best
 
 
 def unmanaged_claim(path: str, why: str) -> NetworkManager:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import sysctl_files
 from ..core.finding import Finding
@@ -105,23 +105,15 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
             problems.append(Problem(nic.label, "has no network interface"))
             continue
         rail = _rail(host, number, nic, own[0], owners, (addresses or {}).get(own[0], ()))
+        live = {key: _live(host, own[0], key) for key in policy.values}
+        rail = replace(rail, live=live, routes=(routes or {}).get(str(rail.table), ()))
         # No rule can distinguish it from an earlier rail with the same address.
         taken = {one.address for other in rails if other.netdev != rail.netdev for one in other.addresses}
-        rails.append(
-            replace(
-                rail,
-                live={key: _live(host, own[0], key) for key in policy.values},
-                routes=(routes or {}).get(str(rail.table), ()),
-                twice=RAIL_ADDRESS.finding_id(rail.subject)
-                if taken & {one.address for one in rail.addresses}
-                else None,
-            )
-        )
+        if any(one.address in taken for one in rail.addresses):
+            rail = replace(rail, twice=RAIL_ADDRESS.finding_id(rail.subject))
+        rails.append(rail)
     assignments, main = sysctl_files.read(host)
     of_all = [one for owned in owners.values() for one in owned.claims if not one.unmanaged]
-    ours = [] if policy.values else [SYSCTL_FILE]
-    ours += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
-    leftover = {path: host.read_system(path) for path in ours}
     return MultirailState(
         rails=tuple(rails),
         live_all={key: _live(host, "all", key) for key in policy.values},
@@ -129,7 +121,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
         main=tuple(main),
         rules=None if routes is None else rules,
         sysctl=host.read_system(SYSCTL_FILE),
-        leftover={path: text for path, text in leftover.items() if text is not None},
+        leftover=_leftover(host, policy),
         problems=tuple(problems),
         boot_rules=tuple(dict.fromkeys((rule, one.path) for one in of_all for rule in one.addressing.rules)),
     )
@@ -159,6 +151,14 @@ def _rail(
         no_gid=None if gids else RAIL_GID.finding_id(nic.pci),
         other_address=None if at_boot is None or at_boot.ok else at_boot,
     )
+
+
+def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
+    """Return our files that the policy does not need."""
+    ours = [] if policy.values else [SYSCTL_FILE]
+    ours += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
+    found = {path: host.read_system(path) for path in ours}
+    return {path: text for path, text in found.items() if text is not None}
 
 
 def _live(host: Host, name: str, key: str) -> Optional[int]:

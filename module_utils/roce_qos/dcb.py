@@ -17,6 +17,7 @@ from ..core.host import ParseError
 from .port import Dcb
 
 TOOL = "dcb"
+Data = Dict[str, Any]
 _TSA = ("strict", "cbs", "ets", "vendor", "???")  # ??? is a number that dcb has no name for
 # After a pair: nothing, or in iproute2 6.15 (Debian 13) the blank that separates pairs in plain text.
 _BEHIND = ([], [" "])
@@ -25,12 +26,12 @@ _BEHIND = ([], [" "])
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _dcbx(data: Dict[str, Any]) -> Dict[str, Any]:
+def _dcbx(data: Data) -> Data:
     # Without this flag firmware owns the settings.
     return {"owner": "os" if _flag(data.get("host", False), "host") else "firmware"}
 
 
-def _app(data: Dict[str, Any]) -> Dict[str, Any]:
+def _app(data: Data) -> Data:
     pairs = data.get("dscp_prio", [])
     if not isinstance(pairs, list):
         raise ParseError("dscp_prio is %.80r, expected a list of pairs" % (pairs,))
@@ -42,7 +43,7 @@ def _app(data: Dict[str, Any]) -> Dict[str, Any]:
     return {"trust": "dscp" if found else "pcp", "dscp2prio": found}
 
 
-def _ets(data: Dict[str, Any]) -> Dict[str, Any]:
+def _ets(data: Data) -> Data:
     algorithms = _eight(data, "tc_tsa")
     wrong = [one for one in algorithms if one not in _TSA]
     if wrong:
@@ -51,13 +52,13 @@ def _ets(data: Dict[str, Any]) -> Dict[str, Any]:
     return {"prio2tc": _numbers(data, "prio_tc", 7), "tsa": tuple(algorithms), "bandwidth": bandwidth}
 
 
-def _pfc(data: Dict[str, Any]) -> Dict[str, Any]:
+def _pfc(data: Data) -> Data:
     states = [_flag(one, "prio_pfc") for one in _eight(data, "prio_pfc")]
     on = tuple(priority for priority, state in enumerate(states) if state)
     return {"pfc": on, "cable_length": _number(data["delay"], "delay", 0xFFFF)}
 
 
-def _buffer(data: Dict[str, Any]) -> Dict[str, Any]:
+def _buffer(data: Data) -> Data:
     sizes = _numbers(data, "buffer_size", 1 << 32)
     return {"prio2buffer": _numbers(data, "prio_buffer", 7), "buffer_size": sizes}
 
@@ -66,7 +67,7 @@ def _buffer(data: Dict[str, Any]) -> Dict[str, Any]:
 # default_prio has the priority for what no entry names, a bare number.
 _APP = "ethtype_prio dscp_prio stream_port_prio dgram_port_prio port_prio pcp_prio default_prio"
 _ETS = "willing ets_cap cbs tc_bw pg_bw tc_tsa prio_tc reco_tc_bw reco_tc_tsa reco_prio_tc"
-_OBJECTS: Mapping[str, Tuple[str, str, Callable[[Dict[str, Any]], Dict[str, Any]]]] = {
+_OBJECTS: Mapping[str, Tuple[str, str, Callable[[Data], Data]]] = {
     "dcbx": ("", "host lld_managed cee ieee static", _dcbx),
     "app": ("", _APP, _app),
     "ets": (_ETS, "", _ets),
@@ -109,14 +110,14 @@ def _flag(value: object, name: str) -> bool:
     return value
 
 
-def _eight(data: Dict[str, Any], name: str) -> List[Any]:
+def _eight(data: Data, name: str) -> List[object]:
     value = data[name]
     if not isinstance(value, list) or len(value) != 8:
         raise ParseError("%s is %.160r, expected eight values" % (name, value))
     return value
 
 
-def _numbers(data: Dict[str, Any], name: str, most: int) -> Tuple[int, ...]:
+def _numbers(data: Data, name: str, most: int) -> Tuple[int, ...]:
     return tuple(_number(one, name, most) for one in _eight(data, name))
 
 

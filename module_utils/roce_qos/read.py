@@ -65,7 +65,7 @@ def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
             try:
                 result = setting.read(host, state, wanted)
             except (ParseError, ReadError) as error:
-                result = _unread(error, setting.source(state))
+                result = _not_read(error, setting.source(state))
             if isinstance(result, Gap):
                 gaps[setting.name] = result
             else:
@@ -97,7 +97,7 @@ def _by_mlnx_qos(host: Host, port: Port, wanted: PortConfig, names: Sequence[str
         found, cannot = mlnx_qos.parse(done.stdout if refused else done.answer())
     except (ParseError, ReadError) as error:
         is_unsupported = isinstance(error, mlnx_qos.NotSupported)
-        gaps.update(dict.fromkeys(names, _no_dcb(str(error), source) if is_unsupported else _unread(error, source)))
+        gaps.update(dict.fromkeys(names, _no_dcb(str(error), source) if is_unsupported else _not_read(error, source)))
         return Dcb()
     missing: Gaps = {}
     if found.trust == "none":
@@ -123,7 +123,7 @@ def _by_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], ga
         try:
             found = parse(host.query(argv), found)
         except (ParseError, ReadError) as error:
-            gap = _unread(error, " ".join(argv))
+            gap = _not_read(error, " ".join(argv))
             # The second: the kernel answers, without an attribute of this kind.
             if any(words in str(error) for words in ("Operation not supported", "Attribute not found")):
                 gap = _no_dcb("dcb has no %s for this driver or interface" % kind, " ".join(argv))
@@ -136,7 +136,7 @@ def _no_dcb(text: str, source: str) -> Gap:
     return Gap("unsupported", text, source, fix)
 
 
-def _unread(error: Union[ParseError, ReadError], source: str) -> Gap:
+def _not_read(error: Union[ParseError, ReadError], source: str) -> Gap:
     path = problem_of(error, source).source
     source = path if path.startswith("/") else source
     fix = "look at %s" if source.startswith("/") else "run %s as root and look at dmesg"
