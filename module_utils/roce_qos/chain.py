@@ -9,7 +9,7 @@ settings of the NIC follow from these two. Source: RFC 2474 and RFC 3168 (traffi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..core.number import whole
@@ -54,55 +54,58 @@ class Chain:
         return self.dscp2prio.get(dscp, dscp >> 3)
 
 
-class _Options:
-    """Options by name. errors: a sentence for each that is not as it has to be. prefix: of their names there."""
+# Of each value the least and the most; how many a list has, 0 for any number of priorities; None for a number alone.
+_Table = Mapping[str, Tuple[int, int, Optional[int]]]
+_ROCE: _Table = {
+    "dscp": (0, 63, None),
+    "priority": (0, 7, None),
+    "cnp_dscp": (0, 63, None),
+    "cnp_priority": (0, 7, None),
+}
+_CHAIN: _Table = {"pfc": (0, 7, 0), "ecn": (0, 7, 0), "tos": (0, 255, None), "traffic_class": (-1, 255, None)}
+_QUEUES: _Table = {
+    "prio2tc": (0, 7, 8),
+    "tc_bandwidth": (0, 100, 8),
+    "cable_length": (1, 999, None),
+    "prio2buffer": (0, 7, 8),
+    "buffer_size": (0, 0xFFFFFFFF, 8),
+}
+_EXPECTED = {None: "%d to %d", 0: "a list of priorities %d to %d", 8: "eight numbers from %d to %d"}
 
-    def __init__(self, given: Mapping[str, Any], prefix: str, errors: List[str]) -> None:
-        self.given, self.prefix, self.errors = given, prefix, errors
 
-    def wrong(self, name: str, expected: str) -> None:
-        self.errors.append("%s%s is %r, expected %s" % (self.prefix, name, self.given.get(name), expected))
+def _read(given: Mapping[str, Any], table: _Table, prefix: str, errors: List[str]) -> List[Any]:
+    """Return the values of a table's names. errors: gets a sentence for each that is not as it has to be."""
+    found = []
+    for name, (least, most, count) in table.items():
+        value = given.get(name)
+        values = [value] if count is None else value
+        is_list = isinstance(values, (list, tuple)) and len(values) == (count or len(values))
+        good = is_list and all(_is_whole(one, least, most) for one in values)
+        if value is not None and not good:
+            errors.append("%s%s is %r, expected %s" % (prefix, name, value, _EXPECTED[count] % (least, most)))
+        found.append(tuple(value) if good and count is not None else value)
+    return found
 
-    def number(self, name: str, least: int, most: int) -> Optional[int]:
-        value: Optional[int] = self.given.get(name)
-        if value is None or _is_whole(value, least, most):
-            return value
-        self.wrong(name, "%d to %d" % (least, most))
-        return None
 
-    def numbers(self, name: str, most: int, expected: str = "", count: int = 0) -> Optional[Tuple[int, ...]]:
-        """Return a list of numbers from 0 to ``most``. count: how many, 0 for any."""
-        value = self.given.get(name)
-        if value is None:
-            return None
-        is_list = isinstance(value, (list, tuple)) and len(value) in (count or len(value),)
-        if not is_list or not all(_is_whole(number, 0, most) for number in value):
-            self.wrong(name, expected or "eight numbers from 0 to %d" % most)
-            return None
-        return tuple(value)
+def _word(given: Mapping[str, Any], name: str, choices: Sequence[str], prefix: str, errors: List[str]) -> str:
+    value = given.get(name) or ""
+    if value not in ("", *choices):
+        errors.append("%s%s is %r, expected one of %s" % (prefix, name, value, ", ".join(choices)))
+    return str(value)
 
-    def word(self, name: str, choices: Tuple[str, ...]) -> str:
-        value = self.given.get(name) or ""
-        if value not in ("", *choices):
-            self.wrong(name, "one of %s" % ", ".join(choices))
-        return str(value)
 
-    def priorities(self, name: str) -> Optional[Tuple[int, ...]]:
-        found = self.numbers(name, 7, "a list of priorities 0 to 7")
-        return None if found is None else tuple(sorted(set(found)))
-
-    def dscp_map(self) -> Mapping[int, int]:
-        """Return dscp2prio. A DSCP may be text, for JSON knows no other keys."""
-        value = self.given.get("dscp2prio") or {}
-        if not isinstance(value, Mapping):
-            self.wrong("dscp2prio", "a mapping of DSCPs to priorities")
-            return {}
-        found = [(whole(key) if isinstance(key, str) else key, key, priority) for key, priority in value.items()]
-        for dscp, key, priority in found:
-            if not _is_whole(dscp, 0, 63) or not _is_whole(priority, 0, 7):
-                wrong = (self.prefix, key, priority)
-                self.errors.append("%sdscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % wrong)
-        return {dscp: priority for dscp, _key, priority in found}
+def _dscp_map(given: Mapping[str, Any], prefix: str, errors: List[str]) -> Mapping[int, int]:
+    """Return dscp2prio. A DSCP may be text, for JSON knows no other keys."""
+    value = given.get("dscp2prio") or {}
+    if not isinstance(value, Mapping):
+        errors.append("%sdscp2prio is %r, expected a mapping of DSCPs to priorities" % (prefix, value))
+        return {}
+    found = [(whole(key) if isinstance(key, str) else key, key, priority) for key, priority in value.items()]
+    for dscp, key, priority in found:
+        if not _is_whole(dscp, 0, 63) or not _is_whole(priority, 0, 7):
+            wrong = (prefix, key, priority)
+            errors.append("%sdscp2prio has %r: %r, expected a DSCP 0 to 63 and a priority 0 to 7" % wrong)
+    return {dscp: priority for dscp, _key, priority in found}
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:
@@ -118,13 +121,9 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     Raises ParseError that names every value which is of the wrong type or out of its range.
     """
     errors: List[str] = []
-    declared, options = _Options(roce, "busbar_roce.", errors), _Options(settings, prefix, errors)
-    dscp, cnp_dscp = (declared.number(name, 0, 63) for name in ("dscp", "cnp_dscp"))
-    priority, cnp_priority = (declared.number(name, 0, 7) for name in ("priority", "cnp_priority"))
-    maps = options.dscp_map()
-    trust = options.word("trust", TRUSTS)
-    pfc, ecn = (options.priorities(name) for name in ("pfc", "ecn"))
-    tos, traffic_class = options.number("tos", 0, 255), options.number("traffic_class", -1, 255)
+    dscp, priority, cnp_dscp, cnp_priority = _read(roce, _ROCE, "busbar_roce.", errors)
+    maps, trust = _dscp_map(settings, prefix, errors), _word(settings, "trust", TRUSTS, prefix, errors)
+    pfc, ecn, tos, traffic_class = _read(settings, _CHAIN, prefix, errors)
     if errors:
         raise ParseError("; ".join(errors))
     # What is not declared is as in the NIC's default map, which gives eight DSCPs in a row to each priority.
@@ -138,7 +137,8 @@ def resolve(roce: Mapping[str, Any], settings: Mapping[str, Any], prefix: str = 
     pairs = ((dscp, priority), (cnp_dscp, cnp_priority)) if trust == "dscp" else ()
     maps = {**{code: to for code, to in pairs if code is not None and to is not None}, **maps}
     wanted = () if priority is None else (priority,)
-    pfc, ecn = (wanted or None) if pfc is None else pfc, wanted if ecn is None else ecn
+    pfc = (wanted or None) if pfc is None else tuple(sorted(set(pfc)))
+    ecn = wanted if ecn is None else tuple(sorted(set(ecn)))
     return Chain(dscp, priority, cnp_dscp, cnp_priority, trust or None, maps, pfc, ecn, tos, traffic_class)
 
 
@@ -176,18 +176,15 @@ class PortConfig(Queues):
         prefix: of their names, in messages. Raises ParseError that names every invalid one.
         """
         errors: List[str] = []
-        options = _Options(given, prefix, errors)
-        prio2tc, prio2buffer = (options.numbers(name, 7, count=8) for name in ("prio2tc", "prio2buffer"))
-        bandwidth = options.numbers("tc_bandwidth", 100, count=8)
-        buffer_size = options.numbers("buffer_size", 0xFFFFFFFF, count=8)
-        tsa, cable = given.get("tsa"), options.number("cable_length", 1, 999)
+        prio2tc, bandwidth, cable, prio2buffer, buffer_size = _read(given, _QUEUES, prefix, errors)
+        tsa = given.get("tsa")
         if tsa is not None and not (
             isinstance(tsa, (list, tuple)) and len(tsa) == 8 and all(one in TSA for one in tsa)
         ):
-            options.wrong("tsa", "eight of %s" % ", ".join(TSA))
-        elif (tsa is None) != (given.get("tc_bandwidth") is None):
+            errors.append("%stsa is %r, expected eight of %s" % (prefix, tsa, ", ".join(TSA)))
+        elif (tsa is None) != (bandwidth is None):
             errors.append("%stsa and tc_bandwidth go together: set both or none" % prefix)
-        elif tsa is not None and bandwidth is not None:
+        elif tsa is not None and not errors:
             others = [number for number, one in enumerate(tsa) if one != "ets" and bandwidth[number]]
             if others:
                 wrong = (prefix, others[0], tsa[others[0]])
@@ -195,7 +192,7 @@ class PortConfig(Queues):
             elif "ets" in tsa and sum(bandwidth) != 100:
                 total = (prefix, sum(bandwidth))
                 errors.append("%stc_bandwidth makes %d per cent over the ets classes, expected 100" % total)
-        dcbx = options.word("dcbx", OWNERS[1:])
+        dcbx = _word(given, "dcbx", OWNERS[1:], prefix, errors)
         if errors:
             raise ParseError("; ".join(errors))
         tsa = None if tsa is None else tuple(tsa)
