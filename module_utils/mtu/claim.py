@@ -212,8 +212,11 @@ class Claim:
         raise NotImplementedError
 
     def overridden(self, mtu: int) -> bool:
-        """Return whether a file with precedence over the target sets another MTU."""
-        return False
+        """Return whether a file of the target's kind, which counts more by its name, sets another MTU."""
+        if self.mtu in (None, mtu) or self.source in (self.path, self.target):
+            return False
+        name, target = (one.rpartition("/")[2] for one in (self.source, self.target))
+        return name.rpartition(".")[2] == target.rpartition(".")[2] and name > target
 
     def table_file(self, rail: int) -> str:
         """Our file with the rules and routes of a rail; "" where the program takes none from a file of ours."""
@@ -227,12 +230,6 @@ class Claim:
 # By interface: claims, and doubts about what could not be read or understood.
 Claims = Dict[str, List[Claim]]
 Doubts = Dict[str, List[str]]
-
-
-def later(source: str, target: str) -> bool:
-    """Compare two files of one program whose names decide: whether ``source`` counts more than ``target``."""
-    same_kind = source.rpartition(".")[2] == target.rpartition(".")[2]
-    return same_kind and source.rpartition("/")[2] > target.rpartition("/")[2]
 
 
 def mtu_of(value: str, path: str, doubts: List[str]) -> Optional[int]:

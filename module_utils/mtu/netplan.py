@@ -54,9 +54,6 @@ class Netplan(claim.Claim):
         lines = {ident: ["mtu: %d" % value] for ident, value in mtus.items() if value is not None}
         return render(_COMMENT, lines) if lines else None
 
-    def overridden(self, mtu: int) -> bool:
-        return self.mtu not in (None, mtu) and claim.later(self.source, self.target)
-
     def table_file(self, rail: int) -> str:
         return _TABLE_FILE % rail
 

@@ -41,9 +41,6 @@ class Networkd(claim.Claim):
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
         return written.seal(self.target, "# Written by Busbar (role mtu).\n[Link]\nMTUBytes=%d\n" % mtu)
 
-    def overridden(self, mtu: int) -> bool:
-        return self.mtu not in (None, mtu) and self.source != self.path and claim.later(self.source, self.target)
-
     def table_file(self, rail: int) -> str:
         return _TABLE_DROPIN % self.path.rpartition("/")[2]
 

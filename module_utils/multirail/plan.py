@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core import fix_command, sysctl_files
@@ -32,6 +32,7 @@ from .read import CONF, SYSCTL_FILE, MultirailState, Rail
 RUN = fix_command.run_tag("multirail")
 # More than a host has rails: below the first table after theirs no rule of others may be.
 RAIL_TABLES = 64
+_KEY = "net/ipv4/conf/%s/%s"
 
 SETTINGS = Check(
     "multirail.sysctl",
@@ -89,17 +90,13 @@ def _plan_leftover(have: MultirailState, policy: Policy) -> Plan:
 # -- kernel settings -------------------------------------------------------------------------------------------------
 
 
-def conf_key(name: str, setting: str) -> str:
-    return "net/ipv4/conf/%s/%s" % (name, setting)
-
-
 def render_sysctl(rails: Sequence[Rail], policy: Policy) -> str:
     """Our file: a reason above each setting. Slashes, because a VLAN has a dot in its name."""
     lines = ["# Written by Busbar (role multirail): policy %s." % policy.name]
     for key in KEYS:
         if key in policy.values:
             lines.append("# %s: %s" % (key, policy.source))
-            lines += ["%s = %d" % (conf_key(rail.netdev, key), policy.values[key]) for rail in rails]
+            lines += ["%s = %d" % (_KEY % (rail.netdev, key), policy.values[key]) for rail in rails]
     return written.seal(SYSCTL_FILE, "\n".join(lines) + "\n")
 
 
@@ -143,7 +140,7 @@ def _wrong_at_boot(assignments: Sequence[Assignment], rail: Rail, policy: Policy
     found = {}
     for key, wanted in policy.values.items():
         of_rail, of_default, of_all = (
-            sysctl_files.effective(assignments, conf_key(name, key)) for name in (rail.netdev, "default", "all")
+            sysctl_files.effective(assignments, _KEY % (name, key)) for name in (rail.netdev, "default", "all")
         )
         values = [whole(one.value) or 0 if one is not None else 0 for one in (of_rail or of_default, of_all)]
         found.update({key: max(values)} if max(values) != wanted else {})
@@ -153,7 +150,7 @@ def _wrong_at_boot(assignments: Sequence[Assignment], rail: Rail, policy: Policy
 def _conflicts(have: MultirailState, policy: Policy) -> List[Tuple[Finding, str]]:
     """Return findings, each with its setting: lines of other files that override ours, and a live 'all'."""
     found = []
-    judged = {conf_key(rail.netdev, key): key for rail in have.rails for key in policy.values}
+    judged = {_KEY % (rail.netdev, key): key for rail in have.rails for key in policy.values}
     for one in have.assignments + have.main:
         at_boot, key = one.path != sysctl_files.MAIN, judged.get(one.key, "")
         is_later = bool(one.program) or one.path.rpartition("/")[2] > SYSCTL_FILE.rpartition("/")[2] or not at_boot
@@ -161,7 +158,7 @@ def _conflicts(have: MultirailState, policy: Policy) -> List[Tuple[Finding, str]
             reason = "it comes after %s" % SYSCTL_FILE if at_boot else "sysctl -p and sysctl --system set it"
             found.append((_conflict(one, policy, key, reason, severity="major" if at_boot else "minor"), key))
     for key, wanted in policy.values.items():
-        at_boot_all = sysctl_files.effective(have.assignments, conf_key("all", key))
+        at_boot_all = sysctl_files.effective(have.assignments, _KEY % ("all", key))
         live, name = have.live_all.get(key) or 0, "net.ipv4.conf.all.%s" % key
         if at_boot_all is not None and (whole(at_boot_all.value) or 0) > wanted:
             then = ", then sysctl -w %s=%d" % (name, wanted) if live > wanted else ""
@@ -202,7 +199,7 @@ def _live_sysctl(
         state, text = "unknown", "%s cannot be read" % ", ".join(unread)
         fix = "look at %s and %s/all" % (source, CONF)
     if mendable:
-        settings = ["%s=%d" % (conf_key(rail.netdev, key), policy.values[key]) for key in mendable]
+        settings = ["%s=%d" % (_KEY % (rail.netdev, key), policy.values[key]) for key in mendable]
         why = "%s of rail %d" % (", ".join(mendable), rail.number)
         commands.append(Command(("sysctl", "-w", *settings), why))
     return SETTINGS.judge(rail.subject, state, _wanted_text(policy), text, source, fix, cause, aspect="live")
@@ -263,49 +260,38 @@ def _undecided_rules(rail: Rail, aspect: str) -> Finding:
 
 
 def _live_rules(have: MultirailState, rail: Rail, table: Table) -> Tuple[Finding, List[Command]]:
-    wrong = [*_missing_routes(rail, table), *_wrong_rules(have, rail)]
-    addresses = sorted({one.address for one in rail.addresses})
+    number, addresses = str(rail.table), sorted({one.address for one in rail.addresses})
+    # Faults in words, and the arguments of ip that mend them.
+    wrong: List[Tuple[str, Tuple[str, ...]]] = []
+    for route in table.routes:
+        there = [one for one in rail.routes if (one.destination, one.netdev) == (route.destination, rail.netdev)]
+        if not any(one.gateway == route.gateway and route.source in ("", one.source) for one in there):
+            way = ("via", route.gateway) if route.gateway else ("scope", "link", "src", route.source)
+            argv = ("route", "replace", route.destination, *way, "dev", rail.netdev, "table", number)
+            wrong.append(("no route to %s in table %s" % (route.destination, number), argv))
+    # A rule for virtual routers (l3mdev) has the priority 1000 wherever there is one.
+    ours = [rule for rule in have.rules or () if rule.priority == rail.table and "l3mdev" not in rule.table]
+    right = [rule for rule in ours if rule.source in addresses and rule.table == number and not rule.other]
+    for rule in (rule for rule in ours if rule not in right):
+        argv = ("rule", "del", "from", rule.source or "all", "lookup", rule.table, "priority", number)
+        wrong.append(("a rule from %s at priority %s" % (rule.source or "all", number), argv))
+    for address in sorted(set(addresses) - {rule.source for rule in right}):
+        argv = ("rule", "add", "from", address, "lookup", number, "priority", number)
+        wrong.append(("no rule from %s" % address, argv))
     state, text, fix = ("drift", ", ".join(text for text, _argv in wrong), RUN) if wrong else ("ok", "as wanted", "")
     if have.rules is None:
         state, text, fix = "unknown", "the rules or routes cannot be read", "run %s" % " ".join(RULES)
     elif not addresses:
         state, text, fix = _no_address(rail)
-    wanted = "table %d for packets from %s" % (rail.table, ", ".join(addresses) or "its address")
-    because = None if addresses else rail.no_gid
+    wanted = "table %s for packets from %s" % (number, ", ".join(addresses) or "its address")
     finding = SOURCE_ROUTING.judge(
-        *(rail.subject, state, wanted, text, " ".join(RULES), fix, because), aspect="live", disruption="link"
+        *(rail.subject, state, wanted, text, " ".join(RULES), fix, None if addresses else rail.no_gid),
+        aspect="live",
+        disruption="link",
     )
     why = "rail %d (%s) gets its own table; running connections may move to it" % (rail.number, rail.netdev)
     commands = [Command(("ip", "-4", *argv), why, "link") for _text, argv in wrong]
     return finding, commands if state == "drift" else []
-
-
-# A fault in words, and the arguments of ip that mend it.
-_Fault = Tuple[str, Tuple[str, ...]]
-
-
-def _missing_routes(rail: Rail, table: Table) -> Iterator[_Fault]:
-    for route in table.routes:
-        there = [one for one in rail.routes if (one.destination, one.netdev) == (route.destination, rail.netdev)]
-        if not any(one.gateway == route.gateway and route.source in ("", one.source) for one in there):
-            way = ("via", route.gateway) if route.gateway else ("scope", "link", "src", route.source)
-            argv = ("route", "replace", route.destination, *way, "dev", rail.netdev, "table", str(rail.table))
-            yield "no route to %s in table %d" % (route.destination, rail.table), argv
-
-
-def _wrong_rules(have: MultirailState, rail: Rail) -> Iterator[_Fault]:
-    table = str(rail.table)
-    addresses = {one.address for one in rail.addresses}
-    # A rule for virtual routers (l3mdev) has the priority 1000 wherever there is one.
-    ours = [rule for rule in have.rules or () if rule.priority == rail.table and "l3mdev" not in rule.table]
-    right = [rule for rule in ours if rule.source in addresses and rule.table == table and not rule.other]
-    for rule in ours:
-        if rule not in right:
-            source = rule.source or "all"
-            argv = ("rule", "del", "from", source, "lookup", rule.table, "priority", table)
-            yield "a rule from %s at priority %d" % (source, rule.priority), argv
-    for address in sorted(addresses - {rule.source for rule in right}):
-        yield "no rule from %s" % address, ("rule", "add", "from", address, "lookup", table, "priority", table)
 
 
 def _no_address(rail: Rail) -> Tuple[str, str, str]:
@@ -346,29 +332,23 @@ def _boot_rules(rail: Rail, files: written.Files, want: MultirailConfig, table: 
     wanted = "table %d in %s" % (rail.table, rail.file or "the configuration of its network manager")
     state, text, fix = files.state, files.wrong or "as wanted", RUN
     because: Optional[str] = None
-    claims = rail.owner.claims
+    owned, claims = rail.owner, rail.owner.claims
     if not rail.addresses:
         state, text, fix = _no_address(rail)
         because = rail.no_gid
     elif not rail.file or brought:
-        state, text, fix = _without_file(rail, table)
+        state, text, fix = netdev_mtu.unwritable(owned, rail.shared, rail.netdev)
+        if not state and owned.claim is not None:
+            # Its owner may have them.
+            state, text = "ok", "rules and routes of table %d in %s" % (table.number, owned.claim)
+            lacking = _lacking(owned.claim.addressing, table)
+            if lacking:
+                state, text = "not_owned", "%s brings no %s" % (owned.claim, ", no ".join(lacking))
+                fix = "let %s bring them, in its own syntax: %s" % (owned.claim, "; ".join(table.lines))
         refused = not claims or rail.shared or claims[0].refused[0]
-        if want.mtu_judged and (rail.owner.unclear or (refused and (not claims or claims[0].mtu is None))):
+        if want.mtu_judged and (owned.unclear or (refused and (not claims or claims[0].mtu is None))):
             because = netdev_mtu.OWNER.finding_id(rail.subject)
     return SOURCE_ROUTING.judge(rail.subject, state, wanted, text, path, fix, because, severity=files.severity)
-
-
-def _without_file(rail: Rail, table: Table) -> Tuple[str, str, str]:
-    """State, have and fix where the rules of a rail cannot be in a file of ours: its owner's may have them."""
-    claim = rail.owner.claim
-    state, text, fix = netdev_mtu.unwritable(rail.owner, rail.shared, rail.netdev)
-    if state or claim is None:
-        return state, text, fix
-    lacking = _lacking(claim.addressing, table)
-    if not lacking:
-        return "ok", "rules and routes of table %d in %s (%s)" % (table.number, claim.path, claim.stack), ""
-    text = "%s brings no %s" % (claim, ", no ".join(lacking))
-    return "not_owned", text, "let %s bring them, in its own syntax: %s" % (claim, "; ".join(table.lines))
 
 
 def _lacking(given: Addressing, table: Table) -> List[str]:
