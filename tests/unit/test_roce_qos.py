@@ -170,7 +170,7 @@ def test_pause_matters_only_beside_pfc() -> None:
     ("given", "says"),
     [
         ({"prio2tc": [0] * 7}, "prio2tc is .* expected eight numbers from 0 to 7"),
-        ({"prio2tc": [8] * 8}, "prio2tc"),
+        ({"prio2tc": 3}, "prio2tc is 3, expected eight"),
         ({"tsa": ["ets"] * 8}, "tsa and tc_bandwidth go together"),
         ({"tsa": ["cbs"] * 8, "tc_bandwidth": [0] * 8}, "tsa is .* expected eight of strict, ets, vendor"),
         ({"tsa": ["ets"] * 8, "tc_bandwidth": [10] * 8}, "makes 80 per cent"),

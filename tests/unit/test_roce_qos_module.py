@@ -95,9 +95,6 @@ class Node:
     def put(self, path: str, text: str) -> None:
         trees.put(self.path / "hw", path, text)
 
-    def get(self, path: str) -> str:
-        return (self.path / "hw" / path[1:]).read_text()
-
     def tool(self, name: str, deaf: str = "-") -> None:
         self.without(name)
         script = NOTING.format(root=self.path / "sys", roce=ROCE, name=name, deaf=deaf)
@@ -106,17 +103,16 @@ class Node:
 
     def run(self, argv: Sequence[str]) -> Output | None:
         """What a tool makes of a call, in this process; None for one that is not as ``tool`` has written it."""
-        name, words = argv[0], " ".join(argv[1:])
+        name, words, file = argv[0], " ".join(argv[1:]), self.path / "sys/usr/local/sbin" / argv[0]
         script, deaf = self.deaf.get(name, ("", ""))
-        file = self.path / "sys/usr/local/sbin" / name
         if name == "dcb" or not script or not file.exists() or file.read_text() != script:
             return None
         if len(argv) > 3:
             with (self.path / "sys/calls.txt").open("a") as calls:
                 calls.write(f"{name} {words}\n")
         out, err, code = io.StringIO(), io.StringIO(), 0
-        if not fnmatchcase(words, deaf):
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            if not fnmatchcase(words, deaf):
                 code = roce_tools.main(list(argv), str(self.path / "hw"), str(self.path / "sys"))
         return Output(" ".join(argv), code, out.getvalue(), err.getvalue())
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     platform,
@@ -131,14 +131,6 @@ def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     nothing = PortConfig.from_values(chain.resolve({}, {}), {})
     assert boot_unit.intent(Host(), PORTS, nothing, GIVEN["roce"], SETTINGS) is None
     assert boot_unit.intent(Host(), (), WANT, GIVEN["roce"], SETTINGS) is None
-
-
-# -- what the script reads and leaves ---------------------------------------------------------------------------------
-
-
-def test_settings_of_another_type_are_an_error() -> None:
-    with pytest.raises(ParseError, match="prio2tc is 3, expected eight"):
-        replace(WANTED, settings={"prio2tc": 3}).want()
 
 
 # -- the script on a node ---------------------------------------------------------------------------------------------
