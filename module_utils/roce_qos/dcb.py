@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ..core.host import ParseError
 from .port import Dcb
@@ -21,14 +21,31 @@ Data = Dict[str, Any]
 _TSA = ("strict", "cbs", "ets", "vendor", "???")  # ??? is a number that dcb has no name for
 # After a pair: nothing, or in iproute2 6.15 (Debian 13) the blank that separates pairs in plain text.
 _BEHIND = ([], [" "])
+_FLAGS = (False, True)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
+def _check(value: object, allowed: Sequence[object], name: str) -> Any:
+    """Return a value, which has to be one of ``allowed`` and of their type. Raises ParseError."""
+    if type(value) is not type(allowed[0]) or value not in allowed:
+        numbers = "a number from 0 to %s" % allowed[-1] if isinstance(allowed, range) else ""
+        expected = numbers or "one of %s" % ", ".join(map(str, allowed))
+        raise ParseError("%s holds %.80r, expected %s" % (name, value, expected))
+    return value
+
+
+def _eight(data: Data, name: str, allowed: Sequence[object]) -> Tuple[Any, ...]:
+    value = data[name]
+    if not isinstance(value, list) or len(value) != 8:
+        raise ParseError("%s is %.160r, expected eight values" % (name, value))
+    return tuple(_check(one, allowed, name) for one in value)
+
+
 def _dcbx(data: Data) -> Data:
     # Without this flag firmware owns the settings.
-    return {"owner": "os" if _flag(data.get("host", False), "host") else "firmware"}
+    return {"owner": "os" if _check(data.get("host", False), _FLAGS, "host") else "firmware"}
 
 
 def _app(data: Data) -> Data:
@@ -38,29 +55,24 @@ def _app(data: Data) -> Data:
     wrong = [pair for pair in pairs if not isinstance(pair, list) or len(pair) < 2 or pair[2:] not in _BEHIND]
     if wrong:
         raise ParseError("dscp_prio holds %.80r, expected a pair of protocol and priority" % (wrong[0],))
-    found = tuple((_number(pair[0], "dscp_prio", 63), _number(pair[1], "dscp_prio", 7)) for pair in pairs)
+    found = tuple((_check(pair[0], range(64), "dscp_prio"), _check(pair[1], range(8), "dscp_prio")) for pair in pairs)
     # mlx5 trusts the DSCP as soon as one entry is there.
     return {"trust": "dscp" if found else "pcp", "dscp2prio": found}
 
 
 def _ets(data: Data) -> Data:
-    algorithms = _eight(data, "tc_tsa")
-    wrong = [one for one in algorithms if one not in _TSA]
-    if wrong:
-        raise ParseError("tc_tsa holds %.80r, expected one of %s" % (wrong[0], ", ".join(_TSA[:4])))
-    bandwidth = _numbers(data, "tc_bw", 100)
-    return {"prio2tc": _numbers(data, "prio_tc", 7), "tsa": tuple(algorithms), "bandwidth": bandwidth}
+    algorithms, bandwidth = _eight(data, "tc_tsa", _TSA), _eight(data, "tc_bw", range(101))
+    return {"prio2tc": _eight(data, "prio_tc", range(8)), "tsa": algorithms, "bandwidth": bandwidth}
 
 
 def _pfc(data: Data) -> Data:
-    states = [_flag(one, "prio_pfc") for one in _eight(data, "prio_pfc")]
-    on = tuple(priority for priority, state in enumerate(states) if state)
-    return {"pfc": on, "cable_length": _number(data["delay"], "delay", 0xFFFF)}
+    on = tuple(priority for priority, state in enumerate(_eight(data, "prio_pfc", _FLAGS)) if state)
+    return {"pfc": on, "cable_length": _check(data["delay"], range(0x10000), "delay")}
 
 
 def _buffer(data: Data) -> Data:
-    sizes = _numbers(data, "buffer_size", 1 << 32)
-    return {"prio2buffer": _numbers(data, "prio_buffer", 7), "buffer_size": sizes}
+    sizes = _eight(data, "buffer_size", range(1 << 32))
+    return {"prio2buffer": _eight(data, "prio_buffer", range(8)), "buffer_size": sizes}
 
 
 # By dcb's name of an object: keys that have to be there, others that may be there, and what they mean. Of APP,
@@ -96,29 +108,6 @@ def parse(kind: str, text: str, found: Dcb) -> Dcb:
 
 
 PARSERS: Mapping[str, Callable[[str, Dcb], Dcb]] = {kind: partial(parse, kind) for kind in _OBJECTS}
-
-
-def _number(value: object, name: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ParseError("%s holds %.80r, expected a number from 0 to %d" % (name, value, most))
-    return value
-
-
-def _flag(value: object, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise ParseError("%s holds %.80r, expected true or false" % (name, value))
-    return value
-
-
-def _eight(data: Data, name: str) -> List[object]:
-    value = data[name]
-    if not isinstance(value, list) or len(value) != 8:
-        raise ParseError("%s is %.160r, expected eight values" % (name, value))
-    return value
-
-
-def _numbers(data: Data, name: str, most: int) -> Tuple[int, ...]:
-    return tuple(_number(one, name, most) for one in _eight(data, name))
 
 
 # -- calls -----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def test_other_parts_of_the_app_table_make_no_trust_in_the_dscp() -> None:
         ("pfc", {**PFC, "watchdog": True}, "unknown key 'watchdog'"),
         ("pfc", {name: PFC[name] for name in ("pfc_cap", "delay", "prio_pfc")}, "no key 'macsec_bypass'"),
         ("pfc", {**PFC, "prio_pfc": [True] * 7}, "expected eight values"),
-        ("pfc", {**PFC, "prio_pfc": [1] * 8}, "expected true or false"),
+        ("pfc", {**PFC, "prio_pfc": [1] * 8}, "prio_pfc holds 1, expected one of False, True"),
         ("pfc", {**PFC, "delay": True}, "delay holds True, expected a number"),
         ("app", {"dscp_prio": [[64, 3]]}, "dscp_prio holds 64, expected a number from 0 to 63"),
         ("app", {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
