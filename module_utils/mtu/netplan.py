@@ -106,14 +106,15 @@ class Reader:
         return Netplan(path, FILE, mtu, source, "%s/%s" % (section, ident), before, others=others, addressing=given)
 
     def waiting(self, name: str, first: str) -> str:
-        """Say which file will set an interface up at the next boot, before the .network file ``first``; "" for none."""
+        """Return which file will set an interface up at the next boot, before the .network file ``first``, or may."""
         if first < "10-netplan-%s.network" % name or not self.host.has("netplan"):
             return ""
         for path, found in self._read():
             names = [one.get("set-name", "" if "match" in one else key[1]) for key, one in found.items()]
             if name in names and not _is_own(path):
                 return "%s defines it, too: netplan takes it over at the next boot" % path
-        return ""
+        # A file that is not understood may define it.
+        return self.problem
 
     def _read(self) -> List[Tuple[str, Definitions]]:
         if self.files is None:
