@@ -191,7 +191,7 @@ def matches(words: str, device: Device) -> Optional[bool]:
 
 def _match(word: str, device: Device) -> Optional[bool]:
     kind, _colon, value = word.partition(":")
-    if kind == "mac" or re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2})+", word):
+    if (kind == "mac" and value) or re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2})+", word):
         mac = value if kind == "mac" else word
         return None if device.permanent is None else same_mac(mac, device.permanent)
     if kind == "interface-name" and value:

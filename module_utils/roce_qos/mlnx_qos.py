@@ -73,6 +73,7 @@ class _Text:
 
     def __init__(self) -> None:
         self.values: Dict[str, str] = {}
+        self.heading = ""
         self.pairs: List[Tuple[int, int]] = []
         self.classes: List[Tuple[Optional[int], str, int]] = []
         self.members: List[Tuple[int, int]] = []
@@ -83,8 +84,9 @@ class _Text:
         if name in (*_ONCE, "lldpad"):
             again = name in _ONCE and name in self.values
             self.values[name] = match.group(1)
+            self.heading = name if name in _BELOW.values() else self.heading
             return not again
-        if name in _BELOW and _BELOW[name] not in self.values:
+        if name in _BELOW and _BELOW[name] != self.heading:
             return False
         if name == "refused":
             self.refused.append(match.group(1))
