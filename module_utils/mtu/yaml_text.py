@@ -162,12 +162,12 @@ class _Reader:
                 self.at += 1
                 return items if char == "[" else pairs
             key = self.flow_value()
-            self.skip()
-            if self.char == ":" or char == "{":
-                if not isinstance(key, str) or key == "<<":
+            passed, is_key = self.skip(), self.char == ":"
+            if is_key or char == "{":
+                if not isinstance(key, str) or key == "<<" or (is_key and "\n" in passed):
                     raise self.wrong("expected KEY: VALUE")
-                self.at += self.char == ":"
-                pairs[key] = self.flow_value()
+                self.at += is_key
+                pairs[key] = self.flow_value() if is_key else ""
                 key = {key: pairs[key]}
                 self.skip()
             items.append(key)
