@@ -19,7 +19,7 @@ from ..machine.profile import Profile, roce_rails
 from .chain import Chain, PortConfig
 from .port import Port, PortState
 from .read import QosState, read_port
-from .settings import CONFIGFS, DCBX, SETTINGS, Comparison, enabled
+from .settings import CONFIGFS, DCBX, SETTINGS, enabled
 
 # (port's label, setting) -> what went wrong.
 Failed = Dict[Tuple[str, str], str]
@@ -80,7 +80,7 @@ def _plan_port(
         if setting.kinds and owner is not None and not compared.good:
             result, root = "not_owned", owner
             fix = root.fix or "set it on the switch, which owns the port (dcbx is firmware)"
-        elif name == "dcbx" and not compared.good and not compared.calls:
+        elif name == "dcbx" and not compared.good and not compared.changes:
             result, fix = "not_owned", "set dcbx to os to take the port over, or to firmware to leave it to the switch"
             if wanted.dcbx == "firmware":
                 hand_over = "mlnx_qos -i %s -d fw" % state.port.netdev
@@ -95,15 +95,10 @@ def _plan_port(
         if name == "dcbx" and owner is None and (result in ("not_owned", "unsupported") or wanted.dcbx == "firmware"):
             owner = finding
         if result == "drift":
-            steps += _steps(label, setting.check.disruption, name, compared)
+            common = ("%s of %s" % (name, label), setting.check.disruption, 60.0, label, name)
+            steps += [Step(argv, *common, path, value) for argv, path, value in compared.changes]
     _lost_at_once(state, findings)
     return list(findings.values())
-
-
-def _steps(label: str, disruption: str, setting: str, compared: Comparison) -> List[Step]:
-    todo = [(argv, "", "") for argv in compared.calls] + [((), path, value) for path, value in compared.writes]
-    why = "%s of %s" % (setting, label)
-    return [Step(argv, why, disruption, 60.0, label, setting, path, value) for argv, path, value in todo]
 
 
 def _lost_at_once(state: PortState, findings: Dict[str, Finding]) -> None:

@@ -15,7 +15,6 @@ from .chain import Queues
 # Settings of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
 _MELLANOX = 0x15B3
-Call = Tuple[str, ...]
 
 
 @dataclass(frozen=True)

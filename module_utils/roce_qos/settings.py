@@ -20,7 +20,7 @@ from ..machine import netdev, rdma
 from ..machine.pci import fullmatch, parse_decimal
 from . import dcb, mlnx_qos
 from .chain import Chain, PortConfig
-from .port import Call, Gap, Pause, Port, PortState
+from .port import Gap, Pause, Port, PortState
 
 CONFIGFS = "/sys/kernel/config/rdma_cm"
 # Attributes of a port, for str.format. Of ECN: np marks, rp reacts; a priority follows.
@@ -35,18 +35,18 @@ _PAUSE = re.compile(r"(Autonegotiate|RX|TX):\s*(on|off)")
 _GLOBAL_CLASS = re.compile(r"(?:Global tclass=)?(-1|[0-9]{1,3})")
 
 
+# The argv of a tool, "" and ""; or (), and path and value of an attribute in sysfs or configfs.
+Change = Tuple[Tuple[str, ...], str, str]
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of a setting of one port: whether it is as wanted, both in words, and the changes.
-
-    calls: argv of tools.   writes: (path, value) of attributes in sysfs or configfs.
-    """
+    """Comparison of a setting of one port: whether it is as wanted, both in words, and the changes."""
 
     good: bool
     want: str
     have: str
-    calls: Tuple[Call, ...] = ()
-    writes: Tuple[Tuple[str, str], ...] = ()
+    changes: Tuple[Change, ...] = ()
 
 
 def _text(value: object) -> str:
@@ -89,9 +89,9 @@ class Setting:
         return _equal(state, self.name, self.wanted(want), getattr(state.dcb, self.name), self.text)
 
 
-def _call(state: PortState, setting: str, *values: object) -> Call:
+def _call(state: PortState, setting: str, *values: object) -> Change:
     """Return the call of the port's tool: both know most settings by the same names."""
-    return (dcb if state.tool == dcb.TOOL else mlnx_qos).call(state.port.netdev, setting, *values)
+    return (dcb if state.tool == dcb.TOOL else mlnx_qos).call(state.port.netdev, setting, *values), "", ""
 
 
 def _equal(
@@ -149,7 +149,7 @@ def _pause(state: PortState, _want: PortConfig) -> Comparison:
     negotiated = ("autoneg", "off") if pause.autonegotiate else ()
     have = "RX %s, TX %s" % tuple("on" if flag else "off" for flag in (pause.rx, pause.tx))
     call = ("ethtool", "-A", state.port.netdev, *negotiated, "rx", "off", "tx", "off")
-    return Comparison(not pause.rx and not pause.tx, "RX off, TX off", have, (call,))
+    return Comparison(not pause.rx and not pause.tx, "RX off, TX off", have, ((call, "", ""),))
 
 
 # -- read by mlnx_qos or dcb --------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ TRUST = Check(
 def _trust(state: PortState, want: PortConfig) -> Comparison:
     if state.tool == dcb.TOOL and want.chain.trust == "dscp":
         call = _call(state, "dscp2prio", [(dscp, want.chain.priority_of(dscp)) for dscp in range(64)])
-        return replace(_equal(state, "trust", "dscp", state.dcb.trust), calls=(call,))
+        return replace(_equal(state, "trust", "dscp", state.dcb.trust), changes=(call,))
     return _equal(state, "trust", want.chain.trust or "", state.dcb.trust)
 
 
@@ -250,7 +250,7 @@ def _buffers(state: PortState, want: PortConfig) -> Comparison:
         )
         if getattr(want, name) is not None
     ]
-    calls = [call for _text, one in found if not one.good for call in one.calls]
+    calls = [call for _text, one in found if not one.good for call in one.changes]
     wanted, have = ("; ".join(parts) for parts in zip(*((text % one.want, text % one.have) for text, one in found)))
     return Comparison(not calls, wanted, have, tuple(calls))
 
@@ -267,8 +267,8 @@ def _files(
         to = wanted(state.port, want.chain)
         have = {path: state.numbers.get(path) for path in to}
         words = [text % tuple(names.get(value, value) for value in values.values()) for values in (to, have)]
-        writes = tuple((path, str(value)) for path, value in to.items() if have[path] != value)
-        return Comparison(not writes, words[0], words[1], writes=writes)
+        writes = tuple(((), path, str(value)) for path, value in to.items() if have[path] != value)
+        return Comparison(not writes, words[0], words[1], writes)
 
     return compare
 
@@ -300,7 +300,7 @@ def _ecn(state: PortState, want: PortConfig) -> Comparison:
     off = [path for path in paths if not state.numbers.get(path)]
     on = "marking and reaction on for %s" % _text(want.chain.ecn)
     have = ", ".join("roce_%s off for %d" % paths[path] for path in off) or on
-    return Comparison(not off, on, have, writes=tuple((path, "1") for path in off))
+    return Comparison(not off, on, have, tuple(((), path, "1") for path in off))
 
 
 CNP = Check(
