@@ -22,10 +22,9 @@ from .machine.topology import Nic, Topology
 from .machine.virtualization import ARM, CPUINFO, PRODUCT, X86
 from .multirail.policy import KEYS
 from .multirail.read import CONF
-from .roce_qos import attributes
 from .roce_qos import read as qos
-from .roce_qos.chain import Chain
-from .roce_qos.config import PortConfig
+from .roce_qos import settings as qos_settings
+from .roce_qos.chain import Chain, PortConfig
 from .roce_qos.port import PortState, ports
 
 _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
@@ -125,8 +124,8 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
 def _setting(state: PortState) -> Values:
     """Return the port's settings; None for one that could not be read."""
     dcb, port, numbers = state.dcb, state.port, state.numbers
-    cnp = [numbers.get(path) for path in attributes.cnp_paths(port)]
-    on = [priority for priority in range(8) if numbers.get(attributes.enable_path(port, "np", priority))]
+    cnp = [numbers.get(path.format(port)) for path in qos_settings.CNP_PATHS]
+    on = [priority for priority in range(8) if numbers.get(qos_settings.ECN_ENABLE.format(port, "np", priority))]
     return {
         "trust": dcb.trust if dcb.trust in ("dscp", "pcp") else None,
         "dscp2prio": {str(dscp): to for dscp, to in dcb.dscp2prio} if dcb.trust == "dscp" else None,
@@ -134,8 +133,8 @@ def _setting(state: PortState) -> Values:
         "owner": dcb.owner,
         "ecn": None if "ecn" in state.gaps else on,
         "cnp": None if None in cnp else cnp,
-        "tos": numbers.get(attributes.tos_path(port)),
-        "traffic_class": numbers.get(attributes.class_path(port)),
+        "tos": numbers.get(qos_settings.TOS_PATH.format(port)),
+        "traffic_class": numbers.get(qos_settings.CLASS_PATH.format(port)),
     }
 
 

@@ -22,10 +22,9 @@ from .machine.rdma import RdmaDevice
 from .machine.topology import Nic, Topology
 from .machine.virtualization import PRODUCT
 from .roce_qos import read as roce_qos
-from .roce_qos.attributes import parse_traffic_class
-from .roce_qos.chain import Chain
-from .roce_qos.config import PortConfig
+from .roce_qos.chain import Chain, PortConfig
 from .roce_qos.port import ports
+from .roce_qos.settings import parse_traffic_class
 
 DRIVER = "/sys/module/%s/version"
 RELEASE = "/proc/sys/kernel/osrelease"

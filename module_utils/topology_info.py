@@ -23,7 +23,7 @@ from .machine import (
 from .machine.profile import Profile
 from .machine.rail_address import Addresses
 from .machine.topology import Topology
-from .mtu import persisted_address
+from .mtu import plan as netdev_mtu
 from .nccl_conf import topology as nccl_topology
 
 # Another one after each boot, which sets the counters of the HCAs back.
@@ -96,7 +96,7 @@ def _judge(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any
     if not isinstance(known, Mapping):
         return plan
     nics = rails.ethernet(rails.match(machine, want), want)
-    return merge(plan, Plan(tuple(persisted_address.findings(host, nics, known, plan.findings))))
+    return merge(plan, Plan(tuple(netdev_mtu.judge_addresses(host, nics, known, plan.findings))))
 
 
 def _compared(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any]) -> Result:

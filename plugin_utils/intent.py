@@ -28,8 +28,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as n
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, PortConfig, resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
 

@@ -19,8 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import pol
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import FLAVOURS as OFED_FLAVOURS
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import TRUSTS
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import OWNERS
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import OWNERS, TRUSTS
 
 # "node" is measured in any case.
 SCOPES = ("node", *cluster_member.SCOPES)

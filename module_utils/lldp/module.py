@@ -11,7 +11,7 @@ from ..change import module
 from ..core.host import Host
 from ..machine import profile, rails, topology
 from ..roce_qos import chain
-from ..roce_qos.config import PortConfig
+from ..roce_qos.chain import PortConfig
 from . import neighbour
 from .plan import ASKED, AUTO, NONE, LldpIntent, RailPort, notes, plan, port_neighbours, rail_ports
 

@@ -19,7 +19,7 @@ from ..core.systemd_files import start
 from ..machine.profile import Profile
 from ..machine.rails import Rails, ethernet
 from ..machine.topology import Topology
-from ..roce_qos.config import PortConfig
+from ..roce_qos.chain import PortConfig
 from ..roce_qos.port import ports
 from . import dcbx
 from .neighbour import UNIT, LldpState, Neighbour

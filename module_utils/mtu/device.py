@@ -7,15 +7,15 @@ Sources: kernel Documentation/ABI/testing/sysfs-class-net; ip-link(8); systemd.n
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core import udev_rules
 from ..core.host import Host, ParseError, Problem, attempt
 from ..machine.netdev import Netdev
+from ..machine.netdev_address import parse_json
 
 LINKS = ("ip", "-j", "link", "show")
 
@@ -55,14 +55,12 @@ class Link:
 def parse_links(text: str) -> Dict[str, Link]:
     """Return the links by interface, from the output of LINKS. Raises ParseError."""
     try:
-        found: Any = json.loads(text)
         return {
             str(one["ifname"]): Link(tuple(map(str, one.get("altnames", ()))), str(one.get("permaddr", "")))
-            for one in found
-            if one
+            for one in parse_json(text.strip() or "no output", LINKS)
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ParseError("%r is not what ip -j link prints" % text[:80]) from error
+    except (KeyError, TypeError) as error:
+        raise ParseError("%r is not what ip -j link show prints" % text[:80]) from error
 
 
 def read(host: Host, netdevs: Sequence[Netdev], problems: List[Problem]) -> Dict[str, Device]:
@@ -77,11 +75,7 @@ def read(host: Host, netdevs: Sequence[Netdev], problems: List[Problem]) -> Dict
 
 
 def _device(
-    host: Host,
-    one: Netdev,
-    links: Optional[Mapping[str, Link]],
-    lower: Mapping[str, Set[str]],
-    problems: List[Problem],
+    host: Host, one: Netdev, links: Optional[Mapping[str, Link]], lower: Mapping[str, Set[str]], problems: List[Problem]
 ) -> Device:
     def value(name: str) -> str:
         path = "%s/%s" % (one.source, name)
@@ -123,8 +117,9 @@ def globs(words: Sequence[str], text: str) -> bool:
 
 def same_mac(one: str, other: str) -> bool:
     """Compare two MAC addresses in any notation."""
-    return _digits(one) == _digits(other)
+    return re.sub(r"[:.-]", "", one).lower() == re.sub(r"[:.-]", "", other).lower()
 
 
-def _digits(mac: str) -> str:
-    return re.sub(r"[:.-]", "", mac).lower()
+def every(results: Sequence[Optional[bool]]) -> Optional[bool]:
+    """Return whether all conditions hold; None if that is not known of one, and none of them fails."""
+    return False if False in results else None if None in results else True

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Mapping, Optional
 
 from ..core.host import Host
-from ..core.plan import Command
-from . import addressing, claim, networkmanager, networkmanager_conf
-from .claim import Claim, Claims, Doubts, Table, mtu_of
+from . import claim, networkmanager
+from .claim import Claim, Claims, Doubts, mtu_of, parse_ifcfg
 from .device import Device, same_mac
-from .networkmanager_conf import Configuration
+from .networkmanager import Configuration
 
 FOLDERS = ("/etc/sysconfig/network-scripts", "/etc/sysconfig/network")
 _DISPATCHERS = tuple(folder + "/NetworkManager/dispatcher.d/10-ifcfg-rh-routes.sh" for folder in ("/etc", "/usr/lib"))
@@ -25,7 +24,7 @@ _BACKUPS = (".bak", ".old", ".orig", ".rpmnew", ".rpmorig", ".rpmsave", "~")
 
 @dataclass(frozen=True)
 class Ifcfg(claim.Claim):
-    """target: the file itself. ident: nmcli where NetworkManager reads it."""
+    """target: the file itself."""
 
     stack: ClassVar[str] = "ifcfg"
     secret: ClassVar[bool] = True
@@ -33,23 +32,13 @@ class Ifcfg(claim.Claim):
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
         return set_value(text, "MTU", str(mtu))
 
-    def table_advice(self, table: Table, name: str) -> str:
-        if self.ident == "nmcli":
-            return networkmanager.nmcli_advice(table, '"$(nmcli -g GENERAL.CONNECTION device show %s)"' % name)
-        if self.path.startswith(FOLDERS[1]):
-            return super().table_advice(table, name)
-        lines = (FOLDERS[0], name, "; ".join(table.rule_lines), "; ".join(table.route_lines))
-        return "add lines to %s/rule-%s: %s; and to route-%s: %s" % (*lines[:3], name, lines[3])
-
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
     """Add claims of interfaces with a file, by name or hardware address. Raises ReadError."""
-    used = (networkmanager.is_used(host) or host.has("ifup"), host.has("wicked"))
-    again = networkmanager.reload(host) if any(used) else None
-    by_scripts = host.has("ifup")
-    conf = networkmanager_conf.read(host) if networkmanager.is_used(host) and not by_scripts else None
-    for folder in (folder for folder, is_used in zip(FOLDERS, used) if is_used):
-        for name in host.listdir_system(folder):
+    by_scripts, by_manager = host.has("ifup"), networkmanager.is_used(host)
+    conf = networkmanager.read_configuration(host) if by_manager and not by_scripts else None
+    for folder, is_used in zip(FOLDERS, (by_manager or by_scripts, host.has("wicked"))):
+        for name in host.listdir_system(folder) if is_used else ():
             if not name.startswith("ifcfg-") or name.endswith(_BACKUPS):
                 continue
             path = "%s/%s" % (folder, name)
@@ -57,27 +46,18 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             found = parse(text)
             if found.get("ONBOOT") in ("no", "false", "n") or found.get("STARTMODE") in ("off", "manual"):
                 continue
-            mac, of = found.get("HWADDR", ""), found.get("DEVICE", "" if found.get("HWADDR") else name[6:])
+            mac = found.get("HWADDR", "")
+            of = found.get("DEVICE", "" if mac else name[len("ifcfg-") :])
             for device in devices.values():
-                if of and of != device.name:
+                if of not in ("", device.name):
                     continue
-                if mac and device.permanent is None:
-                    if not of and device.kind:
-                        continue
+                if not mac or (device.permanent is not None and same_mac(mac, device.permanent)):
+                    claims[device.name].append(_claim(host, path, text, device, conf, doubts[device.name]))
+                elif device.permanent is None and (of or not device.kind):
                     doubts[device.name].append("whether %s is for %s is not known (HWADDR)" % (path, device.name))
-                elif not mac or same_mac(mac, device.permanent or ""):
-                    claims[device.name].append(_claim(host, path, text, device, conf, again, doubts[device.name]))
 
 
-def _claim(
-    host: Host,
-    path: str,
-    text: str,
-    device: Device,
-    conf: Optional[Configuration],
-    again: Optional[Command],
-    doubts: List[str],
-) -> Claim:
+def _claim(host: Host, path: str, text: str, device: Device, conf: Optional[Configuration], doubts: List[str]) -> Claim:
     """Make the claim of one file.   conf: of NetworkManager if it reads the file, else None."""
     found, folder, name = parse(text), path.rpartition("/")[0], device.name
     unmanaged, why = conf.unmanaged(device) if conf is not None else (False, "")
@@ -89,12 +69,17 @@ def _claim(
         return networkmanager.unmanaged_claim(path, why)
     # NetworkManager takes rules from the ifcfg file itself, and leaves the others to a dispatcher's script.
     beside = conf is None or any(host.mode_system(one) is not None for one in _DISPATCHERS)
-    files = ["%s/%s-%s" % (folder, kind, name) for kind in ("rule", "route")]
-    rules, routes = ((host.read_system(one) or "").split("\n") for one in files)
-    given = addressing.parse_ifcfg(found, name, rules if beside else [], routes)
-    mtu, mode = mtu_of(found.get("MTU", ""), path, doubts), host.mode_system(path) or 0o644
-    priority, ident = networkmanager.priority(found.get("AUTOCONNECT_PRIORITY", "")), "nmcli" if conf else ""
-    claim = Ifcfg(path, path, mtu, path, ident, text, mode, reload=again, addressing=given, priority=priority)
+    rules, routes = (
+        (host.read_system("%s/%s-%s" % (folder, kind, name)) or "").split("\n") for kind in ("rule", "route")
+    )
+    claim = Ifcfg(
+        *(path, path, mtu_of(found.get("MTU", ""), path, doubts), path),
+        before=text,
+        mode=host.mode_system(path) or 0o644,
+        reload=networkmanager.reload(host),
+        addressing=parse_ifcfg(found, name, rules if beside else [], routes),
+        priority=networkmanager.priority(found.get("AUTOCONNECT_PRIORITY", "")),
+    )
     return claim if conf is None else networkmanager.with_default(claim, conf, device, doubts)
 
 
@@ -102,16 +87,10 @@ def parse(text: str) -> Dict[str, str]:
     """Variable -> value without its quotes, of plain assignments; the last of a variable counts."""
     found = {}
     for line in text.split("\n"):
-        match = re.match(r"\s*([A-Za-z_][A-Za-z0-9_]*)=(.*)$", line)
+        match = re.match(r"""\s*([A-Za-z_][A-Za-z0-9_]*)=(?:(['"])(.*?)(?:\2|$)|\s*(\S*))""", line)
         if match:
-            found[match.group(1)] = _unquoted(match.group(2))
+            found[match.group(1)] = match.group(3) if match.group(2) else match.group(4)
     return found
-
-
-def _unquoted(value: str) -> str:
-    if value[:1] in ("'", '"'):
-        return value[1:].partition(value[0])[0]
-    return (value.split() or [""])[0]
 
 
 def set_value(text: str, key: str, value: str) -> str:

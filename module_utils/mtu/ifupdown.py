@@ -13,21 +13,14 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import Host, ParseError
-from . import addressing, claim
-from .claim import Claims, Doubts, Table, mtu_of
+from . import claim
+from .claim import Claims, Doubts, mtu_of, parse_ifupdown
 from .device import Device
 
 FILE = "/etc/network/interfaces"
 _STANZAS = (
-    "iface",
-    "mapping",
-    "auto",
-    "source",
-    "source-directory",
-    "rename",
-    "no-auto-down",
-    "no-scripts",
-    "template",
+    *("iface", "mapping", "auto", "source", "source-directory"),
+    *("rename", "no-auto-down", "no-scripts", "template"),
 )
 # Methods with the option "mtu"; ifup silently ignores it in others.
 _MTU_METHODS = ("static", "manual")
@@ -46,12 +39,6 @@ class Ifupdown(claim.Claim):
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
         return set_mtu(text, self.ident, mtu)
 
-    def table_advice(self, table: Table, name: str) -> str:
-        lines = ["up ip rule add " + line for line in table.rule_lines]
-        # Without a device an address that is not up yet would name none.
-        lines += ["up ip route add %s dev %s" % (line, name) for line in table.route_lines]
-        return "add lines to the stanza of %s in %s: %s" % (name, self.path, "; ".join(lines))
-
 
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
     """Add claims of interfaces with a stanza. Raises ReadError and ParseError."""
@@ -59,25 +46,20 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         return
     files: Dict[str, str] = {}
     mapping = _gather(host, FILE, files)
+    stanzas = [(path, one) for path, text in files.items() for one in parse(text)[0]]
     for name in devices:
-        values: List[Tuple[str, str]] = []
-        mine = []
-        for path, text in files.items():
-            here = [one for one in parse(text)[0] if one.name == name]
-            mine += [path] if here else []
-            values += [(value, path) for one in here for value in one.mtus]
+        mine = [(path, one) for path, one in stanzas if one.name == name]
         if not mine:
             continue
         if mapping:
             doubts[name].append("%s has a mapping, which decides at run time" % FILE)
-        path = values[0][1] if values else mine[0]
-        numbers = [mtu_of(value, one, doubts[name]) for value, one in values]
-        sources = sorted({source for _value, source in values})
+        mtus = [(mtu_of(value, path, doubts[name]), path) for path, one in mine for value in one.mtus]
+        sources = sorted({path for _mtu, path in mtus})
         refused = ("several files set its MTU (%s)" % ", ".join(sources), "keep one") if len(sources) > 1 else ("", "")
-        mtu = min((number for number in numbers if number is not None), default=None)
+        path = mtus[0][1] if mtus else mine[0][0]
+        mtu = min((number for number, _path in mtus if number is not None), default=None)
         mode = host.mode_system(path) or 0o644
-        stanzas = [one for text in files.values() for one in parse(text)[0] if one.name == name]
-        given = addressing.parse_ifupdown([(one.method, one.pairs) for one in stanzas if one.family == "inet"], name)
+        given = parse_ifupdown([(one.method, one.pairs) for _path, one in mine if one.family == "inet"], name)
         claims[name].append(Ifupdown(path, path, mtu, path, name, files[path], mode, refused, addressing=given))
 
 
@@ -120,14 +102,15 @@ class Iface:
     @property
     def mtus(self) -> List[str]:
         """Return every MTU that it sets, as it is written."""
-        found = []
-        for name, value, _first, _last in self.options:
-            words = value.split()
-            if name == "mtu" and self.method in _MTU_METHODS:
-                found.append(value)
-            elif name in _HOOKS and "mtu" in words[:-1]:
-                found.append(words[words.index("mtu") + 1])
-        return found
+        found = (self.mtu_place(name, value) for name, value in self.pairs)
+        return [words[at] for words, at in found if at]
+
+    def mtu_place(self, name: str, value: str) -> Tuple[List[str], int]:
+        """Return an option's words, and which of them is an MTU; 0 for none."""
+        words = [name, *value.split()]
+        if name == "mtu" and self.method in _MTU_METHODS:
+            return [name, value], 1
+        return words, words.index("mtu") + 1 if name in _HOOKS and "mtu" in words[:-1] else 0
 
 
 def parse(text: str) -> Tuple[List[Iface], List[Tuple[str, str]], bool]:
@@ -177,14 +160,10 @@ def set_mtu(text: str, name: str, mtu: int) -> str:
         # From the end, so that line numbers hold.
         for one in reversed(mine):
             for option, value, first, last in reversed(one.options):
-                words = value.split()
-                if option == "mtu" and one.method in _MTU_METHODS and value != str(mtu):
-                    lines[first : last + 1] = ["%smtu %d" % (_indent(lines[first]), mtu)]
-                elif option in _HOOKS and "mtu" in words[:-1]:
-                    at = words.index("mtu") + 1
-                    if words[at] != str(mtu):
-                        words[at] = str(mtu)
-                        lines[first : last + 1] = ["%s%s %s" % (_indent(lines[first]), option, " ".join(words))]
+                words, at = one.mtu_place(option, value)
+                if at and words[at] != str(mtu):
+                    words[at] = str(mtu)
+                    lines[first : last + 1] = [_indent(lines[first]) + " ".join(words)]
         return "\n".join(lines)
     fitting = [one for one in mine if one.method in _MTU_METHODS and one.family == "inet"]
     one = (fitting or mine)[0]

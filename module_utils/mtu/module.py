@@ -10,7 +10,7 @@ from ..change import apply, module
 from ..core.host import Host, ParseError
 from ..core.plan import Plan
 from ..machine import profile, rails, topology
-from .plan import LEAST, MOST, mends, notes, plan, read, undecided
+from .plan import LEAST, MOST, mends, notes, plan, read
 
 SPEC: module.Spec = {"mtu": {"type": "int"}, **module.PROFILE, **module.DISRUPTION, **module.ROOTS}
 
@@ -19,7 +19,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     """Return the module's result. Raises ParseError and ReadError."""
     of_site, mtu = profile.from_options(given), given["mtu"]
     if mtu is None:
-        return dict(apply.converge(host, check_mode, Plan), notes=undecided(of_site))
+        unset = "busbar_mtu is not set: the MTU of the RoCE rails is not judged"
+        return dict(apply.converge(host, check_mode, Plan), notes=[unset] if profile.roce_rails(of_site) else [])
     if not LEAST <= mtu <= MOST:
         raise ParseError("mtu is %d, expected %d to %d" % (mtu, LEAST, MOST))
     nics = tuple(rails.ethernet(rails.match(topology.read(host, ask_nvidia_smi=False), of_site), of_site).values())

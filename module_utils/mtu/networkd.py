@@ -17,9 +17,9 @@ from ..change import written
 from ..core import ini, systemd_files
 from ..core.host import Host
 from ..core.ini import Setting
-from . import addressing, claim, netplan
-from .claim import TABLE_COMMENT, Claims, Doubts, Table, mtu_of
-from .device import LINKS, Device, globs, same_mac
+from . import claim, netplan
+from .claim import TABLE_COMMENT, Claims, Doubts, Table, mtu_of, parse_networkd
+from .device import LINKS, Device, every, globs, same_mac
 
 FOLDERS = tuple(folder + "/systemd/network" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"))
 UNIT = "systemd-networkd.service"
@@ -41,25 +41,20 @@ class Networkd(claim.Claim):
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
         return written.seal(self.target, "# Written by Busbar (role mtu).\n[Link]\nMTUBytes=%d\n" % mtu)
 
-    def overridden(self, mtu: int) -> bool:
-        return self.mtu not in (None, mtu) and self.source != self.path and claim.later(self.source, self.target)
-
     def table_file(self, rail: int) -> str:
         return _TABLE_DROPIN % self.path.rpartition("/")[2]
 
     def with_table(self, table: Table) -> str:
-        lines = ["# " + TABLE_COMMENT]
-        for source in table.sources:
-            lines += ["[RoutingPolicyRule]", "From=%s" % source, "Table=%d" % table.number]
-            lines += ["Priority=%d" % table.number, ""]
+        number = "Table=%d" % table.number
+        blocks = [
+            ["[RoutingPolicyRule]", "From=%s" % source, number, "Priority=%d" % table.number]
+            for source in table.sources
+        ]
         for route in table.routes:
-            lines.append("[Route]")
-            if route.gateway:
-                lines.append("Gateway=%s" % route.gateway)
-            else:
-                lines += ["Destination=%s" % route.destination, "Scope=link", "PreferredSource=%s" % route.source]
-            lines += ["Table=%d" % table.number, ""]
-        return written.seal(_TABLE_DROPIN, "\n".join(lines[:-1]) + "\n")
+            way = ["Destination=%s" % route.destination, "Scope=link", "PreferredSource=%s" % route.source]
+            blocks.append(["[Route]", *(["Gateway=%s" % route.gateway] if route.gateway else way), number])
+        text = "\n\n".join("\n".join(lines) for lines in blocks)
+        return written.seal(_TABLE_DROPIN, "# %s\n%s\n" % (TABLE_COMMENT, text))
 
 
 @dataclass(frozen=True)
@@ -81,21 +76,18 @@ class ConfigFile:
     parts: Tuple[Tuple[str, str], ...]
 
     @property
-    def blocks(self) -> List[Tuple[str, List[Setting]]]:
-        return [block for _path, text in self.parts for block in ini.blocks(text)]
-
-    @property
     def settings(self) -> List[Setting]:
         return [setting for _path, text in self.parts for setting in ini.settings(text)]
 
-    def last(self, section: str, key: str) -> Tuple[str, str]:
-        """Return the value that counts and its file; "" if nothing sets it."""
-        value, source = "", ""
-        for path, text in self.parts:
-            for setting in ini.settings(text):
-                if (setting.section, setting.key) == (section, key):
-                    value, source = setting.value, path
-        return value, source
+    def last(self, key: str) -> Tuple[str, str]:
+        """Return the value of section Link that counts and its file; "" if nothing sets it."""
+        found = [
+            (setting.value, path)
+            for path, text in self.parts
+            for setting in ini.settings(text)
+            if (setting.section, setting.key) == ("Link", key)
+        ]
+        return found[-1] if found else ("", "")
 
 
 def table_files(host: Host) -> List[str]:
@@ -109,50 +101,45 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     running = host.read_system("/run/systemd/netif/state") is not None
     if not running and not systemd_files.wanted_at_boot(host, UNIT):
         return
-    files = config_files(host, ".network")
-    by_path = {one.path: one for one in files}
-    generated = netplan.Reader(host)
+    files, generated = config_files(host, ".network"), netplan.Reader(host)
     for name, device in devices.items():
         one, doubt = first_match(files, device)
         if doubt:
             # While networkd runs, its state names the file that it took.
             state = host.read_system("/run/systemd/netif/links/%s" % device.index) if device.index else None
             taken = {setting.key: setting.value for setting in ini.settings(state or "")}
-            one = by_path.get(taken.get("NETWORK_FILE", ""))
-            if one is None:
-                doubts[name].append(doubt)
-                continue
-        if one is None:
-            continue
-        idle = [(key, one.last("Link", key)[1]) for key, values in _IDLE.items() if one.last("Link", key)[0] in values]
-        if idle:
-            refused = ("%s= stops networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
-            claims[name].append(Networkd(one.path, "", refused=refused, unmanaged=idle[0][0] == "Unmanaged"))
-            continue
-        match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
-        if match:
-            claims[name].append(generated.claim(one.path, match.group(1), name, doubts[name]))
-            continue
-        waiting = generated.waiting(name, one.name)
-        doubts[name] += [waiting] if waiting else []
-        value, source = one.last("Link", "MTUBytes")
-        target = _DROPIN % one.name
-        mtu = mtu_of(value, source, doubts[name])
-        before, given = text_of(host, target), addressing.parse_networkd(one.blocks, name)
-        claims[name].append(Networkd(one.path, target, mtu, source, "Link", before, addressing=given))
+            one = next((file for file in files if file.path == taken.get("NETWORK_FILE")), None)
+            doubts[name] += [doubt] if one is None else []
+        if one is not None:
+            claims[name].append(_claim(host, one, name, generated, doubts[name]))
+
+
+def _claim(host: Host, one: ConfigFile, name: str, generated: netplan.Reader, doubts: List[str]) -> claim.Claim:
+    idle = [(key, one.last(key)[1]) for key, values in _IDLE.items() if one.last(key)[0] in values]
+    if idle:
+        refused = ("%s= stops networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
+        return Networkd(one.path, "", refused=refused, unmanaged=idle[0][0] == "Unmanaged")
+    match = re.fullmatch(r"/run/systemd/network/10-netplan-(.+)\.network", one.path)
+    if match:
+        return generated.claim(one.path, match.group(1), name, doubts)
+    waiting = generated.waiting(name, one.name)
+    doubts += [waiting] if waiting else []
+    value, source = one.last("MTUBytes")
+    target, mtu = _DROPIN % one.name, mtu_of(value, source, doubts)
+    given = parse_networkd([block for _path, text in one.parts for block in ini.blocks(text)], name)
+    return Networkd(one.path, target, mtu, source, "Link", text_of(host, target), addressing=given)
 
 
 def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
     """Return the .link file that gives the device an MTU; None without one. links: all .link files."""
-    named = [one for one in links if one.last("Link", "MTUBytes")[0] and not one.path.startswith("/run/")]
+    named = [one for one in links if one.last("MTUBytes")[0] and not one.path.startswith("/run/")]
     possible = [one for one in named if matches(one.settings, device) is not False]
     one, doubt = first_match(links, device) if possible else (None, "")
-    if doubt:
-        # An MTU that may come from there is unknown.
-        doubts.append(doubt)
+    # An MTU that may come from there is unknown.
+    doubts += [doubt] if doubt else []
     if one is None or one not in possible:
         return None
-    value, source = one.last("Link", "MTUBytes")
+    value, source = one.last("MTUBytes")
     refused = ("", "")
     if not one.path.startswith("/etc/") or source != one.path:
         refused = ("its MTU is in %s" % source, "set MTUBytes in a .link file below %s" % FOLDERS[0])
@@ -182,9 +169,9 @@ def first_match(files: Sequence[ConfigFile], device: Device) -> Tuple[Optional[C
     for one in files:
         answer = matches(one.settings, device)
         if answer is None:
-            said = "whether %s matches %s is not known (its [Match] section" % (one.path, device.name)
             names = "; %s does not list its other names" % " ".join(LINKS) if device.altnames is None else ""
-            return None, "%s%s)" % (said, names)
+            doubt = "whether %s matches %s is not known (its [Match] section%s)" % (one.path, device.name, names)
+            return None, doubt
         if answer:
             return one, ""
     return None, ""
@@ -195,21 +182,16 @@ def matches(found: Iterable[Setting], device: Device) -> Optional[bool]:
     wanted: Dict[str, List[str]] = {}
     for setting in found:
         if setting.section == "Match":
-            words = wanted.setdefault(setting.key, [])
-            if not setting.value:
-                words.clear()
             # An exclamation mark before the list is for all of it.
             text, mark = (setting.value[1:], "!") if setting.value[:1] == "!" else (setting.value, "")
             try:
-                words += [mark + word for word in shlex.split(text)]
+                words = [mark + word for word in shlex.split(text)]
             except ValueError:
                 return None
+            wanted[setting.key] = wanted.get(setting.key, []) + words if setting.value else []
     if not any(wanted.values()):
         return None  # systemd takes or passes over such a file, by its version
-    answers = [_match(key, words, device) for key, words in wanted.items() if words]
-    if False in answers:
-        return False
-    return None if None in answers else True
+    return every([_match(key, words, device) for key, words in wanted.items() if words])
 
 
 def _match(key: str, words: Sequence[str], device: Device) -> Optional[bool]:
@@ -225,8 +207,8 @@ def _match(key: str, words: Sequence[str], device: Device) -> Optional[bool]:
     if key in ("MACAddress", "PermanentMACAddress"):
         mac = device.mac if key == "MACAddress" else device.permanent
         return None if mac is None else any(same_mac(mac, word) for word in words)
-    values = {"Path": device.path, "Driver": device.driver, "Kind": device.kind}
-    values["Type"] = device.kind or ("ether" if device.ether else "infiniband")
-    if key not in values or (key == "Driver" and not device.driver):
+    values_of = {"Path": device.path, "Driver": device.driver, "Kind": device.kind}
+    values_of["Type"] = device.kind or ("ether" if device.ether else "infiniband")
+    if key not in values_of or (key == "Driver" and not device.driver):
         return None
-    return globs(words, values[key])
+    return globs(words, values_of[key])

@@ -1,59 +1,48 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read NetworkManager's keyfiles: of the profiles that fit, the one with the highest priority counts.
+"""Read NetworkManager's keyfiles, and from its configuration unmanaged devices and defaults of profiles.
 
-Sources: nm-settings-keyfile(5), nm-settings(5), NetworkManager.conf(5).
+Of the profiles that fit, the one with the highest priority counts.
+Sources: nm-settings-keyfile(5), nm-settings(5); NetworkManager.conf(5) of 1.42, and what ``NetworkManager
+--print-config`` makes of several files.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import ClassVar, Dict, List, Mapping, Optional, Tuple
+from fnmatch import fnmatchcase
+from typing import ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core import ini, systemd_files
+from ..core import ini, systemd_files, udev_rules
 from ..core.host import Host
 from ..core.plan import Command
-from . import addressing, claim, netplan, networkmanager_conf
-from .claim import Claim, Claims, Doubts, Table, mtu_of
-from .device import Device, globs, same_mac
-from .networkmanager_conf import Configuration
+from . import claim, netplan
+from .claim import Claim, Claims, Doubts, mtu_of, parse_keyfile
+from .device import Device, every, globs, same_mac
 
 FOLDERS = tuple(folder + "/NetworkManager/system-connections" for folder in ("/etc", "/run", "/usr/lib"))
 UNIT = "NetworkManager.service"
 _RELOAD = Command(("nmcli", "connection", "reload"), "have NetworkManager read its files again")
-_INFINIBAND = "infiniband"
 _LONG = "802-3-ethernet"
-_SECTIONS = ("ethernet", _LONG, _INFINIBAND)
+_SECTIONS = ("ethernet", _LONG)
+_MAIN = "/etc/NetworkManager/NetworkManager.conf"
+_FOLDERS = tuple(folder + "/NetworkManager/conf.d" for folder in ("/etc", "/run", "/usr/lib"))
+_INTERN = "/var/lib/NetworkManager/NetworkManager-intern.conf"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+Keys = Tuple[str, str]
 
 
 @dataclass(frozen=True)
 class NetworkManager(claim.Claim):
-    """target: the keyfile itself. ident: its section for the kind of link."""
+    """target: the keyfile itself. ident: its section for Ethernet."""
 
     stack: ClassVar[str] = "NetworkManager"
     apply_again: ClassVar[str] = "nmcli connection reload; nmcli device connect %(name)s"
     secret: ClassVar[bool] = True
 
     def with_mtu(self, text: str, mtu: int) -> Optional[str]:
-        if self.ident == _INFINIBAND and _INFINIBAND not in ini.sections(text):
-            # With such a section and without a mode in it NetworkManager takes no profile at all.
-            text = ini.set_setting(text, _INFINIBAND, "transport-mode", "datagram", continued=False)
         return ini.set_setting(text, self.ident, "mtu", str(mtu), continued=False)
-
-    def table_advice(self, table: Table, name: str) -> str:
-        ids = [s.value for s in ini.settings(self.before or "", continued=False) if s.key == "id"]
-        return nmcli_advice(table, "'%s'" % ids[0] if ids else self.path)
-
-
-def nmcli_advice(table: Table, profile: str) -> str:
-    """Say how to add the rules and routes of a table. profile: as nmcli takes it."""
-    rules = ["+ipv4.routing-rules '%s'" % line for line in table.rule_lines]
-    ways = [" %s" % one.gateway if one.gateway else "" for one in table.routes]
-    more = ["table=%d%s" % (table.number, "" if one.gateway else " src=" + one.source) for one in table.routes]
-    to = [one.destination.replace("default", "0.0.0.0/0") for one in table.routes]
-    routes = ["+ipv4.routes '%s%s %s'" % one for one in zip(to, ways, more)]
-    return "nmcli connection modify %s %s; then nmcli connection up %s" % (profile, " ".join(rules + routes), profile)
 
 
 @dataclass(frozen=True)
@@ -62,16 +51,79 @@ class Profile:
 
     path: str
     text: str
-    values: Mapping[Tuple[str, str], str]
+    values: Mapping[Keys, str]
 
     @property
     def priority(self) -> int:
         return priority(self.values.get(("connection", "autoconnect-priority"), ""))
 
     @property
+    def ident(self) -> str:
+        return self.values.get(("connection", "id"), self.path)
+
+    @property
     def names_device(self) -> bool:
         keys = [("connection", "interface-name"), *((section, "mac-address") for section in _SECTIONS)]
         return any(self.values.get(key) for key in keys)
+
+    def matches(self, device: Device) -> Optional[bool]:
+        """Return whether NetworkManager automatically connects a device by it; None if not known here."""
+        kind = self.values.get(("connection", "type"), "")
+        starts = self.values.get(("connection", "autoconnect"), "true") not in ("false", "no", "0")
+        if ("" if kind in _SECTIONS else kind) != device.kind or not starts:
+            return False
+        mac = device.permanent or (device.mac if device.kind else None)
+        texts = {"interface-name": device.name, "path": device.path, "driver": device.driver}
+        results: List[Optional[bool]] = []
+        for (section, key), value in self.values.items():
+            words = [word.strip() for word in value.replace(",", ";").split(";") if word.strip()]
+            if (section, key) == ("connection", "interface-name") and value:
+                results.append(value == device.name)
+            elif section in _SECTIONS and key == "mac-address" and value:
+                results.append(None if mac is None else same_mac(value, mac))
+            elif section == "match":
+                plain = key in texts and all(word[0] not in "|&" for word in words)
+                results.append(globs(words, texts[key]) if plain else None)
+        return every(results)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Hold all files.   sections: in the order of the search for defaults. values: (section, key) -> (value, file)."""
+
+    sections: Tuple[str, ...]
+    values: Mapping[Keys, Tuple[str, str]]
+    rules: Tuple[udev_rules.Line, ...] = ()
+
+    def default(self, kind: str, key: str, device: Device) -> Tuple[str, str]:
+        """Return (value, file) of the first section of a kind that is for a device and has the key; else "".
+
+        kind: connection or device.
+        """
+        for section in (one for one in self.sections if one.startswith(kind)):
+            if matches(self.values.get((section, "match-device"), ("*", ""))[0], device):
+                if (section, key) in self.values:
+                    return self.values[section, key]
+                if self.values.get((section, "stop-match"), ("", ""))[0] in _TRUE:
+                    break
+        return "", ""
+
+    def unmanaged(self, device: Device) -> Tuple[Optional[bool], str]:
+        """Tell whether it leaves a device alone, by which file; None where that is not known."""
+        words, path = self.values.get(("keyfile", "unmanaged-devices"), ("", ""))
+        listed = matches(words, device) if words else False
+        if listed is not False:
+            return listed, "unmanaged-devices in %s" % path
+        value, path = self.default("device", "managed", device)
+        if value:
+            return value.lower() in _FALSE, "managed=%s in %s" % (value, path)
+        place = device.path[len("pci-") :] if device.path.startswith("pci-") else ""
+        known = udev_rules.facts(device.name, device.mac or "", device.driver, place, device.properties, device.ether)
+        known.pop("ENV{NM_UNMANAGED}", None)
+        recorded = "a rule of udev (udevadm info /sys/class/net/%s)" % device.name
+        found = udev_rules.assignments(self.rules, "ENV{NM_UNMANAGED}", known)
+        _sign, by_rule, source = found[-1] if found else ("", device.properties.get("NM_UNMANAGED", ""), recorded)
+        return by_rule.lower() not in ("", *_FALSE), "NM_UNMANAGED by %s" % source
 
 
 def priority(text: str) -> int:
@@ -96,17 +148,77 @@ def state(host: Host, device: Device) -> Dict[str, str]:
     return {one.key: one.value for one in ini.settings(text, continued=False) if one.section == "device"}
 
 
+def read_configuration(host: Host) -> Configuration:
+    """Read the configuration's files in the order in which NetworkManager does. Raises ReadError."""
+    by_folder: Dict[str, List[str]] = {folder: [] for folder in _FOLDERS}
+    for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf"):
+        by_folder[path.rpartition("/")[0]].append(path)
+    etc, run, vendor = by_folder.values()
+    sections: List[str] = []
+    values: Dict[Keys, Tuple[str, str]] = {}
+    for path in [*vendor, *run, _MAIN, *etc, _INTERN]:
+        text = host.read_system(path) or ""
+        # Sections of later files come first; of one file in their order.
+        sections = [one for one in ini.sections(text) if one not in sections] + sections
+        for one in ini.settings(text, continued=False):
+            key, sign = (one.key[:-1], one.key[-1]) if one.key[-1:] in ("+", "-") else (one.key, "")
+            new = one.value
+            if sign:
+                words = _split(new)
+                left = [word for word in _split(values.get((one.section, key), ("", ""))[0]) if word not in words]
+                new = ";".join(left + (words if sign == "+" else []))
+            values[one.section, key] = (new, path)
+    # These two count after all others of their kind.
+    ordered = sorted(sections, key=lambda one: one in ("connection", "device"))
+    return Configuration(tuple(ordered), values, tuple(udev_rules.read(host)))
+
+
+def _split(words: str) -> List[str]:
+    return [word for word in re.split(r"[\s,;]+", words) if word]
+
+
+def matches(words: str, device: Device) -> Optional[bool]:
+    """Tell whether a device list has a device; None where that is not known. Exceptions alone mean all others."""
+    specs = _split(words)
+    excluded = [_match(word[len("except:") :], device) for word in specs if word.startswith("except:")]
+    included = [_match(word, device) for word in specs if not word.startswith("except:")] or [bool(excluded)]
+    if True in excluded:
+        return False
+    if True not in included:
+        return None if None in included else False
+    return None if None in excluded else True
+
+
+def _match(word: str, device: Device) -> Optional[bool]:
+    kind, _colon, value = word.partition(":")
+    if (kind == "mac" and value) or re.fullmatch(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2})+", word):
+        mac = value if kind == "mac" else word
+        return None if device.permanent is None else same_mac(mac, device.permanent)
+    if kind == "interface-name" and value:
+        return value[1:] == device.name if value[0] == "=" else fnmatchcase(device.name, value.lstrip("~"))
+    if kind == "type":
+        return value == (device.kind or "ethernet")
+    if kind == "driver" and value:
+        return fnmatchcase(device.driver, value.partition("/")[0])
+    # A list for other kinds of devices, such as s390-subchannels.
+    return word in ("*", device.name)
+
+
 def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doubts) -> None:
     """Add claims of its keyfiles, including netplan's. Raises ReadError."""
     if not is_used(host):
         return
-    generated, again, conf = netplan.Reader(host), reload(host), networkmanager_conf.read(host)
+    generated, again, conf = netplan.Reader(host), reload(host), read_configuration(host)
     files = systemd_files.by_name(host, FOLDERS, ".nmconnection")
     profiles = [_profile(path, host.read_system(path) or "") for _name, path in files]
-    for name, device in devices.items():
+    # A profile for Ethernet sets no InfiniBand interface up.
+    for name, device in ((name, device) for name, device in devices.items() if device.ether):
         about = state(host, device)
         uuid = about.get("connection-uuid", "")
-        fitting = [one for one in profiles if _fits(one, device, doubts[name])]
+        results = [(one, one.matches(device)) for one in profiles]
+        fitting = [one for one, fits in results if fits]
+        unknown = [one.path for one, fits in results if fits is None]
+        doubts[name] += ["whether the profile %s is for %s is not known" % (path, name) for path in unknown]
         unmanaged, why = conf.unmanaged(device)
         if unmanaged is None and fitting:
             doubts[name].append("whether NetworkManager manages %s is not known (%s)" % (name, why))
@@ -114,41 +226,36 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             claims[name] += [unmanaged_claim(one.path, why) for one in fitting[:1]]
         if unmanaged or about.get("managed") == "false":
             continue
-        best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
-        # Of equal ones NetworkManager takes the one that it used last.
-        best = [one for one in best if len(best) == 1 or one.values.get(("connection", "uuid"), "") == uuid] or best
+        best = _best(fitting, uuid)
         named = [one for one in fitting if one.names_device and one not in best]
         for one in best:
             match = re.fullmatch(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection", one.path)
             if match:
-                claim = generated.claim(one.path, match.group(1), name, doubts[name])
+                claim: Claim = generated.claim(one.path, match.group(1), name, doubts[name])
             else:
                 claim = _of_keyfile(host, one, again, name, doubts[name])
             if named and not one.names_device:
-                claim = replace(claim, refused=_taken(one, named[0]))
+                said = "%s fits any device and has a higher autoconnect-priority (%d)" % (one.path, one.priority)
+                higher = (named[0].ident, one.priority + 1)
+                fix = "nmcli connection modify '%s' connection.autoconnect-priority %d" % higher
+                claim = replace(claim, refused=(said, fix))
             claims[name].append(with_default(replace(claim, priority=one.priority), conf, device, doubts[name]))
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
-            fix = "write it to disk: nmcli connection modify %s connection.autoconnect yes" % uuid
-            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
+            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, _TO_ETC % uuid)))
+
+
+_TO_ETC = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
 
 
 def _profile(path: str, text: str) -> Profile:
     return Profile(path, text, {(s.section, s.key): s.value for s in ini.settings(text, continued=False)})
 
 
-def _fits(profile: Profile, device: Device, doubts: List[str]) -> bool:
-    answer = matches(profile.values, device)
-    if answer is None:
-        doubts.append("whether the profile %s is for %s is not known" % (profile.path, device.name))
-    return answer is True
-
-
-def _taken(winner: Profile, own: Profile) -> Tuple[str, str]:
-    """Say that a profile for any device takes this one before the device's own."""
-    said = "%s fits any device and has a higher autoconnect-priority (%d)" % (winner.path, winner.priority)
-    ident = own.values.get(("connection", "id"), own.path)
-    return said, "nmcli connection modify '%s' connection.autoconnect-priority %d" % (ident, winner.priority + 1)
+def _best(fitting: Sequence[Profile], uuid: str) -> Sequence[Profile]:
+    """Return the profiles of the highest priority; of several NetworkManager takes the one that it used last."""
+    best = [one for one in fitting if one.priority == max(each.priority for each in fitting)]
+    return [one for one in best if len(best) > 1 and one.values.get(("connection", "uuid"), "") == uuid] or best
 
 
 def unmanaged_claim(path: str, why: str) -> NetworkManager:
@@ -160,58 +267,19 @@ def unmanaged_claim(path: str, why: str) -> NetworkManager:
 
 def with_default(claim: Claim, conf: Configuration, device: Device, doubts: List[str]) -> Claim:
     """Give a profile that names no MTU the one of NetworkManager's configuration."""
-    key = "ethernet.mtu" if device.ether else "infiniband.mtu"
-    value, path = conf.default("connection", key, device) if claim.mtu is None else ("", "")
+    value, path = conf.default("connection", "ethernet.mtu", device) if claim.mtu is None else ("", "")
     mtu = mtu_of(value, path, doubts)
     return claim if mtu is None else replace(claim, mtu=mtu, source=path)
 
 
 def _of_keyfile(host: Host, profile: Profile, again: Optional[Command], name: str, doubts: List[str]) -> NetworkManager:
-    path, text = profile.path, profile.text
-    found = ini.settings(text, continued=False)
-    is_ib = any((s.section, s.key, s.value) == ("connection", "type", _INFINIBAND) for s in found)
+    path, text, values = profile.path, profile.text, profile.values
     # Of two names for one section NetworkManager takes the long one, and nothing of the other.
-    section = _INFINIBAND if is_ib else _LONG if _LONG in ini.sections(text) else "ethernet"
-    values = [s.value for s in found if (s.section, s.key) == (section, "mtu")]
-    mtu = mtu_of(values[-1] if values else "", path, doubts)
+    section = _LONG if _LONG in ini.sections(text) else "ethernet"
+    mtu = mtu_of(values.get((section, "mtu"), ""), path, doubts)
     refused = ("", "")
     if not path.startswith("/etc/"):
-        fix = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
-        fix %= profile.values.get(("connection", "id"), path)
-        refused = ("%s is not the administrator's file" % path, fix)
+        refused = ("%s is not the administrator's file" % path, _TO_ETC % profile.ident)
     mode = host.mode_system(path) or 0o600
-    given = addressing.parse_keyfile({key: value for (of, key), value in profile.values.items() if of == "ipv4"}, name)
+    given = parse_keyfile({key: value for (of, key), value in values.items() if of == "ipv4"}, name)
     return NetworkManager(path, path, mtu, path, section, text, mode, refused, again, given)
-
-
-def matches(profile: Mapping[Tuple[str, str], str], device: Device) -> Optional[bool]:
-    """Return whether NetworkManager automatically connects a device by a profile; None if not known here.
-
-    profile: (section, key) -> value.
-    """
-    kinds = {"802-3-ethernet": "", "ethernet": "", "infiniband": ""}
-    kind = profile.get(("connection", "type"), "")
-    if kinds.get(kind, kind) != device.kind or (kind == "infiniband") == device.ether:
-        return False
-    if profile.get(("connection", "autoconnect"), "true") in ("false", "no", "0"):
-        return False
-    answers: List[Optional[bool]] = []
-    name = profile.get(("connection", "interface-name"))
-    if name:
-        answers.append(name == device.name)
-    for section in _SECTIONS:
-        mac = profile.get((section, "mac-address"))
-        if mac:
-            known = device.permanent or (device.mac if device.kind else None)
-            answers.append(None if known is None else same_mac(mac, known))
-    for (section, key), value in profile.items():
-        words = [word.strip() for word in value.replace(",", ";").split(";") if word.strip()]
-        if section == "match" and key in ("interface-name", "path", "driver"):
-            text = {"interface-name": device.name, "path": device.path, "driver": device.driver}[key]
-            plain = all(word[0] not in "|&" for word in words)
-            answers.append(globs(words, text) if plain else None)
-        elif section == "match":
-            answers.append(None)
-    if False in answers:
-        return False
-    return None if None in answers else True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Callable, Collection, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import effective_unit
 from ..core.host import Host, ParseError, ReadError
@@ -43,21 +43,21 @@ class Owner:
         """Return why the owner is unknown; "" if it is clear."""
         if self.doubt or len(self.claims) < 2:
             return self.doubt
-        said = " and ".join(map(str, self.claims))
-        return "%s %s set it up" % (said, "both" if len(self.claims) == 2 else "all")
+        return "%s %s set it up" % (" and ".join(map(str, self.claims)), "both" if len(self.claims) == 2 else "all")
+
+    @property
+    def claim(self) -> Optional[Claim]:
+        """Return the claim of the one owner; None if there is none, or if it is not clear."""
+        return self.claims[0] if self.claims and not self.unclear else None
 
 
 def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
     """Return owners by interface. What cannot be read is a doubt about all of them."""
-    claims: Dict[str, List[Claim]] = {name: [] for name in devices}
-    doubts: Dict[str, List[str]] = {name: [] for name in devices}
+    claims: Claims = {name: [] for name in devices}
+    doubts: Doubts = {name: [] for name in devices}
     links: List[networkd.ConfigFile] = []
-
-    def read_links() -> None:
-        links.extend(networkd.config_files(host, ".link"))
-
     programs = [partial(_read_program, host, devices, claims, doubts, *row) for row in PROGRAMS]
-    for step in (*programs, read_links):
+    for step in (*programs, lambda: links.extend(networkd.config_files(host, ".link"))):
         try:
             step()
         except (ReadError, ParseError) as error:
@@ -78,15 +78,13 @@ def _read_program(
     found: Claims = {name: [] for name in devices}
     read_claims(host, devices, found, doubts)
     idle = effective_unit.idle(host, unit) if unit and any(found.values()) else ""
-    again = ("unmask" if "masked" in idle else "enable", unit)
+    fix = "systemctl %s %s" % ("unmask" if "masked" in idle else "enable", unit)
     for name, new in found.items():
-        if idle:
-            refused = ("%s, so that %s has no effect at boot", "systemctl %s %s" % again)
-            new = [
-                replace(one, mtu=None, unmanaged=True, refused=(refused[0] % (idle, one.path), refused[1]))
-                for one in new
-            ]
-        claims[name] += new
+        for one in new:
+            if idle:
+                refused = ("%s, so that %s has no effect at boot" % (idle, one.path), fix)
+                one = replace(one, mtu=None, unmanaged=True, refused=refused)
+            claims[name].append(one)
 
 
 def _in_use(host: Host, device: Device, claims: Sequence[Claim]) -> Tuple[Claim, ...]:

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plan and judge the MTU of the compute rails' interfaces: now, after a boot, and the RDMA MTU.
+"""Plan and judge the MTU of the compute rails' interfaces: now, after a boot, and the RDMA MTU; judge their addresses.
 
-After a boot it comes from the file of the interface's owner (owner.py); if that is not clear, nothing is written.
+After a boot both come from the file of the interface's owner (owner.py); if that is not clear, nothing is written.
 Source: kernel include/rdma/ib_addr.h iboe_get_mtu.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -19,7 +19,8 @@ from ..core.finding import Finding
 from ..core.host import Host, Problem
 from ..core.plan import Command, FileChange, Plan
 from ..machine import netdev, rdma
-from ..machine.profile import Profile, roce_rails
+from ..machine.netdev_address import Address
+from ..machine.rail_address import RAIL_ADDRESS
 from ..machine.rdma import DEVINFO, RdmaPort
 from ..machine.topology import Nic
 from . import device, owner
@@ -33,6 +34,7 @@ LEAST, MOST = 1280, 65535
 RDMA_MTUS = (256, 512, 1024, 2048, 4096)
 # Of RoCE: GRH or IP, UDP, BTH, the largest extended headers and the checksum.
 RDMA_HEADERS = 96
+_BONDS = ("bond", "team")
 RUN = fix_command.run_tag("mtu")
 
 LIVE = Check(
@@ -95,14 +97,14 @@ def read(host: Host, nics: Sequence[Nic]) -> MtuState:
     """nics: of the Ethernet rails. What cannot be read is in MtuState's problems, or a doubt of the owners."""
     if not nics:
         return MtuState((), {}, {}, {})
-    netdevs, problems = netdev.read(host)
-    said = list(problems)
-    devices = device.read(host, netdevs, said)
+    netdevs, unread = netdev.read(host)
+    problems = list(unread)
+    devices = device.read(host, netdevs, problems)
     ports = rdma.read_mtus(host)
     if isinstance(ports, Problem):
-        said.append(ports)
+        problems.append(ports)
         ports = {}
-    return MtuState(tuple(nics), devices, owner.read(host, devices), ports, tuple(said))
+    return MtuState(tuple(nics), devices, owner.read(host, devices), ports, tuple(problems))
 
 
 # -- the plan --------------------------------------------------------------------------------------------------------
@@ -116,26 +118,23 @@ def wanted(nic: Nic, devices: Mapping[str, Device]) -> Tuple[str, ...]:
     gids = {gid.netdev for port in nic.rdma.ports for gid in port.gids if gid.netdev} if nic.rdma else set()
     own = [one.name for one in nic.netdevs if one.name in devices]
     found = [name for name in own if name in gids] or own
-    at = 0
-    while at < len(found):
-        for name in devices[found[at]].upper:
-            reach = _reach(name, devices)
-            master = devices[found[at]].master == name and name in devices and devices[name].kind in ("bond", "team")
-            if name not in found and name in devices and (master or gids & reach):
-                found.append(name)
-        at += 1
+    for name in found:  # which grows
+        for upper in devices[name].upper:
+            is_bond = upper in devices and devices[name].master == upper and devices[upper].kind in _BONDS
+            if (
+                upper not in found
+                and upper in devices
+                and (is_bond or gids.intersection(_reach(upper, devices, "upper")))
+            ):
+                found.append(upper)
     return tuple(found)
 
 
-def _reach(name: str, devices: Mapping[str, Device]) -> Set[str]:
-    """The interface and all above it."""
-    found, waiting = {name}, [name]
-    while waiting:
-        one = waiting.pop()
-        for upper in devices[one].upper if one in devices else ():
-            if upper not in found:
-                found.add(upper)
-                waiting.append(upper)
+def _reach(name: str, devices: Mapping[str, Device], direction: str) -> List[str]:
+    """The interface and all above it, or below it. direction: upper or lower."""
+    found = [name]
+    for one in found:  # which grows
+        found += [other for other in getattr(devices.get(one), direction, ()) if other not in found]
     return found
 
 
@@ -145,21 +144,12 @@ def in_order(names: Iterable[str], devices: Mapping[str, Device], mtu: int) -> T
     What has a bond above it that is set as well follows that bond.
     """
     changing = [name for name in names if devices[name].mtu not in (None, mtu)]
-    alone = [
-        name
-        for name in changing
-        if not (devices[name].master in changing and devices[devices[name].master or ""].kind in ("bond", "team"))
-    ]
-    shrinking = [name for name in alone if (devices[name].mtu or 0) > mtu]
-    growing = [name for name in alone if (devices[name].mtu or 0) < mtu]
-    shrinking.sort(key=lambda name: (-_height(name, devices), name))
-    growing.sort(key=lambda name: (_height(name, devices), name))
-    return tuple(shrinking + growing)
-
-
-def _height(name: str, devices: Mapping[str, Device], seen: Tuple[str, ...] = ()) -> int:
-    below = [one for one in devices[name].lower if one in devices and one not in seen]
-    return 1 + max(_height(one, devices, (*seen, name)) for one in below) if below else 0
+    masters = {name: devices[name].master or "" for name in changing}
+    alone = [name for name in changing if not (masters[name] in changing and devices[masters[name]].kind in _BONDS)]
+    from_below = sorted(alone, key=lambda name: (len(_reach(name, devices, "lower")), name))
+    from_top = sorted(alone, key=lambda name: (-len(_reach(name, devices, "lower")), name))
+    shrinking = [name for name in from_top if (devices[name].mtu or 0) > mtu]
+    return (*shrinking, *(name for name in from_below if name not in shrinking))
 
 
 def plan(have: MtuState, want: int) -> Plan:
@@ -168,93 +158,94 @@ def plan(have: MtuState, want: int) -> Plan:
     subjects: Dict[str, str] = {}
     for nic in have.nics:
         names = wanted(nic, have.devices)
-        if not names:
-            findings.append(_no_netdev(nic, want))
-            continue
         own = [one.name for one in nic.netdevs if one.name in names]
         for name in names:
             subjects.setdefault(name, nic.label if name == own[0] else name)
-        findings.append(_active(nic, have, own[0], want))
+        findings.append(_active(nic, have, own[0] if own else "", want))
     files, commands, changes = _mend(have, want, subjects)
     findings += files.edited(PERSISTED)
     for name, subject in subjects.items():
         findings.append(_live(have.devices[name], subject, want))
         findings += _judge_persisted(have, name, subject, want, subjects, changes)
+    why = "MTU of %s (mlx5 reopens its channels: traffic stops for a moment)"
     links = [
-        Command(
-            ("ip", "link", "set", "dev", name, "mtu", str(want)),
-            "MTU of %s (mlx5 reopens its channels: traffic stops for a moment)" % name,
-            "link",
-        )
+        Command(("ip", "link", "set", "dev", name, "mtu", str(want)), why % name, "link")
         for name in in_order(subjects, have.devices, want)
     ]
     own_files = tuple("%s/%s/" % (netdev.INTERFACES, name) for name in subjects)
     findings += [READABLE.unreadable(problem) for problem in have.problems if problem.source.startswith(own_files)]
-    return Plan(tuple(findings), files.changes, commands + tuple(links), notes=files.notes)
+    return Plan(tuple(findings), files.changes, (*commands, *links), notes=files.notes)
 
 
-def _writable(have: MtuState, name: str, subjects: Mapping[str, str]) -> Tuple[Optional[Claim], str, str, str]:
-    """Return the claim whose target can be written, None without a single one; state, have and fix."""
-    owned = have.owners.get(name, Owner())
+def unwritable(owned: Owner, others: Sequence[str], name: str) -> Tuple[str, str, str]:
+    """Return state, have and fix where the owner's file of ``name`` cannot be written; state "" where it can.
+
+    others: interfaces that are not rails and that this file sets up, too.
+    """
     if owned.unclear:
-        return None, "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
-    if not owned.claims:
-        said = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg configures it"
-        return None, "unknown", said, "give %s its own file, with its addresses" % name
-    claim = owned.claims[0]
-    others = owner.shared(claim, have.owners, subjects)
+        return "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
+    if owned.claim is None:
+        have = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg configures %s" % name
+        return "unknown", have, "give %s its own file, with its addresses" % name
+    if owned.claim.refused[0]:
+        return ("not_owned", *owned.claim.refused)
     if others:
-        said = "%s also configures %s" % (claim, ", ".join(others[:4]))
-        return None, "not_owned", said, "give the rails their own files, or set the MTU for all of them there"
-    if claim.refused[0]:
-        return None, "not_owned", claim.refused[0], claim.refused[1]
-    return claim, "ok", str(claim), ""
+        have = "%s also configures %s" % (owned.claim, ", ".join(others[:4]))
+        return "not_owned", have, "give every rail its own file, or configure all of them alike there"
+    return "", "", ""
+
+
+def _state_of(have: MtuState, name: str, subjects: Collection[str]) -> Tuple[Owner, Tuple[str, str, str]]:
+    owned = have.owners.get(name, Owner())
+    others = owner.shared(owned.claim, have.owners, subjects) if owned.claim else ()
+    return owned, unwritable(owned, others, name)
 
 
 def _judge_persisted(
-    have: MtuState, name: str, subject: str, want: int, subjects: Mapping[str, str], changes: Mapping[str, bool]
+    have: MtuState, name: str, subject: str, want: int, subjects: Collection[str], changes: Collection[str]
 ) -> List[Finding]:
-    claim, state, said, fix = _writable(have, name, subjects)
-    source = claim.path if claim else FOLDERS[0].rpartition("/")[0]
-    owned = have.owners.get(name, Owner())
+    """Judge the owner's file. changes: interfaces whose file changes."""
+    owned, (state, text, fix) = _state_of(have, name, subjects)
+    claim = owned.claim
     # A file with the right MTU stays as it is, whatever its owner.
-    right = bool(owned.claims) and not owned.unclear and owned.claims[0].mtu == want
-    if right:
-        claim, state, said, source = owned.claims[0], "ok", owned.claims[0].path, owned.claims[0].path
-    found = [OWNER.judge(subject, state, "one file that configures it", said, source, fix)]
-    if claim is None:
+    right = claim is not None and claim.mtu == want
+    if claim is not None and (right or not state):
+        state, text = "ok", claim.path if right else str(claim)
+    source = claim.path if claim is not None and state == "ok" else FOLDERS[0].rpartition("/")[0]
+    found = [OWNER.judge(subject, state, "one file that configures it", text, source, fix)]
+    if claim is None or state != "ok":
         return found
-    said = "MTU %d" % claim.mtu if claim.mtu is not None else "no MTU (a NIC comes up with 1500)"
+    text = "MTU %d" % claim.mtu if claim.mtu is not None else "no MTU (a NIC comes up with 1500)"
     state, fix = "ok" if right else "drift", RUN
-    if not right and not changes[name]:
+    if not right and name not in changes:
         state, fix = "not_owned", "correct %s, which counts more than %s" % (claim.source, claim.target)
     source = claim.source or claim.path
-    said = "%s in %s (%s)" % (said, source, claim.stack)
-    found.append(PERSISTED.judge(subject, state, "MTU %d" % want, said, source, fix))
-    return found
+    text = "%s in %s (%s)" % (text, source, claim.stack)
+    return [*found, PERSISTED.judge(subject, state, "MTU %d" % want, text, source, fix)]
 
 
 def _mend(
-    have: MtuState, want: int, subjects: Mapping[str, str]
-) -> Tuple[written.Files, Tuple[Command, ...], Dict[str, bool]]:
-    """Changes, commands that make the owners read them, and for each interface whether its file changes."""
-    targets: Dict[str, List[Claim]] = {}
-    of: Dict[str, str] = {}
+    have: MtuState, want: int, subjects: Collection[str]
+) -> Tuple[written.Files, Tuple[Command, ...], Collection[str]]:
+    """Changes, commands that make the owners read them, and the interfaces whose file changes."""
+    targets: Dict[str, Dict[str, Claim]] = {}
     for name in subjects:
-        claim = _writable(have, name, subjects)[0]
-        if claim is None or claim.overridden(want):
+        owned, (state, _have, _fix) = _state_of(have, name, subjects)
+        claim = owned.claim
+        if claim is None or state or claim.overridden(want):
             continue
         ours = claim.gathers or (claim.source == claim.target and written.HEAD in (claim.before or ""))
         if ours or claim.mtu != want:
-            targets.setdefault(claim.target, []).append(claim)
-            of[name] = claim.target
+            targets.setdefault(claim.target, {})[name] = claim
     unclear = any(have.owners.get(name, Owner()).unclear for name in subjects)
-    files = written.compare(_change(claims, want, unclear) for _target, claims in sorted(targets.items()))
-    changed = {change.path for change in files.changes}
-    reloads = {claim.reload for path in changed for claim in targets[path] if claim.reload is not None}
+    files = written.compare(
+        _change(list(claims.values()), want, unclear) for _target, claims in sorted(targets.items())
+    )
+    changed = [targets[change.path] for change in files.changes]
+    reloads = {claim.reload for claims in changed for claim in claims.values() if claim.reload is not None}
     # netplan first: it makes files that NetworkManager reads.
     commands = sorted(reloads, key=lambda command: command.argv)
-    return files, tuple(commands), {name: of.get(name) in changed for name in subjects}
+    return files, tuple(commands), {name for claims in changed for name in claims}
 
 
 def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:
@@ -270,25 +261,17 @@ def _change(claims: Sequence[Claim], mtu: int, unclear: bool) -> FileChange:
 def _changed_lines(before: str, after: str) -> Tuple[str, str]:
     """Return the lines that a diff may show: the files can hold passwords of 802.1X or Wi-Fi."""
     old, new = before.splitlines(), after.splitlines()
-    changed = [step for step in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if step[0] != "equal"]
-    texts = (
-        [line for _tag, start, end, _new, _to in changed for line in old[start:end]],
-        [line for _tag, _old, _from, start, end in changed for line in new[start:end]],
-    )
-    first, second = ("\n".join(["(other lines are not shown)", *lines]) + "\n" for lines in texts)
-    return first, second
+    first, second = ["(other lines are not shown)"], ["(other lines are not shown)"]
+    for tag, start, end, start_new, end_new in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag != "equal":
+            first += old[start:end]
+            second += new[start_new:end_new]
+    return "\n".join(first) + "\n", "\n".join(second) + "\n"
 
 
 def mends(finding: Finding) -> bool:
     """Return whether a run fixes it. RDMA's MTU changes only when the link, addresses and routes are set up again."""
     return finding.check != ACTIVE_MTU.id or finding.because is not None
-
-
-def undecided(profile: Profile) -> List[str]:
-    """Return a note that no MTU is wanted."""
-    if not roce_rails(profile):
-        return []
-    return ["busbar_mtu is not set: the MTU of the RoCE rails is not judged"]
 
 
 def notes(nics: Sequence[Nic], want: int) -> List[str]:
@@ -307,13 +290,12 @@ def _live(one: Device, subject: str, want: int) -> Finding:
     return LIVE.judge(subject, "ok" if one.mtu == want else "drift", wanted, "MTU %d" % one.mtu, path)
 
 
-def _no_netdev(nic: Nic, want: int) -> Finding:
-    fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
-    said, source = "it has no network interface", nic.device.source
-    return LIVE.judge(nic.label, "unknown", "MTU %d" % want, said, source, fix, disruption="none")
-
-
 def _active(nic: Nic, have: MtuState, name: str, want: int) -> Finding:
+    """Judge RDMA's MTU. name: the NIC's interface; "" for none, which is then the finding."""
+    if not name:
+        fix = "look for %s in dmesg: load its driver, or take it back from a virtual machine" % nic.pci
+        wanted, text = "MTU %d" % want, "it has no network interface"
+        return LIVE.judge(nic.label, "unknown", wanted, text, nic.device.source, fix, disruption="none")
     port = nic.port
     rdma_device = nic.rdma.name if nic.rdma else ""
     found = have.rdma.get((rdma_device, port.number)) if port else None
@@ -321,8 +303,8 @@ def _active(nic: Nic, have: MtuState, name: str, want: int) -> Finding:
     source = " ".join(DEVINFO)
     state, fix, because = "ok", "", None
     if found is None:
-        said = [problem for problem in have.problems if problem.source == source]
-        text = str(said[0]) if said else "ibv_devinfo does not show %s" % rdma_device
+        problems = [problem for problem in have.problems if problem.source == source]
+        text = str(problems[0]) if problems else "ibv_devinfo does not show %s" % rdma_device
         state, fix = "unknown", "run ibv_devinfo -d %s on the host" % rdma_device
     elif found.largest < expected:
         state, text = "unsupported", "%d bytes, and the port has at most %d" % (found.active, found.largest)
@@ -335,3 +317,56 @@ def _active(nic: Nic, have: MtuState, name: str, want: int) -> Finding:
             again = "ip link set %s down && ip link set %s up; then ibv_devinfo -d %s" % (name, name, rdma_device)
             fix = "on a drained node: %s" % again if live.ok else RUN
     return ACTIVE_MTU.judge(nic.label, state, "at least %d bytes" % expected, text, source, fix=fix, because=because)
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+PERSISTED_ADDRESS = Check(
+    "platform.rail_address_persisted",
+    why="the next boot sets the address in the file; rules and routes for another netmask or address are then wrong",
+    aspect="persisted",
+)
+"""RoCE: does the file that configures the rail's interface at boot set its current IPv4 addresses and netmasks; not
+judged with DHCP alone, or without addresses"""
+
+
+def judge_address(
+    subject: str, name: str, owned: Owner, live: Sequence[Address], causes: Sequence[Finding] = ()
+) -> Optional[Finding]:
+    """Compare live addresses with the file's. None if it has none, or if none is live, which rail_gid reports.
+
+    causes: findings on rails; one that has the address of another rail explains the difference.
+    """
+    claim = owned.claim
+    present = {"%s/%d" % (one.address, one.length) for one in live if one.family == 4}
+    if claim is None or claim.unmanaged or claim.addressing.addresses is None or not present:
+        return None
+    given, dynamic = claim.addressing.addresses, claim.addressing.dynamic
+    if not given and dynamic:
+        return None
+    same = present >= set(given) if dynamic else present == set(given)
+    again = claim.apply_again % {"name": name}
+    fix = "correct %s, or what adds to it, where it is wrong; then on a drained node: %s" % (claim.path, again)
+    twice = (RAIL_ADDRESS.id, subject)
+    cause = next((finding for finding in causes if (finding.check, finding.subject) == twice), None)
+    want = "%s in %s (%s)" % (", ".join(given) or "no address", claim.path, claim.stack)
+    state, have = "ok" if same else "drift", ", ".join(sorted(present))
+    return PERSISTED_ADDRESS.judge(subject, state, want, have, claim.path, fix, cause)
+
+
+def judge_addresses(
+    host: Host, nics: Mapping[int, Nic], addresses: Mapping[str, Sequence[Address]], causes: Sequence[Finding]
+) -> List[Finding]:
+    """Judge the interfaces of each rail.
+
+    nics: rail number -> its NIC, of the rails that are Ethernet. addresses: by interface. causes: as judge_address.
+    """
+    devices = device.read(host, netdev.read(host)[0], []) if nics else {}
+    owners = owner.read(host, devices) if devices else {}
+    found: Dict[str, Optional[Finding]] = {}
+    for nic in nics.values():
+        for name in wanted(nic, devices):
+            subject = nic.label if name in [one.name for one in nic.netdevs] else name
+            judged = judge_address(subject, name, owners.get(name, Owner()), addresses.get(name, ()), causes)
+            found.setdefault(name, judged)
+    return [finding for finding in found.values() if finding is not None]

@@ -11,8 +11,7 @@ from ..core import effective_unit
 from ..core.host import Host
 from ..core.plan import Plan, merge
 from ..machine import profile, rails, topology
-from .checks import SETTINGS
-from .plan import plan
+from .plan import SETTINGS, plan
 from .policy import GATEWAYS, POLICIES, MultirailConfig, policy, undecided
 from .read import read
 

@@ -19,7 +19,7 @@ from ..machine.pci import parse_decimal, read_value
 from ..machine.rail_address import RAIL_ADDRESS, RAIL_GID
 from ..machine.rdma import ADDRESS_FAMILIES, gids_of_family
 from ..machine.topology import Nic
-from ..mtu import device, netplan, networkd, owner, persisted_address
+from ..mtu import device, netplan, networkd, owner
 from ..mtu import plan as netdev_mtu
 from ..mtu.owner import Owner
 from .policy import Policy
@@ -63,10 +63,8 @@ class Rail:
     @property
     def file(self) -> str:
         """Our file for the boot; "" where the rail's owner is not clear, or takes no rules from a file of ours."""
-        owned = self.owner
-        if owned.unclear or not owned.claims or self.shared or owned.claims[0].refused[0]:
-            return ""
-        return owned.claims[0].table_file(self.number)
+        claim = self.owner.claim
+        return "" if claim is None or self.shared or claim.refused[0] else claim.table_file(self.number)
 
 
 @dataclass(frozen=True)
@@ -95,20 +93,29 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
     devices = device.read(host, netdev.read(host)[0], []) if nics else {}
     routing = bool(nics) and policy.routing
     owners = owner.read(host, devices) if routing else {}
-    addresses, rules, routes = _read_ip(host, problems) if routing else ({}, None, None)
-    rails = []
+    addresses, rules, routes = None, None, None
+    if routing:
+        addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
+        rules = attempt(lambda: parse_rules(host.query(RULES)), " ".join(RULES), problems)
+        routes = attempt(lambda: parse_routes(host.query(ROUTES)), " ".join(ROUTES), problems)
+    rails: List[Rail] = []
     for number, nic in sorted(nics.items()):
         own = netdev_mtu.wanted(nic, devices)
-        if own:
-            live = {key: _live(host, own[0], key) for key in policy.values}
-            table = (routes or {}).get(str(FIRST_TABLE + number), ())
-            rails.append(_rail(host, number, nic, own[0], owners, addresses, live=live, routes=table))
-        else:
+        if not own:
             problems.append(Problem(nic.label, "has no network interface"))
+            continue
+        rail = _rail(host, number, nic, own[0], owners, (addresses or {}).get(own[0], ()))
+        live = {key: _live(host, own[0], key) for key in policy.values}
+        rail = replace(rail, live=live, routes=(routes or {}).get(str(rail.table), ()))
+        # No rule can distinguish it from an earlier rail with the same address.
+        taken = {one.address for other in rails if other.netdev != rail.netdev for one in other.addresses}
+        if any(one.address in taken for one in rail.addresses):
+            rail = replace(rail, twice=RAIL_ADDRESS.finding_id(rail.subject))
+        rails.append(rail)
     assignments, main = sysctl_files.read(host)
     of_all = [one for owned in owners.values() for one in owned.claims if not one.unmanaged]
     return MultirailState(
-        rails=tuple(_told_apart(rails)),
+        rails=tuple(rails),
         live_all={key: _live(host, "all", key) for key in policy.values},
         assignments=tuple(assignments),
         main=tuple(main),
@@ -121,72 +128,39 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
 
 
 def _rail(
-    host: Host,
-    number: int,
-    nic: Nic,
-    name: str,
-    owners: Mapping[str, Owner],
-    addresses: Mapping[str, Sequence[Address]],
-    live: Mapping[str, Optional[int]],
-    routes: Tuple[Route, ...],
+    host: Host, number: int, nic: Nic, name: str, owners: Mapping[str, Owner], on_wire: Sequence[Address]
 ) -> Rail:
-    owned, on_wire = owners.get(name, Owner()), addresses.get(name, ())
-    kept = owned.claims[0].table_file(number) if owned.claims else ""
-    seen = partial(networkd.text_of, host) if kept.endswith(".conf") else host.read_system
-    at_boot = persisted_address.judge(nic.label, name, owned, on_wire)
+    """Return a rail with what its owner brings, without its kernel settings and routes."""
+    owned = owners.get(name, Owner())
+    first = owned.claims[0] if owned.claims else None
+    file = first.table_file(number) if first else ""
+    read_file = partial(networkd.text_of, host) if file.endswith(".conf") else host.read_system
+    at_boot = netdev_mtu.judge_address(nic.label, name, owned, on_wire)
+    port = nic.port
+    gids = [gid for family in ADDRESS_FAMILIES for gid in (gids_of_family(port, family) if port is not None else ())]
     return Rail(
         number=number,
         subject=nic.label,
         netdev=name,
-        live=live,
+        live={},
         addresses=tuple(one for one in on_wire if one.family == 4),
-        routes=routes,
         owner=owned,
         # Also other rails: what one rail's address is routed by must not be done for another.
-        shared=owner.shared(owned.claims[0], owners, (name,)) if owned.claims else (),
-        kept=seen(kept) if kept else None,
-        no_gid=_no_gid(nic),
+        shared=owner.shared(first, owners, (name,)) if first else (),
+        kept=read_file(file) if file else None,
+        no_gid=None if gids else RAIL_GID.finding_id(nic.pci),
         other_address=None if at_boot is None or at_boot.ok else at_boot,
     )
 
 
-def _told_apart(rails: Sequence[Rail]) -> List[Rail]:
-    """Mark rails with the address of an earlier rail: no rule can distinguish the two."""
-    taken: Dict[str, str] = {}
-    found = []
-    for rail in rails:
-        if any(taken.get(one.address, rail.netdev) != rail.netdev for one in rail.addresses):
-            rail = replace(rail, twice=RAIL_ADDRESS.finding_id(rail.subject))
-        for one in rail.addresses:
-            taken.setdefault(one.address, rail.netdev)
-        found.append(rail)
-    return found
-
-
-def _no_gid(nic: Nic) -> Optional[str]:
-    port = nic.port
-    found = [gid for family in ADDRESS_FAMILIES for gid in (gids_of_family(port, family) if port is not None else ())]
-    return None if found else RAIL_GID.finding_id(nic.pci)
+def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
+    """Return our files that the policy does not need."""
+    ours = [] if policy.values else [SYSCTL_FILE]
+    ours += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
+    found = {path: host.read_system(path) for path in ours}
+    return {path: text for path, text in found.items() if text is not None}
 
 
 def _live(host: Host, name: str, key: str) -> Optional[int]:
     """A kernel setting of an interface, or of ``all``; None if it cannot be read, which is a separate finding."""
     return read_value(host, "%s/%s/%s" % (CONF, name, key), parse_decimal, [])
-
-
-def _read_ip(
-    host: Host, problems: List[Problem]
-) -> Tuple[Dict[str, Tuple[Address, ...]], Optional[Tuple[Rule, ...]], Optional[Dict[str, Tuple[Route, ...]]]]:
-    """Addresses by interface, rules, and routes by table; None for what cannot be read."""
-    addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
-    rules = attempt(lambda: parse_rules(host.query(RULES)), " ".join(RULES), problems)
-    routes = attempt(lambda: parse_routes(host.query(ROUTES)), " ".join(ROUTES), problems)
-    return addresses or {}, rules, routes
-
-
-def _leftover(host: Host, policy: Policy) -> Dict[str, str]:
-    """Return our files that the policy does not need."""
-    paths = [] if policy.values else [SYSCTL_FILE]
-    paths += [] if policy.routing else netplan.table_files(host) + networkd.table_files(host)
-    found = {path: host.read_system(path) for path in paths}
-    return {path: text for path, text in found.items() if text is not None}

@@ -13,7 +13,7 @@ from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
 from ..kernel_args import read as kernel_args
 from ..machine import profile, rails, topology
-from ..roce_qos.attributes import CONFIGFS
+from ..roce_qos.settings import CONFIGFS
 from . import checks, packages
 from . import plan as ofed
 from . import read as ofed_state

@@ -26,8 +26,7 @@ from ..core.plan import FileChange, Plan
 from ..machine import pci, topology
 from ..machine.rails import Rails
 from . import chain, plan, read
-from .apply import execute
-from .config import PortConfig
+from .chain import PortConfig
 from .port import Port, ports
 
 # Below the system root: the last result of each port, until the next boot.
@@ -55,10 +54,7 @@ class Intent:
 
     def want(self) -> PortConfig:
         """Return the wanted settings. Raises ParseError."""
-        try:
-            return PortConfig.from_values(chain.resolve(self.roce, self.settings), self.settings)
-        except TypeError as error:
-            raise ParseError("holds a setting of another type: %s" % error) from error
+        return PortConfig.from_values(chain.resolve(self.roce, self.settings), self.settings)
 
 
 @dataclass(frozen=True)
@@ -76,13 +72,13 @@ def parse_intent(text: str) -> Intent:
     """Parse the JSON that the role writes. Raises ParseError."""
     data = _mapping(text)
     data.pop(written.KEY, None)
+    for name, value in data.items():
+        if not isinstance(value, str if name.endswith("_root") else dict):
+            raise ParseError("is not what the role writes: its %s is %.80r" % (name, value))
     try:
         intent = Intent(**data)
     except TypeError as error:
         raise ParseError("is not what the role writes: %s" % error) from error
-    for name in data:
-        if not isinstance(getattr(intent, name), str if name.endswith("_root") else dict):
-            raise ParseError("is not what the role writes: its %s is %.80r" % (name, data[name]))
     return replace(intent, ports={pci.parse_address(one): bool(rdma) for one, rdma in intent.ports.items()})
 
 
@@ -116,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     path, function = arguments
     try:
-        intent = parse_intent(_read(path))
+        intent = parse_intent(Host().read_system(path) or "")
         host = Host(intent.hardware_root, intent.system_root)
         address = _port_of(host, function)
         if address not in intent.ports:
@@ -152,34 +148,25 @@ def bring(host: Host, intent: Intent, address: str, patience: float = PATIENCE) 
             users.append(Busy(tuple(reasons), tuple(problems)))
         return found.block(users[0].against)
 
-    done, failed = execute(host, read.read(host, (port,), wanted), wanted, permit)
+    done, failed = plan.execute(host, read.read(host, (port,), wanted), wanted, permit)
     after = permit(plan.plan(read.read(host, (port,), wanted), wanted, failed))
-    said = [str(step) for step in done]
-    said += [
-        "%s of %s: %s; wanted: %s; %s" % (finding.check, finding.subject, finding.have, finding.want, finding.fix)
-        for finding in after.findings
-        if not finding.ok
-    ]
-    good = all(finding.ok or finding.state in _NOT_OURS for finding in after.findings)
-    return Result("ok" if good else "failed", tuple(said))
+    wrong = [finding for finding in after.findings if not finding.ok]
+    said = ["%s of %s: %s; wanted: %s; %s" % (one.check, one.subject, one.have, one.want, one.fix) for one in wrong]
+    good = all(finding.state in _NOT_OURS for finding in wrong)
+    return Result("ok" if good else "failed", (*map(str, done), *said))
 
 
 def _wait(host: Host, address: str, has_rdma: bool, patience: float) -> Optional[Port]:
     """Return the port, once its netdev and its RDMA device are there; None without a netdev in time."""
     end = time.monotonic() + patience
     while True:
-        port = _port(host, address)
-        complete = port is not None and bool(port.netdev) and (port.rdma is not None or not has_rdma)
-        if complete or time.monotonic() > end:
-            return port if port is not None and port.netdev else None
+        machine = topology.read(host, ask_nvidia_smi=False)
+        # As if it were the only rail: of a bond the other members come with it.
+        rail = dict(enumerate(nic for nic in machine.nics if nic.pci == address))
+        found = [port for port in ports(machine, Rails(rail, {}, None)) if port.pci == address and port.netdev]
+        if time.monotonic() > end or any(port.rdma is not None or not has_rdma for port in found):
+            return found[0] if found else None
         time.sleep(0.5)
-
-
-def _port(host: Host, address: str) -> Optional[Port]:
-    machine = topology.read(host, ask_nvidia_smi=False)
-    # As if it were the only rail: of a bond the other members come with it.
-    rail = dict(enumerate(nic for nic in machine.nics if nic.pci == address))
-    return next((port for port in ports(machine, Rails(rail, {}, None)) if port.pci == address), None)
 
 
 def _port_of(host: Host, function: str) -> str:
@@ -191,11 +178,3 @@ def _port_of(host: Host, function: str) -> str:
 def _note(host: Host, address: str, result: Result) -> None:
     text = json.dumps({"state": result.state, "said": result.said}) + "\n"
     apply.write(host, FileChange(result_path(address), None, text))
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(path, "cannot be read: %s" % (getattr(error, "strerror", None) or error)) from error

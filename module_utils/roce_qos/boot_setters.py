@@ -8,7 +8,7 @@ Sources: lldpad(8); NetworkManager-dispatcher(8); udev(7); crontab(5); mlnx_qos 
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..core import effective_unit, udev_rules
 from ..core.check import Check
@@ -19,7 +19,7 @@ from ..core.systemd_files import UNITS, wanted_at_boot
 from ..machine import pci
 from . import boot_unit
 from .boot_script import Intent
-from .config import PortConfig
+from .chain import PortConfig
 from .port import Port
 from .settings import DCBX
 
@@ -37,48 +37,33 @@ _FOLDERS = (
     *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
     "/usr/lib/NetworkManager/dispatcher.d",
 )
+_CRON = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
 DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
 
 
-def _scripts(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
-    paths = [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]
-    return [line for path in paths if (host.mode_system(path) or 0) & 0o100 for line in _lines(host, path, unread)]
-
-
-def _units(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
-    """Return commands of the administrator's units that the boot wants, and lines of the scripts that they run."""
-    found: List[Line] = []
+def _lines_at_boot(host: Host, ports: Sequence[Port], unread: List[Problem]) -> Iterator[Line]:
+    """Yield the commands of the programs that a boot starts, or that it starts for an interface of ``ports``."""
+    for path in [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]:
+        if (host.mode_system(path) or 0) & 0o100:
+            yield from _lines(host, path, unread)
     for name in host.listdir_system(UNITS[0]):
         if name.endswith(".service") and not name.startswith("busbar-"):
-            lines = [line for line in _lines(host, "%s/%s" % (UNITS[0], name), unread) if line[2].startswith("Exec")]
-            called = [script for line in lines for script in _PATH.findall(line[2])]
-            lines = [(path, number, text.partition("=")[2].lstrip("-+!@:")) for path, number, text in lines]
+            started = [line for line in _lines(host, "%s/%s" % (UNITS[0], name), unread) if line[2].startswith("Exec")]
+            lines = [(path, number, text.partition("=")[2].lstrip("-+!@:")) for path, number, text in started]
             # A program as large as that it cannot be read is no script.
-            lines += [line for script in called for line in _lines(host, script, [])]
-            is_setter = any(_options(text) for _path, _number, text in lines)
-            found += lines if is_setter and not effective_unit.idle(host, name) else []
-    return found
-
-
-def _rules(host: Host, ports: Sequence[Port], _unread: List[Problem]) -> List[Line]:
-    """Return commands of udev's rules for a rail's interface; udev puts its name for ``%k`` and ``$name``."""
+            scripts = [script for line in started for script in _PATH.findall(line[2])]
+            lines += [line for script in scripts for line in _lines(host, script, [])]
+            if any(_options(text) for _path, _number, text in lines) and not effective_unit.idle(host, name):
+                yield from lines
+    # Of rules of udev, which puts the interface's name for ``%k`` and ``$name``.
     facts = [udev_rules.facts(port.netdev, "", DRIVER, port.pci, {}) for port in ports if port.netdev]
-    rules = [one for one in udev_rules.read(host) if any(one.applies(known) is not False for known in facts)]
-    runs = [(one.path, value) for one in rules for key, _sign, value in one.pairs if key in ("RUN", "RUN{program}")]
-    return [(path, 0, value.replace("%k", "$name")) for path, value in runs]
-
-
-def _cron(host: Host, _ports: Sequence[Port], unread: List[Problem]) -> List[Line]:
-    """Return commands that cron runs once after each boot."""
-    folders = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
-    paths = ["%s/%s" % (folder, name) for folder in folders for name in host.listdir_system(folder)]
-    lines = [line for path in ("/etc/crontab", *paths) for line in _lines(host, path, unread)]
-    return [line for line in lines if line[2].startswith("@reboot")]
-
-
-# Places of commands that a boot runs. A new place needs one row.
-PLACES: Tuple[Callable[[Host, Sequence[Port], List[Problem]], List[Line]], ...] = (_scripts, _units, _rules, _cron)
+    for rule in udev_rules.read(host):
+        if any(rule.applies(known) is not False for known in facts):
+            runs = [value for key, _sign, value in rule.pairs if key in ("RUN", "RUN{program}")]
+            yield from ((rule.path, 0, value.replace("%k", "$name")) for value in runs)
+    for path in ["/etc/crontab", *("%s/%s" % (top, name) for top in _CRON for name in host.listdir_system(top))]:
+        yield from (line for line in _lines(host, path, unread) if line[2].startswith("@reboot"))
 
 
 _ASSIGNED = re.compile(r"^\s*(\w+)=[\"']?([\w.:-]+)[\"']?\s*(?:[;#]|$)", re.MULTILINE)
@@ -147,14 +132,12 @@ def findings(host: Host, ports: Sequence[Port], wanted: PortConfig) -> List[Find
         return []
     found: Dict[str, Finding] = {}
     unread: List[Problem] = []
-    for path, number, text in [line for place in PLACES for line in place(host, ports, unread)]:
+    for path, number, text in _lines_at_boot(host, ports, unread):
         options = _options(text)
         port = options.pop("port", "")
-        if port not in names and "$" not in port:
-            continue
         for name, value in options.items():
             want = _wanted(wanted, name, value)
-            if want is not None:
+            if want is not None and (port in names or "$" in port):
                 state = "unknown" if "$" in value else "not_owned"
                 place = "line %d of %s" % (number, path) if number else "the command %.60r from %s" % (text, path)
                 fix = "remove %s, or write %s there" % (place, want)
@@ -174,22 +157,21 @@ def findings(host: Host, ports: Sequence[Port], wanted: PortConfig) -> List[Find
 def overrides(host: Host, intent: Optional[Intent]) -> Plan:
     """Judge what files of others make of our unit, and of our rule: later ones of udev can take back what it sets."""
     ports = sorted(intent.ports) if intent is not None else []
-    found = effective_unit.overrides(
-        host, boot_unit.AT_BOOT, boot_unit.OWN, [boot_unit.instance(address) for address in ports[:1]]
-    )
-    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > boot_unit.RULE.rpartition("/")[2]]
-    keys = ("ENV{SYSTEMD_WANTS}", "ENV{SYSTEMD_ALIAS}", "TAG")
+    units = [boot_unit.instance(address) for address in ports[:1]]
+    found = effective_unit.overrides(host, boot_unit.AT_BOOT, boot_unit.OWN, units)
+    ours = boot_unit.RULE.rpartition("/")[2]
+    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > ours]
+    is_there = rules and host.read_system(boot_unit.RULE)
+    netdevs = [(address, name) for address in ports for name in host.listdir("%s/%s/net" % (pci.DEVICES, address))]
     judged: Dict[str, Finding] = {}
-    for address in ports if rules and host.read_system(boot_unit.RULE) else ():
-        for name in host.listdir("%s/%s/net" % (pci.DEVICES, address)):
-            facts = udev_rules.facts(name, "", DRIVER, address, {})
-            found_rules = [(key, *one) for key in keys for one in udev_rules.assignments(rules, key, facts)]
-            for key, sign, value, path in found_rules:
+    for address, name in netdevs if is_there else ():
+        facts = udev_rules.facts(name, "", DRIVER, address, {})
+        for key in ("ENV{SYSTEMD_WANTS}", "ENV{SYSTEMD_ALIAS}", "TAG"):
+            for sign, value, path in udev_rules.assignments(rules, key, facts):
                 if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
-                    have, fix = "it sets %s%s" % (key, sign), "write += there, then udevadm control --reload"
-                    judged[path] = boot_unit.AT_BOOT.judge(
-                        path, "not_owned", "Busbar's rule takes effect", have, path, fix
-                    )
+                    want, have = "Busbar's rule takes effect", "it sets %s%s" % (key, sign)
+                    fix = "write += there, then udevadm control --reload"
+                    judged[path] = boot_unit.AT_BOOT.judge(path, "not_owned", want, have, path, fix)
     return merge(found, Plan(tuple(judged.values())))
 
 

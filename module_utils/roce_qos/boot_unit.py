@@ -19,11 +19,11 @@ from ..change import apply, written
 from ..core import bundle, fix_command
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, ParseError, Problem, attempt
+from ..core.host import Host, ParseError, ReadError, problem_of
 from ..core.plan import Command, FileChange, Plan
 from . import boot_script, chain
 from .boot_script import Intent, Result
-from .config import PortConfig
+from .chain import PortConfig
 from .port import Port
 from .settings import enabled
 
@@ -121,25 +121,13 @@ class UnitState:
 
 
 def intent(
-    ports: Sequence[Port],
-    want: PortConfig,
-    roce: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    hardware_root: str,
-    system_root: str,
+    host: Host, ports: Sequence[Port], want: PortConfig, roce: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Optional[Intent]:
     """Return the script's input; None if nothing is wanted of any port. roce, settings: as in Intent."""
     able = [port for port in ports if any(map(port.has, enabled(want)))]
-    able = [port for port in able if port.gap is None or port.gap.state != "unsupported"]
-    if not able:
-        return None
-    return Intent(
-        ports={port.pci: port.rdma is not None for port in able},
-        roce=roce,
-        settings={name: value for name, value in settings.items() if value is not None},
-        hardware_root=hardware_root,
-        system_root=system_root,
-    )
+    rdma = {port.pci: port.rdma is not None for port in able if port.gap is None or port.gap.state != "unsupported"}
+    given = {name: value for name, value in settings.items() if value is not None}
+    return Intent(rdma, roce, given, host.hardware_root, host.system_root) if rdma else None
 
 
 def with_unset(
@@ -165,21 +153,16 @@ def with_unset(
 
 def read(host: Host, wanted: Optional[Intent]) -> UnitState:
     """Read the files. Raises ReadError if one of ours cannot be read."""
-    files = {path: host.read_system(path) for path in OWN}
-    if wanted is None:
-        return UnitState(files, systemctl=host.has("systemctl"))
-    results = [(address, _result(host, address)) for address in wanted.ports]
+    addresses = sorted(wanted.ports) if wanted is not None else []
+    front = ["%s/%s" % (folder, instance(address)) for folder in _IN_FRONT for address in addresses]
+    results = [(address, _result(host, address)) for address in addresses]
     return UnitState(
-        files=files,
+        files={path: host.read_system(path) for path in OWN},
         modes={path: host.mode_system(path) for path in OWN},
         udev=any(host.mode_system(path) is not None for path in _SYSTEMD_RULES),
         systemctl=host.has("systemctl"),
-        masked=tuple(
-            path
-            for path in ("%s/%s" % (top, instance(address)) for top in _IN_FRONT for address in sorted(wanted.ports))
-            # Empty, or a link to /dev/null; another text is an administrator's unit.
-            if host.read_system(path) == ""
-        ),
+        # Empty, or a link to /dev/null; another text is an administrator's unit.
+        masked=tuple(path for path in front if host.read_system(path) == ""),
         results={address: result for address, result in results if result is not None},
     )
 
@@ -187,14 +170,11 @@ def read(host: Host, wanted: Optional[Intent]) -> UnitState:
 def _result(host: Host, address: str) -> Optional[Result]:
     """Return the result of the unit's last run for a port, or why it is not known. None: no run since the boot."""
     path = boot_script.result_path(address)
-    problems: List[Problem] = []
-
-    def step() -> Optional[Result]:
+    try:
         text = host.read_system(path)
         return None if text is None else boot_script.parse_result(text)
-
-    found = attempt(step, path, problems)
-    return Result("unread", (str(problems[0]),)) if problems else found
+    except (ReadError, ParseError) as error:
+        return Result("unread", (str(problem_of(error, path)),))
 
 
 def render(wanted: Intent) -> Dict[str, str]:
@@ -228,8 +208,8 @@ def plan(have: UnitState, wanted: Optional[Intent], ports: Sequence[Port], missi
     """
     if wanted is not None and not have.udev:
         text = "%s is not there: without udev and systemd nothing sets the ports" % _SYSTEMD_RULES[0]
-        way_out = "%s after every boot and every reload of the driver" % _RUN
-        return Plan((_unit("unsupported", have=text, fix=way_out),))
+        fix = "%s after every boot and every reload of the driver" % _RUN
+        return Plan((_unit("unsupported", have=text, fix=fix),))
     results = _results(have, wanted, ports) if wanted is not None and have.files[SCRIPT] is not None else []
     again = tuple(
         Command(("systemctl", "restart", instance(finding.identity)), "run it again", timeout=_START_TIMEOUT)
@@ -239,30 +219,26 @@ def plan(have: UnitState, wanted: Optional[Intent], ports: Sequence[Port], missi
     if missing is not None and (wanted is not None or any(have.files.values())):
         found = _unit("unknown", have="not judged while a rail is missing", fix=missing.fix, because=missing)
         return Plan((found, *results), commands=again)
-    files = _plan_files(have, render(wanted) if wanted is not None else {})
-    return Plan((*files.findings, *results), files.changes, files.commands + again, notes=files.notes)
-
-
-def _plan_files(have: UnitState, texts: Mapping[str, str]) -> Plan:
+    texts = render(wanted) if wanted is not None else {}
     # Of the script only the head is shown, which holds its hash.
     heads = {SCRIPT: (_head(have.files[SCRIPT]), _head(texts.get(SCRIPT)))}
     files = written.compare(
         FileChange(path, have.files[path], texts.get(path), mode_before=have.modes.get(path), shown=heads.get(path))
         for path in OWN
     )
-    reload = Command(("systemctl", "daemon-reload"), "systemd has to load the unit")
-    commands = (reload,) if have.systemctl and UNIT in [change.path for change in files.changes] else ()
+    if have.systemctl and UNIT in [change.path for change in files.changes]:
+        again = (Command(("systemctl", "daemon-reload"), "systemd has to load the unit"), *again)
+    units = []
     if files.wrong:
-        found = [_unit("drift", have=files.wrong, severity=files.severity)]
+        units = [_unit("drift", have=files.wrong, severity=files.severity)]
     elif texts and have.masked:
-        name = have.masked[0].rpartition("/")[2]
         text = "%s overrides it, so the port gets no settings" % ", ".join(have.masked)
         # No run of ours mends that, so it is not drift, which a run would count as repaired.
-        fix = "find out why it is masked; then run systemctl unmask %s" % name
-        found = [_unit("not_owned", have=text, fix=fix)]
-    else:
-        found = [_unit("ok", have="as written")] if texts else []
-    return Plan(tuple(found), files.changes, commands, notes=files.notes)
+        fix = "find out why it is masked; then run systemctl unmask %s" % have.masked[0].rpartition("/")[2]
+        units = [_unit("not_owned", have=text, fix=fix)]
+    elif texts:
+        units = [_unit("ok", have="as written")]
+    return Plan((*units, *results), files.changes, again, notes=files.notes)
 
 
 def execute(host: Host, planned: Plan) -> None:
@@ -282,21 +258,13 @@ def _results(have: UnitState, wanted: Intent, ports: Sequence[Port]) -> List[Fin
     found = []
     for port in ports:
         result = have.results.get(port.pci) if port.pci in wanted.ports else None
-        if result is None:
-            continue
-        state = {"ok": "ok", "failed": "drift"}.get(result.state, "unknown")
-        text = "; ".join(result.said) if result.state != "started" else "it has not ended: it still runs, or was killed"
-        found.append(
-            AT_BOOT.judge(
-                port.label,
-                state,
-                want="its last run left the port as configured",
-                have="all is as configured" if state == "ok" else printable(text)[:300],
-                source=boot_script.result_path(port.pci),
-                fix="look at journalctl -b -u %s, then %s" % (instance(port.pci), _RUN),
-                aspect="live",
-            )
-        )
+        if result is not None:
+            state = {"ok": "ok", "failed": "drift"}.get(result.state, "unknown")
+            fixed = {"ok": "all is as configured", "started": "it has not ended: it still runs, or was killed"}
+            text = fixed.get(result.state, "; ".join(result.said))
+            want, source = "its last run left the port as configured", boot_script.result_path(port.pci)
+            fix = "look at journalctl -b -u %s, then %s" % (instance(port.pci), _RUN)
+            found.append(AT_BOOT.judge(port.label, state, want, printable(text)[:300], source, fix, aspect="live"))
     return found
 
 

@@ -12,9 +12,8 @@ from ..core.plan import Command, Plan, merge
 from ..health import record
 from ..machine import platform, platform_checks, profile, rails, topology
 from . import boot_setters, boot_unit, chain
-from .apply import execute
-from .config import OWNERS, PortConfig
-from .plan import diff, notes, plan
+from .chain import OWNERS, PortConfig
+from .plan import diff, execute, notes, plan
 from .port import ports
 from .read import read
 
@@ -49,7 +48,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     stored = host.read_system(boot_unit.INTENT)
     kept, settings, stored_notes = boot_unit.with_unset(stored, roce, {name: given[name] for name in SETTINGS})
     want_at_boot = PortConfig.from_values(chain.resolve(kept, settings), settings)
-    at_boot = boot_unit.intent(of_rails, want_at_boot, kept, settings, host.hardware_root, host.system_root)
+    at_boot = boot_unit.intent(host, of_rails, want_at_boot, kept, settings)
     missing = platform.missing(machine, wanted_profile, platform_checks.RAIL_DEVICE) if is_roce else None
 
     def look_at_boot() -> Plan:

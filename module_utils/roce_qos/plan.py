@@ -1,20 +1,28 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plan the changes of the ports' settings. A changed PFC mask bounces the link: equal values are never written."""
+"""Plan the changes of the ports' settings, and execute them port by port; each write is read back.
+
+A changed PFC mask bounces the link: equal values are never written.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
+from ..change import apply
 from ..core.finding import Finding, one_cause
+from ..core.host import Host, ReadError
 from ..core.plan import Command, Plan
 from ..machine.profile import Profile, roce_rails
-from .chain import Chain
-from .config import PortConfig
-from .port import Comparison, Port, PortState
-from .read import QosState
-from .settings import DCBX, SETTINGS, enabled
+from .chain import Chain, PortConfig
+from .port import Port, PortState
+from .read import QosState, read_port
+from .settings import CONFIGFS, DCBX, SETTINGS, enabled
+
+# (port's label, setting) -> what went wrong.
+Failed = Dict[Tuple[str, str], str]
 
 
 @dataclass(frozen=True)
@@ -34,15 +42,13 @@ class Step(Command):
         return "echo %s > %s" % (self.value, self.path) if self.path else super().__str__()
 
 
-def plan(have: QosState, wanted: PortConfig, failed: Optional[Mapping[Tuple[str, str], str]] = None) -> Plan:
-    """Plan. failed: (port's label, setting) -> error of its write, after a run."""
+def plan(have: QosState, wanted: PortConfig, failed: Optional[Failed] = None) -> Plan:
+    """Plan. failed: errors of writes, after a run."""
     lldpad = _lldpad(have, wanted)
     findings = [] if lldpad is None else [lldpad]
     steps: List[Step] = []
     for state in have.ports:
-        found, more = _plan_port(state, lldpad, wanted, failed or {})
-        findings += found
-        steps += more
+        findings += _plan_port(state, lldpad, wanted, failed or {}, steps)
     return Plan(one_cause(findings, ("unknown", "unsupported", "not_owned")), commands=tuple(steps))
 
 
@@ -51,27 +57,20 @@ def _lldpad(have: QosState, wanted: PortConfig) -> Optional[Finding]:
     if wanted.dcbx == "firmware" or "dcbx" not in enabled(wanted) or not any(one.port.of_port for one in have.ports):
         return None
     runs = have.lldpad or any(state.dcb.lldpad for state in have.ports)
-    return DCBX.judge(
-        "lldpad",
-        "not_owned" if runs else "ok",
-        want="not running",
-        have="running: it sends its configuration" if runs else "not running",
-        source="/proc",
-        fix="systemctl disable --now lldpad.service lldpad.socket",
-    )
+    said = "running: it sends its configuration" if runs else "not running"
+    fix = "systemctl disable --now lldpad.service lldpad.socket"
+    return DCBX.judge("lldpad", "not_owned" if runs else "ok", "not running", said, "/proc", fix)
 
 
 def _plan_port(
-    state: PortState, lldpad: Optional[Finding], wanted: PortConfig, failed: Mapping[Tuple[str, str], str]
-) -> Tuple[List[Finding], List[Step]]:
+    state: PortState, lldpad: Optional[Finding], wanted: PortConfig, failed: Failed, steps: List[Step]
+) -> List[Finding]:
+    """Judge one port, and add the writes that it needs to ``steps``."""
     findings: Dict[str, Finding] = {}
-    steps: List[Step] = []
     label = state.port.label
     # The other program that sets the port.
     owner = None if lldpad is None or lldpad.ok else lldpad
-    for name in enabled(wanted):
-        if not state.port.has(name):
-            continue
+    for name in filter(state.port.has, enabled(wanted)):
         setting, gap = SETTINGS[name], state.gaps.get(name)
         compared = setting.compare(state, wanted)
         if gap is not None:
@@ -81,61 +80,96 @@ def _plan_port(
         if setting.kinds and owner is not None and not compared.good:
             result, root = "not_owned", owner
             fix = root.fix or "set it on the switch, which owns the port (dcbx is firmware)"
-        elif name == "dcbx" and not compared.good and not compared.calls:
-            result, fix = _not_ours(state, wanted)
+        elif name == "dcbx" and not compared.good and not compared.changes:
+            result, fix = "not_owned", "set dcbx to os to take the port over, or to firmware to leave it to the switch"
+            if wanted.dcbx == "firmware":
+                hand_over = "mlnx_qos -i %s -d fw" % state.port.netdev
+                result, fix = "unsupported", "install mlnx-tools: only mlnx_qos hands a port over (%s)" % hand_over
         elif name == "dscp2prio":
             root = findings.get("trust")
         source, have = setting.source(state), compared.have
         error = failed.get((label, name))
         if error and result == "drift":
             have, fix = "%s; %s" % (have, error), "look at dmesg and at %s" % source
-        finding = setting.check.judge(label, result, compared.want, have, source, fix, because=root)
-        findings[name] = finding
+        finding = findings[name] = setting.check.judge(label, result, compared.want, have, source, fix, because=root)
         if name == "dcbx" and owner is None and (result in ("not_owned", "unsupported") or wanted.dcbx == "firmware"):
             owner = finding
         if result == "drift":
-            steps += _steps(label, setting.check.disruption, name, compared)
+            common = ("%s of %s" % (name, label), setting.check.disruption, 60.0, label, name)
+            steps += [Step(argv, *common, path, value) for argv, path, value in compared.changes]
     _lost_at_once(state, findings)
-    return list(findings.values()), steps
-
-
-def _steps(label: str, disruption: str, setting: str, compared: Comparison) -> List[Step]:
-    todo = [(argv, "", "") for argv in compared.calls] + [((), path, value) for path, value in compared.writes]
-    why = "%s of %s" % (setting, label)
-    return [Step(argv, why, disruption, 60.0, label, setting, path, value) for argv, path, value in todo]
+    return list(findings.values())
 
 
 def _lost_at_once(state: PortState, findings: Dict[str, Finding]) -> None:
     """A port that is as out of the box has one cause: nothing set it since its driver was loaded."""
-    those = [name for name in ("trust", "pfc", "pause") if name in findings and findings[name].state == "drift"]
     paused = state.pause is not None and (state.pause.rx or state.pause.tx)
-    if len(those) == 3 and state.dcb.trust == "pcp" and state.dcb.pfc == () and paused:
+    lost = all(name in findings and findings[name].state == "drift" for name in ("trust", "pfc", "pause"))
+    if lost and state.dcb.trust == "pcp" and state.dcb.pfc == () and paused:
         trust = findings["trust"]
         findings["trust"] = replace(trust, have="%s; the whole port has the driver's defaults" % trust.have)
-        for name in ("pfc", "pause"):
-            findings[name] = replace(findings[name], because=trust.id)
+        findings.update({name: replace(findings[name], because=trust.id) for name in ("pfc", "pause")})
 
 
-def _not_ours(state: PortState, wanted: PortConfig) -> Tuple[str, str]:
-    """Return state and fix if another program owns the port and no call changes that."""
-    if wanted.dcbx == "firmware":
-        return "unsupported", "install mlnx-tools: only mlnx_qos hands a port over (mlnx_qos -i %s -d fw)" % (
-            state.port.netdev
-        )
-    return "not_owned", "set dcbx to os to take the port over, or to firmware to leave it to the switch"
+def execute(
+    host: Host, have: QosState, wanted: PortConfig, permit: Callable[[Plan], Plan]
+) -> Tuple[List[Step], Failed]:
+    """Port by port and setting by setting, each planned anew from what is there: trust, for one, rewrites the map.
+
+    permit: leaves out of a plan what may not be done. Returns the steps done and what failed; nothing more is written
+    to that port then.
+    """
+    done: List[Step] = []
+    failed: Failed = {}
+    for state in have.ports:
+        tried: Set[str] = set()
+        while True:
+            planned = permit(plan(QosState(have.lldpad, (state,)), wanted))
+            steps = [step for step in planned.commands if isinstance(step, Step)]
+            again = [step for step in steps if step.setting in tried]
+            failed.update(
+                ((step.port, step.setting), "%s succeeded, but the value has not changed" % step) for step in again
+            )
+            if not steps or again:
+                break
+            # Files have nothing to do with each other: they are written in one go.
+            steps = [step for step in steps if step.setting == steps[0].setting or (step.path and steps[0].path)]
+            try:
+                for step in steps:
+                    tried.add(step.setting)
+                    _write(host, step.path, step.value) if step.path else apply.run(host, step)
+                    done.append(step)
+            except ReadError as error:
+                failed[(step.port, step.setting)] = str(error)
+                break
+            state = read_port(host, state.port, wanted)
+    return done, failed
+
+
+def _write(host: Host, path: str, value: str) -> None:
+    """Write an existing attribute: an absent one is an error. Raises ReadError."""
+    try:
+        if path.startswith(CONFIGFS):
+            # So rdma_cm shows the device. The directory stays, since no check makes one; the unit's stop removes it.
+            os.makedirs(host.hardware("/".join(path.split("/")[: CONFIGFS.count("/") + 2])), exist_ok=True)
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(host.hardware(path), flags), "w", encoding="ascii") as stream:
+            stream.write(value)
+    except OSError as error:
+        raise ReadError(path, "cannot be written: %s" % error.strerror) from error
 
 
 def diff(planned: Plan) -> List[Dict[str, str]]:
     """Return Ansible's diff structure, one per port: the changes by its writes."""
     written = {(step.port, step.setting) for step in planned.commands if isinstance(step, Step)}
     result = []
-    for label in dict.fromkeys(port for port, _setting in sorted(written)):
+    for label in sorted({port for port, _setting in written}):
         those = [f for f in planned.findings if f.subject == label and (label, f.check.partition(".")[2]) in written]
-        lines = {
-            "before": "".join("%s: %s\n" % (f.check, f.have) for f in those),
-            "after": "".join("%s: %s\n" % (f.check, f.want) for f in those),
-        }
-        result.append({"before_header": label, "after_header": label, **lines})
+        before, after = (
+            "".join("%s: %s\n" % row for row in rows)
+            for rows in ([(f.check, f.have) for f in those], [(f.check, f.want) for f in those])
+        )
+        result.append({"before_header": label, "after_header": label, "before": before, "after": after})
     return result
 
 

@@ -4,21 +4,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Optional, Tuple
 
-from ..core.host import ParseError, ReadError
 from ..machine import netdev, rdma
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
+from .chain import Queues
 
 # Settings of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
 _MELLANOX = 0x15B3
-
-Eight = Optional[Tuple[int, ...]]
-Call = Tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,21 +56,15 @@ class Port:
         """Return whether the setting applies to this port."""
         return self.of_rdma if name in OF_RDMA else self.of_port
 
-    def gap_of(self, name: str) -> Optional[Gap]:
-        """Why nothing is known of the setting on this port; None where it can be read."""
-        return None if name in OF_RDMA and not self.silent else self.gap
-
 
 @dataclass(frozen=True)
-class Dcb:
+class Dcb(Queues):
     """Settings of a port that mlnx_qos or dcb reports; None: not reported.
 
     owner: of DCBX, os or firmware.   lldpad: mlnx_qos has seen it run.   trust: pcp, dscp, both, none.
     dscp2prio: (DSCP, priority) in the order of the kernel's list, which means nothing. A DSCP that is not in it has
         priority 0; without trust in the DSCP the map is not in force.
-    pfc: priorities with PFC.   prio2tc, prio2buffer: by priority.
-    tsa, bandwidth (per cent): by traffic class, None for a class that no priority uses.
-    cable_length: metres.   buffer_size: bytes, by receive buffer.
+    pfc: priorities with PFC.
     """
 
     owner: Optional[str] = None
@@ -82,12 +72,6 @@ class Dcb:
     trust: Optional[str] = None
     dscp2prio: Tuple[Tuple[int, int], ...] = ()
     pfc: Optional[Tuple[int, ...]] = None
-    prio2tc: Eight = None
-    tsa: Optional[Tuple[Optional[str], ...]] = None
-    bandwidth: Optional[Tuple[Optional[int], ...]] = None
-    cable_length: Optional[int] = None
-    prio2buffer: Eight = None
-    buffer_size: Eight = None
 
 
 @dataclass(frozen=True)
@@ -115,60 +99,20 @@ class PortState:
     gaps: Mapping[str, Gap] = field(default_factory=dict)
 
 
-class Unreadable(Exception):
-    """Raised by a reader that has no value. gap: the reason."""
-
-    def __init__(self, gap: Gap) -> None:
-        self.gap = gap
-        super().__init__(gap.have)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Comparison of a setting of one port: whether it is as wanted, both in words, and the changes.
-
-    calls: argv of tools.   writes: (path, value) of attributes in sysfs or configfs.
-    """
-
-    good: bool
-    want: str
-    have: str
-    calls: Tuple[Call, ...] = ()
-    writes: Tuple[Tuple[str, str], ...] = ()
-
-
-@contextlib.contextmanager
-def or_unread(source: str, fix: str = "") -> Iterator[None]:
-    """Makes Unreadable of a ParseError or ReadError of its body. source: the file or command that the body reads."""
-    try:
-        yield
-    except (ParseError, ReadError) as error:
-        raise Unreadable(Gap("unknown", str(error), source, fix or "look at %s" % source)) from error
-
-
-def as_root(argv: Sequence[str]) -> str:
-    """Return the fix for a tool that failed."""
-    return "run %s as root and look at dmesg" % " ".join(argv)
-
-
 def ports(topology: Topology, rails: Rails) -> Tuple[Port, ...]:
     """The ports of all rails in rail order, those of a bond after the member that has the RDMA device."""
     found: Dict[str, Port] = {}
     for _number, nic in sorted(rails.nics.items()):
         masters = {one.master for one in nic.netdevs if nic.role == "bond" and one.master}
-        members = [nic] + [
-            other for other in topology.nics if other is not nic and any(d.master in masters for d in other.netdevs)
-        ]
-        for member in members:
+        others = [one for one in topology.nics if one is not nic and any(d.master in masters for d in one.netdevs)]
+        for member in (nic, *others):
             port = _port(member, topology.virtualization.is_vm)
             found.setdefault(port.label, port)
     return tuple(found.values())
 
 
 def _port(nic: Nic, in_guest: bool) -> Port:
-    gap = None
     active = nic.port
-    is_infiniband = active is not None and active.link_layer == "InfiniBand"
     port = Port(
         label=nic.label,
         pci=nic.pci,
@@ -182,25 +126,18 @@ def _port(nic: Nic, in_guest: bool) -> Port:
         # The port, and with it everything else, is the hypervisor's.
         return replace(port, of_rdma=True, of_port=False)
     if nic.role == "vf":
-        gap = Gap(
-            "unsupported",
-            "a virtual function: its port is set at the physical function",
-            nic.device.source,
-            "name the physical functions in the profile",
-        )
-    elif is_infiniband:
-        gap = Gap(
-            "unsupported",
-            "an InfiniBand port",
-            rdma.DEVICES,
-            "set the port to Ethernet (mlxconfig -d %s set LINK_TYPE_P%d=2, then reboot), or correct busbar_fabric"
-            % (nic.pci, port.number),
-        )
-    elif not nic.netdevs:
-        gap = Gap(
-            "unknown",
-            "no netdev: the port cannot be queried",
-            netdev.INTERFACES,
-            "look for %s in dmesg; reload its driver" % nic.pci,
-        )
-    return replace(port, gap=gap, silent=nic.role != "vf" and is_infiniband)
+        return replace(port, gap=of_physical_function("a virtual function", nic.device.source))
+    if active is not None and active.link_layer == "InfiniBand":
+        change = "set the port to Ethernet (mlxconfig -d %s set LINK_TYPE_P%d=2, then reboot), or correct busbar_fabric"
+        gap = Gap("unsupported", "an InfiniBand port", rdma.DEVICES, change % (nic.pci, port.number))
+        return replace(port, gap=gap, silent=True)
+    if not nic.netdevs:
+        fix = "look for %s in dmesg; reload its driver" % nic.pci
+        return replace(port, gap=Gap("unknown", "no netdev: the port cannot be queried", netdev.INTERFACES, fix))
+    return port
+
+
+def of_physical_function(kind: str, source: str) -> Gap:
+    """Return the gap of a function whose port another one has."""
+    text = "%s: its port is set at the physical function" % kind
+    return Gap("unsupported", text, source, "name the physical functions in the profile")

@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import Host, ParseError, ReadError, problem_of
 from ..machine import netdev
 from . import dcb, mlnx_qos
-from .config import PortConfig
-from .port import Dcb, Gap, Port, PortState, Unreadable, as_root
+from .chain import PortConfig
+from .port import OF_RDMA, Dcb, Gap, Port, PortState, of_physical_function
 from .settings import SETTINGS, enabled
+
+Gaps = Dict[str, Gap]
 
 
 @dataclass(frozen=True)
@@ -36,90 +38,82 @@ def read(host: Host, ports: Sequence[Port], wanted: PortConfig) -> QosState:
 
 
 def _lldpad_runs(host: Host) -> bool:
-    for pid in host.listdir("/proc"):
-        if pid.isdigit():
-            with contextlib.suppress(ReadError):  # it has ended meanwhile
-                if host.read("/proc/%s/comm" % pid) == "lldpad":
-                    return True
+    for pid in filter(str.isdigit, host.listdir("/proc")):
+        with contextlib.suppress(ReadError):  # it has ended meanwhile
+            if host.read("/proc/%s/comm" % pid) == "lldpad":
+                return True
     return False
 
 
 def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
-    port = replace(port, gap=port.gap or _of_subfunction(host, port))
+    device = host.realpath("%s/%s/device" % (netdev.INTERFACES, port.netdev)) or ""
+    if port.gap is None and re.fullmatch(r"mlx5_core\.sf\.[0-9]+", device.rpartition("/")[2]):
+        port = replace(port, gap=of_physical_function("a subfunction", device))
     names = [name for name in enabled(wanted) if port.has(name)]
-    gaps = {name: gap for name in names for gap in [port.gap_of(name)] if gap is not None}
+    gaps: Gaps = {}
+    if port.gap is not None:
+        gaps.update((name, port.gap) for name in names if port.silent or name not in OF_RDMA)
     left = [name for name in names if name not in gaps]
     state = PortState(port)
     of_tool = [name for name in left if SETTINGS[name].kinds]
     if of_tool:
-        tool, found = _read_dcb(host, port, wanted, of_tool, gaps)
+        tool, found, missing = _read_dcb(host, port, wanted, of_tool)
+        gaps.update(missing)
         state = replace(state, tool=tool, dcb=found)
-    for name in left:
-        reader = SETTINGS[name].read
-        if reader is not None:
+    for setting in (SETTINGS[name] for name in left):
+        if setting.read is not None:
             try:
-                state = reader(host, state, wanted)
-            except Unreadable as error:
-                gaps[name] = error.gap
+                result = setting.read(host, state, wanted)
+            except (ParseError, ReadError) as error:
+                result = _not_read(error, setting.source(state))
+            if isinstance(result, Gap):
+                gaps[setting.name] = result
+            else:
+                state = result
     return replace(state, gaps=gaps)
 
 
-def _of_subfunction(host: Host, port: Port) -> Optional[Gap]:
-    device = host.realpath("%s/%s/device" % (netdev.INTERFACES, port.netdev)) or ""
-    if re.fullmatch(r"mlx5_core\.sf\.[0-9]+", device.rpartition("/")[2]) is None:
-        return None
-    text = "a subfunction: its port is set at the physical function"
-    return Gap("unsupported", text, device, "name the physical functions in the profile")
-
-
-def _read_dcb(
-    host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Dict[str, Gap]
-) -> Tuple[str, Dcb]:
-    """Return the port's tool, and its output. Of two the one that reports more counts: mlnx_qos breaks off, or omits
-    lines, on kernels and drivers that it was not written for, where dcb may work."""
+def _read_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str]) -> Tuple[str, Dcb, Gaps]:
+    """Return the port's tool, its output, and gaps. Of two the one that reports more counts: mlnx_qos breaks off, or
+    omits lines, on kernels and drivers that it was not written for, where dcb may work."""
     tools = (mlnx_qos.TOOL, dcb.TOOL) if port.is_mellanox else (dcb.TOOL, mlnx_qos.TOOL)
-    results: List[Tuple[str, Dcb, Dict[str, Gap]]] = []
-    for tool in tools:
-        if host.has(tool) and not (results and (results[0][0] == dcb.TOOL or not results[0][2])):
-            missing: Dict[str, Gap] = {}
+    results: List[Tuple[str, Dcb, Gaps]] = []
+    for tool in filter(host.has, tools):
+        if not results or (results[0][0] == mlnx_qos.TOOL and results[0][2]):
+            gaps: Gaps = {}
             query = _by_mlnx_qos if tool == mlnx_qos.TOOL else _by_dcb
-            results.append((tool, query(host, port, wanted, names, missing), missing))
-    if not results:
-        fix = "install mlnx-tools (it comes with OFED, role mofed), or iproute2 5.11 or later"
-        gap = Gap("unknown", "neither mlnx_qos nor dcb is installed", "mlnx_qos, dcb", fix)
-        gaps.update(dict.fromkeys(names, gap))
-        return "", Dcb()
-    tool, found, missing = min(results, key=lambda result: len(result[2]))
-    gaps.update(missing)
-    return tool, found
+            results.append((tool, query(host, port, wanted, names, gaps), gaps))
+    fix = "install mlnx-tools (it comes with OFED, role mofed), or iproute2 5.11 or later"
+    none = Gap("unknown", "neither mlnx_qos nor dcb is installed", "mlnx_qos, dcb", fix)
+    return min(results, key=lambda result: len(result[2]), default=("", Dcb(), dict.fromkeys(names, none)))
 
 
-def _by_mlnx_qos(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Dict[str, Gap]) -> Dcb:
-    argv = mlnx_qos.show(port.netdev)
+def _by_mlnx_qos(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Gaps) -> Dcb:
+    source = " ".join(mlnx_qos.show(port.netdev))
     try:
-        done = host.run(argv)
+        done = host.run(mlnx_qos.show(port.netdev))
         # If the driver has no DCB, it ends with 1, and its output has the reason.
         refused = "not supported on your system" in done.stdout
         found, cannot = mlnx_qos.parse(done.stdout if refused else done.answer())
-    except mlnx_qos.NotSupported as error:
-        gaps.update(dict.fromkeys(names, _no_dcb(str(error), argv)))
-        return Dcb()
     except (ParseError, ReadError) as error:
-        gaps.update(dict.fromkeys(names, _failed_query(error, argv)))
+        is_unsupported = isinstance(error, mlnx_qos.NotSupported)
+        gaps.update(dict.fromkeys(names, _no_dcb(str(error), source) if is_unsupported else _not_read(error, source)))
         return Dcb()
+    missing: Gaps = {}
     if found.trust == "none":
-        gap = _no_dcb("this driver can neither report nor set its trust mode", argv)
-        gaps.update({name: gap for name in ("trust", "dscp2prio") if name in names})
+        text = "this driver can neither report nor set its trust mode"
+        missing.update(dict.fromkeys(("trust", "dscp2prio"), _no_dcb(text, source)))
     for name, value in (("trust", found.trust), ("dcbx", found.owner), ("prio2tc", found.prio2tc), ("ets", found.tsa)):
-        if value is None and name in names:
+        if value is None:
             text = "this version or driver does not show it (%s)" % name
-            gaps[name] = Gap("unknown", text, " ".join(argv), "update mlnx-tools (it comes with OFED, role mofed)")
-    if "buffers" in names and wanted.sizes_buffers and found.prio2buffer is None and "Buffers commands" in cannot:
-        gaps["buffers"] = _no_dcb("this driver has no commands for buffers", argv)
+            missing[name] = Gap("unknown", text, source, "update mlnx-tools (it comes with OFED, role mofed)")
+    if wanted.sizes_buffers and found.prio2buffer is None and "Buffers commands" in cannot:
+        missing["buffers"] = _no_dcb("this driver has no commands for buffers", source)
+    gaps.update({name: gap for name, gap in missing.items() if name in names})
     return found
 
 
-def _by_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Dict[str, Gap]) -> Dcb:
+def _by_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Gaps) -> Dcb:
     found = Dcb()
     for kind, parse in dcb.PARSERS.items():
         shown = [name for name in names if kind in SETTINGS[name].kinds]
@@ -129,17 +123,21 @@ def _by_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], ga
         try:
             found = parse(host.query(argv), found)
         except (ParseError, ReadError) as error:
+            gap = _not_read(error, " ".join(argv))
             # The second: the kernel answers, without an attribute of this kind.
-            refused = any(words in str(error) for words in ("Operation not supported", "Attribute not found"))
-            gap = _no_dcb("dcb has no %s for this driver or interface" % kind, argv) if refused else None
-            gaps.update(dict.fromkeys(shown, gap or _failed_query(error, argv)))
+            if any(words in str(error) for words in ("Operation not supported", "Attribute not found")):
+                gap = _no_dcb("dcb has no %s for this driver or interface" % kind, " ".join(argv))
+            gaps.update(dict.fromkeys(shown, gap))
     return found
 
 
-def _no_dcb(text: str, argv: Sequence[str]) -> Gap:
+def _no_dcb(text: str, source: str) -> Gap:
     fix = "check that the interface is a physical port with its own driver (ethtool -i); if it is not, leave this unset"
-    return Gap("unsupported", text, " ".join(argv), fix)
+    return Gap("unsupported", text, source, fix)
 
 
-def _failed_query(error: Exception, argv: Sequence[str]) -> Gap:
-    return Gap("unknown", str(error), " ".join(argv), as_root(argv))
+def _not_read(error: Union[ParseError, ReadError], source: str) -> Gap:
+    path = problem_of(error, source).source
+    source = path if path.startswith("/") else source
+    fix = "look at %s" if source.startswith("/") else "run %s as root and look at dmesg"
+    return Gap("unknown", str(error), source, fix % source)

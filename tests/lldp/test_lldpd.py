@@ -9,8 +9,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import neighbou
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig, resolve
 
 from tests.lldp.conftest import Bed
 from tests.lldp.frames import HEALTHY, IEEE_8021, applications, ets, frame, frame_size, organisation, pfc

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,43 +20,43 @@ ETS: dict[str, Any] = json.loads((Path(__file__).parent / "cases/dcb/ets.json").
 
 def test_other_parts_of_the_app_table_make_no_trust_in_the_dscp() -> None:
     table = {"ethtype_prio": [[35078, 3]], "default_prio": [0, 1], "dgram_port_prio": [[4791, 3]]}
-    assert dcb.parse_app(json.dumps({**table, "pcp_prio": [["3de", 3]]}), Dcb()) == Dcb(trust="pcp")
+    assert dcb.parse("app", json.dumps({**table, "pcp_prio": [["3de", 3]]}), Dcb()) == Dcb(trust="pcp")
 
 
 @pytest.mark.parametrize(
-    ("parse", "data", "says"),
+    ("kind", "data", "says"),
     [
-        (dcb.parse_pfc, {**PFC, "watchdog": True}, "unknown key 'watchdog'"),
-        (dcb.parse_pfc, {name: PFC[name] for name in ("pfc_cap", "delay", "prio_pfc")}, "no key 'macsec_bypass'"),
-        (dcb.parse_pfc, {**PFC, "prio_pfc": [True] * 7}, "expected eight values"),
-        (dcb.parse_pfc, {**PFC, "prio_pfc": [1] * 8}, "expected true or false"),
-        (dcb.parse_pfc, {**PFC, "delay": True}, "delay holds True, expected a number"),
-        (dcb.parse_app, {"dscp_prio": [[64, 3]]}, "dscp_prio holds 64, expected a number from 0 to 63"),
-        (dcb.parse_app, {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
-        (dcb.parse_app, {"dscp_prio": [[26, 8]]}, "dscp_prio holds 8"),
-        (dcb.parse_app, {"dscp_prio": [26]}, "expected a pair"),
-        (dcb.parse_app, {"dscp_prio": [[26]]}, "expected a pair"),
-        (dcb.parse_app, {"dscp_prio": [[26, 3, 4]]}, "expected a pair"),
-        (dcb.parse_app, {"dscp_prio": {"26": 3}}, "expected a list of pairs"),
-        (dcb.parse_app, {"dscp_prio": [], "vlan_prio": []}, "unknown key 'vlan_prio'"),
-        (dcb.parse_ets, {**ETS, "tc_tsa": ["ats"] * 8}, "tc_tsa holds 'ats'"),
-        (dcb.parse_ets, {**ETS, "tc_bw": [101] * 8}, "tc_bw holds 101"),
-        (dcb.parse_buffer, {"prio_buffer": [8] * 8, "buffer_size": EIGHT, "total_size": 1}, "prio_buffer holds 8"),
-        (dcb.parse_buffer, {"prio_buffer": EIGHT, "buffer_size": [-1] * 8, "total_size": 1}, "buffer_size holds -1"),
-        (dcb.parse_ets, {**ETS, "prio_tc": [8] * 8}, "prio_tc holds 8"),
-        (dcb.parse_dcbx, {"host": 1}, "host holds 1"),
-        (dcb.parse_dcbx, [], "is not a JSON object"),
+        ("pfc", {**PFC, "watchdog": True}, "unknown key 'watchdog'"),
+        ("pfc", {name: PFC[name] for name in ("pfc_cap", "delay", "prio_pfc")}, "no key 'macsec_bypass'"),
+        ("pfc", {**PFC, "prio_pfc": [True] * 7}, "expected eight values"),
+        ("pfc", {**PFC, "prio_pfc": [1] * 8}, "prio_pfc holds 1, expected one of False, True"),
+        ("pfc", {**PFC, "delay": True}, "delay holds True, expected a number"),
+        ("app", {"dscp_prio": [[64, 3]]}, "dscp_prio holds 64, expected a number from 0 to 63"),
+        ("app", {"dscp_prio": [["AF31", 3]]}, "dscp_prio holds 'AF31'"),
+        ("app", {"dscp_prio": [[26, 8]]}, "dscp_prio holds 8"),
+        ("app", {"dscp_prio": [26]}, "expected a pair"),
+        ("app", {"dscp_prio": [[26]]}, "expected a pair"),
+        ("app", {"dscp_prio": [[26, 3, 4]]}, "expected a pair"),
+        ("app", {"dscp_prio": {"26": 3}}, "expected a list of pairs"),
+        ("app", {"dscp_prio": [], "vlan_prio": []}, "unknown key 'vlan_prio'"),
+        ("ets", {**ETS, "tc_tsa": ["ats"] * 8}, "tc_tsa holds 'ats'"),
+        ("ets", {**ETS, "tc_bw": [101] * 8}, "tc_bw holds 101"),
+        ("buffer", {"prio_buffer": [8] * 8, "buffer_size": EIGHT, "total_size": 1}, "prio_buffer holds 8"),
+        ("buffer", {"prio_buffer": EIGHT, "buffer_size": [-1] * 8, "total_size": 1}, "buffer_size holds -1"),
+        ("ets", {**ETS, "prio_tc": [8] * 8}, "prio_tc holds 8"),
+        ("dcbx", {"host": 1}, "host holds 1"),
+        ("dcbx", [], "is not a JSON object"),
     ],
 )
-def test_what_is_not_known_is_refused(parse: Callable[[str, Dcb], object], data: Any, says: str) -> None:
+def test_what_is_not_known_is_refused(kind: str, data: Any, says: str) -> None:
     with pytest.raises(ParseError, match=says):
-        parse(json.dumps(data), Dcb())
+        dcb.parse(kind, json.dumps(data), Dcb())
 
 
 @pytest.mark.parametrize("output", ["", "Attribute read: No such device", "pfc-cap 8 macsec-bypass off", "[" * 100000])
 def test_what_is_not_json_is_refused(output: str) -> None:
     with pytest.raises(ParseError, match="is not JSON"):
-        dcb.parse_pfc(output, Dcb())
+        dcb.parse("pfc", output, Dcb())
 
 
 def eight(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:

@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import RULE
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Port
 
 from tests.trees import put, put_all
@@ -170,10 +170,3 @@ def test_what_sets_other_values_at_boot_is_found(tmp_path: Path, files: dict[str
     roce = {"dscp": 26, "priority": 3, "cnp_dscp": 48, "cnp_priority": 6}
     want = PortConfig.from_values(chain.resolve(roce, {"traffic_class": 106}), {"pause_off": True})
     assert [f.state for f in setters.findings(host(tmp_path, files), (PORT,), want)] == states
-
-
-def test_a_new_place_of_commands_needs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setters, "PLACES", (*setters.PLACES, lambda *_: [("/opt/site", 7, BAD)]))
-    want = PortConfig.from_values(chain.resolve({}, {"pfc": [3]}), {})
-    found = setters.findings(host(tmp_path, {}), (PORT,), want)
-    assert [f.subject for f in found if not f.ok] == ["/opt/site:7"]

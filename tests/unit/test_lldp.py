@@ -17,8 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import dcbx, ne
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState, Neighbour
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent, RailPort
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig, resolve
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,9 +17,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files im
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import addressing, netplan, persisted_address
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu.addressing import Addressing
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import netplan
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import (
+    Addressing,
+    Claim,
+    parse_ifcfg,
+    parse_ifupdown,
+    parse_keyfile,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
@@ -27,7 +33,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import 
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import plan as multirail
-from ansible_collections.busbar.fabric.plugins.module_utils.multirail import read, routing
+from ansible_collections.busbar.fabric.plugins.module_utils.multirail import read
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail.policy import POLICIES, MultirailConfig, policy
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail.read import MultirailState, Rail
 from ansible_collections.busbar.fabric.plugins.modules import multirail as multirail_module
@@ -36,6 +42,7 @@ from hypothesis import strategies as st
 
 from lab import store
 from tests import golden_rows, goldens
+from tests.lab.conftest import few_slots
 from tests.trees import put
 
 from .conftest import converge
@@ -120,7 +127,7 @@ def rail(number: int = 0, **changes: Any) -> Rail:
         (Route(f"10.0.{number}.0/24", "", f"10.0.{number}.1", name),),
         Owner((claim,)),
     )
-    one = replace(one, kept=claim.with_table(routing.table_of(one, "none")))
+    one = replace(one, kept=claim.with_table(multirail.table_of(one, "none")))
     return replace(one, **changes)
 
 
@@ -145,11 +152,11 @@ LATE = "net.ipv4.conf.ens1.arp_ignore=2"
 DEFAULT = "net.ipv4.conf.default.rp_filter = 2\nnet.ipv4.conf.*.rp_filter = 2\n-net.ipv4.conf.all.rp_filter\n"
 NO_GID = "platform.rail_gid[live]@0000:01:00.0"
 CLAIM = rail().owner.claims[0]
-OTHER = persisted_address.judge(
+OTHER = netdev_mtu.judge_address(
     "rail", "ens1", Owner((replace(CLAIM, addressing=Addressing(("10.0.0.1/16",))),)), rail().addresses
 )
 IDLE = Owner((replace(CLAIM, mtu=None, refused=("is masked", "systemctl unmask it")),))
-TABLE = routing.table_of(rail(), "")
+TABLE = multirail.table_of(rail(), "")
 BY_NETPLAN = Owner((Netplan("/run/systemd/network/10-netplan-a.network", "", ident="ethernets/a"),))
 
 
@@ -333,11 +340,11 @@ STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip
 @pytest.mark.parametrize(
     ("claim", "given"),
     [
-        (NetworkManager, addressing.parse_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
-        (NetworkManager, addressing.parse_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
-        (Ifcfg, addressing.parse_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
-        (Ifcfg, addressing.parse_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
-        (Ifupdown, addressing.parse_ifupdown([("static", STANZA)], "ens1")),
+        (NetworkManager, parse_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
+        (NetworkManager, parse_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
+        (Ifcfg, parse_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
+        (Ifcfg, parse_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
+        (Ifupdown, parse_ifupdown([("static", STANZA)], "ens1")),
     ],
 )
 def test_rules_that_an_owner_brings_as_advised_are_read_back(claim: type[Claim], given: Addressing) -> None:
@@ -391,7 +398,7 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
     """A simulated hgx-h200 with RoCE."""
-    store.create(tmp_path / "lab", {"node02": store.STANDARD["node02"]})
+    store.create(tmp_path / "lab", few_slots({"node02": store.STANDARD["node02"]}))
     return tmp_path / "lab/node02"
 
 
@@ -406,6 +413,11 @@ def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run
 
 
 def test_source_routing_is_set_now_and_for_the_boot_and_goes_with_the_policy(call: Run, lab: Path) -> None:
+    # Routes that running traffic would take are withheld.
+    done = call(check_mode=True, policy="custom", values={"arp_ignore": 2}, source_routing=True)
+    assert {command.split()[0] for command in done["commands"]} == {"sysctl"}
+    assert {name.partition("@")[0] for name in done["withheld"]} == {"multirail.rules[live]"}
+    assert "arp_ignore is 9" in call(policy="custom", values={"arp_ignore": 9})["msg"]
     done = call(policy="nvidia", max_disruption="link")
     assert (len(done["repaired"]), done["findings"]) == (32, [])
     dropin = lab / "sys/etc/systemd/network/10-rail3.network.d/90-busbar-multirail.conf"
@@ -414,10 +426,3 @@ def test_source_routing_is_set_now_and_for_the_boot_and_goes_with_the_policy(cal
     assert call()["changed"] is False
     gone = call(policy="none")
     assert (len(gone["diff"]), gone["findings"], dropin.exists()) == (9, [], False)
-
-
-def test_routes_that_running_traffic_would_take_are_withheld_and_a_bad_value_is_refused(call: Run) -> None:
-    done = call(check_mode=True, policy="custom", values={"arp_ignore": 2}, source_routing=True)
-    assert {command.split()[0] for command in done["commands"]} == {"sysctl"}
-    assert {name.partition("@")[0] for name in done["withheld"]} == {"multirail.rules[live]"}
-    assert "arp_ignore is 9" in call(policy="custom", values={"arp_ignore": 9})["msg"]

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 
 from lab import store
 from tests import golden_rows, goldens
+from tests.lab.conftest import few_slots
 from tests.trees import link, put
 from tests.unit.conftest import converge
 from tests.unit.test_owner import DEVINFO, IN_USE, KEYFILE, UUID, Node
@@ -101,26 +102,14 @@ def found(plan: Plan, check: str) -> list[tuple[str, str, str | None]]:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        # NetworkManager refuses an infiniband section without a mode; without a section it takes datagram.
-        ("infiniband", ""),
-        ("infiniband", "[infiniband]\ntransport-mode=connected\n"),
-        # The long name counts, and the other section then does not, even where the long one is empty.
-        ("ethernet", "[ethernet]\nmtu=9000\n[802-3-ethernet]\n"),
-        # Not of this kind of link.
-        ("infiniband", "[ethernet]\nmtu=1500\n"),
-    ],
-)
-def test_the_section_that_networkmanager_takes_is_read_and_written(tmp_path: Path, kind: str, text: str) -> None:
-    case = f"keyfile, {kind}: {' '.join(text.split())}"
-    text = f"[connection]\ntype={kind}\ninterface-name=ens1\n{text}"
+def test_the_section_that_networkmanager_takes_is_read_and_written(tmp_path: Path) -> None:
+    """The long name counts, and the other section then does not, even where the long one is empty."""
+    case = "keyfile, ethernet: [ethernet] mtu=9000 [802-3-ethernet]"
+    text = "[connection]\ntype=ethernet\ninterface-name=ens1\n[ethernet]\nmtu=9000\n[802-3-ethernet]\n"
     put(tmp_path, KEYFILE % "a", text, 0o600)
     put(tmp_path, "/run/NetworkManager/state", "")
     claims: dict[str, list[Claim]] = {"ens1": []}
-    devices = {"ens1": Device("ens1", 1500, ether=kind != "infiniband")}
-    networkmanager.read(Host("/nowhere", str(tmp_path)), devices, claims, {"ens1": []})
+    networkmanager.read(Host("/nowhere", str(tmp_path)), {"ens1": Device("ens1", 1500)}, claims, {"ens1": []})
     assert claims["ens1"][0].mtu is None
     written = claims["ens1"][0].with_mtu(text, 9000)
     goldens.check("rendered_network", case, [golden_rows.lines(written or "")])
@@ -235,7 +224,7 @@ RAILS = [f"enp{slot}s0np0" for slot in (156, 188, 204, 220, 26, 60, 77, 94)]
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
     """A simulated hgx-h200 with RoCE, fresh: networkd sets its rails up, one file each that names no MTU."""
-    store.create(tmp_path / "lab", {"node02": store.STANDARD["node02"]})
+    store.create(tmp_path / "lab", few_slots({"node02": store.STANDARD["node02"]}))
     return tmp_path / "lab/node02"
 
 
@@ -244,13 +233,11 @@ def call(lab: Path, call_module: Callable[..., Run]) -> Run:
     return call_module(module.main, lab, "hgx-h200", "ethernet", mtu=9000)
 
 
-def test_a_run_does_what_check_mode_foretells_and_a_second_one_nothing(call: Run, lab: Path) -> None:
-    done = converge(call, lab, max_disruption="link")
-    assert done["commands"] == [f"ip link set dev {name} mtu 9000" for name in RAILS]
-    assert (len(done["repaired"]), done["findings"]) == (3 * len(RAILS), [])
-
-
 def test_what_would_stop_traffic_is_withheld_and_the_file_is_written_all_the_same(call: Run, lab: Path) -> None:
+    # Of InfiniBand nothing is judged.
+    none = call(profile=yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()), fabric="infiniband")
+    assert (none["changed"], none["findings"], none["passed"], none["notes"]) == (False, [], [], [])
+    assert call(mtu=90)["msg"] == "mtu is 90, expected 1280 to 65535"
     done = call()
     assert (done["changed"], done["commands"]) == (True, [])
     withheld = [f"netdev_mtu.{check}" for check in ("active_mtu", "live") for _rail in RAILS]
@@ -259,17 +246,15 @@ def test_what_would_stop_traffic_is_withheld_and_the_file_is_written_all_the_sam
     assert (lab / "sys/etc/systemd/network/10-rail0.network.d/90-busbar-mtu.conf").is_file()
 
 
-def test_what_rdma_has_kept_is_found_and_no_run_says_that_it_mends_it(call: Run, lab: Path) -> None:
-    call(max_disruption="link")
+def test_a_run_does_what_check_mode_foretells_and_none_says_that_it_mends_what_rdma_has_kept(
+    call: Run, lab: Path
+) -> None:
+    done = converge(call, lab, max_disruption="link")
+    assert done["commands"] == [f"ip link set dev {name} mtu 9000" for name in RAILS]
+    assert (len(done["repaired"]), done["findings"]) == (3 * len(RAILS), [])
     subprocess.run([lab / "sys/usr/local/sbin/busbar-lab-roce", "stale", RAILS[0], "1024"], check=True)
     for check_mode in (True, False):
         done = call(check_mode=check_mode, max_disruption="link")
         assert [(f["check"], f["state"]) for f in done["findings"]] == [("netdev_mtu.active_mtu", "drift")]
         assert "ip link set enp156s0np0 down" in done["findings"][0]["fix"]
         assert (done["repaired"], done["changed"]) == ([], False)
-
-
-def test_on_infiniband_nothing_is_asked_and_a_senseless_mtu_is_refused(call: Run) -> None:
-    none = call(profile=yaml.safe_load((ROOT / "profiles/hgx-h100.yml").read_text()), fabric="infiniband")
-    assert (none["changed"], none["findings"], none["passed"], none["notes"]) == (False, [], [], [])
-    assert call(mtu=90)["msg"] == "mtu is 90, expected 1280 to 65535"

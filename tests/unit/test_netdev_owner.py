@@ -43,7 +43,9 @@ def mtus(text: str) -> dict[tuple[str, str], int | None]:
 
 
 SCALARS = st.sampled_from(["true", "10.0.0.1/24", "a b", "x:y", "it's", "#no", "mtu", "mtu: 3", "", "1500"])
-DEEP = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(SCALARS, inner, max_size=2))
+DEEP = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(SCALARS.filter(bool), inner, max_size=2)
+)
 DEFINITIONS = st.dictionaries(st.sampled_from(["addresses", "dhcp4", "match", "routes"]), DEEP, max_size=3)
 FILES = st.dictionaries(
     st.sampled_from([*netplan.SECTIONS, "wifis"]),
@@ -59,12 +61,12 @@ FILES = st.dictionaries(
 
 @given(FILES, st.sampled_from([None, False, True]))
 @settings(max_examples=100)
-def test_whatever_a_yaml_writer_makes_is_read_alike_or_refused(files: dict[str, Any], flow: bool | None) -> None:
+def test_whatever_a_yaml_writer_makes_is_read_alike(files: dict[str, Any], flow: bool | None) -> None:
     definitions = {
         section: {name: rest | ({} if mtu is None else {"mtu": mtu}) for name, (rest, mtu) in found.items()}
         for section, found in files.items()
     }
-    text = yaml.safe_dump({"network": {"version": 2, **definitions}}, default_flow_style=flow)
+    text = yaml.safe_dump({"network": {"version": 2, **definitions}}, default_flow_style=flow, width=9999)
     assert yaml_text.parse(text) == yaml.load(text, yaml.BaseLoader)
     read = mtus(text)
     assert all(read[kind, name] == definitions[kind][name].get("mtu") for kind, name in read)

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Nic, Topology
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import owner, persisted_address
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import owner
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
 
@@ -155,7 +155,7 @@ def test_addresses_are_compared_with_those_of_the_next_boot(
     claim, _plan = look(BOOT[f"{name}: ok"])
     assert claim is not None
     addresses = [Address(one.partition("/")[0], int(one.partition("/")[2])) for one in live]
-    found = persisted_address.judge("rail", "ens1", owner.Owner((claim,)), addresses)
+    found = netdev_mtu.judge_address("rail", "ens1", owner.Owner((claim,)), addresses)
     assert (found.state if found else None) == expected
 
 

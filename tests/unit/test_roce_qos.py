@@ -11,8 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils import platform_fact
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import plan as roce_qos
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import resolve
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb, Pause, Port, PortState
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.read import QosState
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.settings import enabled
@@ -171,7 +170,7 @@ def test_pause_matters_only_beside_pfc() -> None:
     ("given", "says"),
     [
         ({"prio2tc": [0] * 7}, "prio2tc is .* expected eight numbers from 0 to 7"),
-        ({"prio2tc": [8] * 8}, "prio2tc"),
+        ({"prio2tc": 3}, "prio2tc is 3, expected eight"),
         ({"tsa": ["ets"] * 8}, "tsa and tc_bandwidth go together"),
         ({"tsa": ["cbs"] * 8, "tc_bandwidth": [0] * 8}, "tsa is .* expected eight of strict, ets, vendor"),
         ({"tsa": ["ets"] * 8, "tc_bandwidth": [10] * 8}, "makes 80 per cent"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
     platform,
@@ -26,7 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_script, boot_unit, chain, module
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent, Result
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Gap, Port, ports
 
 from lab import qos, tree
@@ -124,21 +124,13 @@ def test_a_unit_that_is_masked_for_a_port_is_told_and_left_to_a_person(tmp_path:
 def test_a_port_of_which_nothing_is_asked_is_none_of_the_units() -> None:
     gap = Gap("unsupported", "a virtual function", "sysfs", "name the physical ones")
     ports = (*PORTS, replace(PORTS[0], pci="0000:3b:00.2", gap=gap), replace(PORTS[1], pci="0000:4b:00.0", rdma=None))
-    found = boot_unit.intent(ports, WANT, GIVEN["roce"], SETTINGS, "/", "/")
+    found = boot_unit.intent(Host(), ports, WANT, GIVEN["roce"], SETTINGS)
     assert found is not None
     assert found.ports == {ONE: True, OTHER: True, "0000:4b:00.0": False}
     assert found.settings == {"pause_off": True, "traffic_class": 106}
     nothing = PortConfig.from_values(chain.resolve({}, {}), {})
-    assert boot_unit.intent(PORTS, nothing, GIVEN["roce"], SETTINGS, "/", "/") is None
-    assert boot_unit.intent((), WANT, GIVEN["roce"], SETTINGS, "/", "/") is None
-
-
-# -- what the script reads and leaves ---------------------------------------------------------------------------------
-
-
-def test_settings_of_another_type_are_an_error() -> None:
-    with pytest.raises(ParseError, match="another type"):
-        replace(WANTED, settings={"prio2tc": 3}).want()
+    assert boot_unit.intent(Host(), PORTS, nothing, GIVEN["roce"], SETTINGS) is None
+    assert boot_unit.intent(Host(), (), WANT, GIVEN["roce"], SETTINGS) is None
 
 
 # -- the script on a node ---------------------------------------------------------------------------------------------
@@ -154,7 +146,7 @@ class Node:
         asked = profile.for_fabric(profile.parse(PROFILE, "hgx-h200"), "ethernet")
         machine = topology.read(self.host, ask_nvidia_smi=False)
         self.ports = ports(machine, rails.match(machine, asked))
-        self.wanted = boot_unit.intent(self.ports, WANT, GIVEN["roce"], SETTINGS, str(self.hw), str(self.sys))
+        self.wanted = boot_unit.intent(self.host, self.ports, WANT, GIVEN["roce"], SETTINGS)
         self.missing = platform.missing(machine, asked, platform_checks.RAIL_DEVICE)
         boot_unit.execute(self.host, self.plan())
 
