@@ -3,26 +3,25 @@
 """Judge growth of the counters of the rails' ports since an earlier run, on InfiniBand and RoCE. Changes nothing.
 
 Growth and rates, never totals. ib_fabric and verify judge links between nodes and the other end of a cable; the
-control node compares a port with others of the fleet. Limits and their sources: port_limits.py.
+control node compares a port with others of the fleet. Limits and their sources: port_counters.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Problem
 from ..core.plan import Plan
-from . import port_counters, port_limits, record
+from . import port_counters, record
 from .judge_gpu import within
 from .node import NodeState
-from .port_counters import Growth, Port
-from .port_limits import DAY, Rate
+from .port_counters import DAY, Growth, Port
 from .service import RECHECK
 
-_CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers"
+_CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers; " + RECHECK
 PORT_COUNTERS = Check(
     "node_health.port_counters",
     why="if a port's counters cannot be read, packet loss is unknown",
@@ -31,39 +30,35 @@ PORT_COUNTERS = Check(
 )
 "Can the counters of each rail's port be read: sysfs, and on Ethernet `ethtool -S`"
 PORT_SATURATED = Check(
-    "node_health.port_saturated",
-    why="a counter at its maximum counts no further errors",
-    severity="minor",
+    "node_health.port_saturated", why="a counter at its maximum counts no further errors", severity="minor"
 )
 "Are no error counters at their maximum"
 PORT_LINK_DOWNED = Check(
     "node_health.port_link_downed",
     why="a link that goes down while jobs run ends them, though it comes back within seconds",
-    fix="read in dmesg when the link went down, and ask whether the switch was under maintenance; if not, %s; %s"
-    % (_CABLE, RECHECK),
+    fix="read in dmesg when the link went down, and ask whether the switch was under maintenance; if not, " + _CABLE,
     severity="minor",
 )
 "Did no rail's link go down and come back since the previous run; three times a day are major"
 PORT_SYMBOL_ERRORS = Check(
     "node_health.port_symbol_errors",
-    why="symbol errors that error correction could not repair predict a failing link; the limit is UFM's rule for"
-    " isolating a port from NDR on, and 120 an hour on older links",
-    fix="%s; %s" % (_CABLE, RECHECK),
+    why="symbol errors that error correction could not repair predict a failing link (UFM's rule from NDR on)",
+    fix=_CABLE,
 )
 """Had no rail more symbol errors since the previous run than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
 120 an hour"""
 PORT_ERRORS = Check(
     "node_health.port_errors",
     why="a packet that arrives damaged is sent again, and all ranks wait for it",
-    fix=PORT_SYMBOL_ERRORS.fix,
+    fix=_CABLE,
     severity="minor",
 )
 "Did few packets arrive damaged, and no buffer overrun, since the previous run"
 PORT_DISCARDS = Check(
     "node_health.port_discards",
     why="the network accepted packets so slowly that this port dropped some",
-    fix="the cause is on the switch's side: check congestion on its leaf, adaptive routing, and PFC of both ends"
-    " (roce_qos.*, lldp.*); " + RECHECK,
+    fix="look at the switch: congestion on its leaf, adaptive routing, PFC of both ends (roce_qos.*, lldp.*); "
+    + RECHECK,
     severity="minor",
 )
 "Did the switch accept what the rails sent"
@@ -76,73 +71,49 @@ PORT_HOST_DISCARDS = Check(
 PORT_RDMA_RETRIES = Check(
     "node_health.port_rdma_retries",
     why="a path that loses packets is slow rather than broken: RoCE sends a whole window again for each lost packet",
-    fix="check PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*), and the other"
-    " nodes of its jobs; test the paths: ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
+    fix="check PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*); test the paths:"
+    " ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
     severity="minor",
 )
 "Were few RDMA packets retransmitted since the previous run"
+_PCIE = "look at this host's PCIe: platform.rail_pcie, pcie_path.*, iommu.domains, node_health.aer; " + RECHECK
 PORT_PAUSE = Check(
     "node_health.port_pause",
     why="a host that pauses its senders receives more slowly than its link, and congestion spreads from it",
-    fix="this host is the slow receiver: look at platform.rail_pcie, pcie_path.*, iommu.domains and node_health.aer of"
-    " it; " + RECHECK,
+    fix=_PCIE,
     severity="minor",
 )
 "Did this host stop its senders by PFC for less than one per cent of the time"
 
-_PCIE = (
-    "this host's PCIe is slower than the link: look at platform.rail_pcie, platform.pcie_link, pcie_path.*,"
-    " iommu.domains and node_health.aer of it; " + RECHECK
-)
-_BUFFERS = (
-    "the port's own buffers were full: look at PFC of this rail and of its switch port (roce_qos.*, lldp.*), then at"
-    " platform.rail_pcie and pcie_path.*; " + RECHECK
-)
-_SOFTWARE = (
-    "no program had posted a buffer for what came: look at the CPU load of this rail's jobs and their affinity, not at"
-    " the network; " + RECHECK
-)
+_BUFFERS = "look at PFC of this rail and of its switch port (roce_qos.*, lldp.*), then " + _PCIE
+_SOFTWARE = "no program had posted a buffer: look at the CPU load and affinity of this rail's jobs; " + RECHECK
 # Counters whose growth the control node compares over the fleet.
-FLEET_COUNTERS = (
-    *("port_xmit_packets", "port_rcv_packets", "port_xmit_wait", "symbol_error", "rx_pcs_symbol_err_phy"),
-    *(*port_limits.ERRORS, *port_limits.DISCARDS, *port_limits.HOST_DISCARDS, *port_limits.STALLS),
-    *(*port_limits.RETRIES, "out_of_sequence", "duplicate_request"),
-    *("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored"),
-)
-# Counters that each of these checks compares, by their names in fleet_counters(). One of their limits is enough.
-_COUNTERS: Mapping[Check, Sequence[str]] = {
-    PORT_LINK_DOWNED: ("link_downed",),
-    PORT_SYMBOL_ERRORS: ("symbol_error", "rx_pcs_symbol_err_phy"),
-    PORT_ERRORS: tuple(port_limits.ERRORS),
-    PORT_DISCARDS: tuple(port_limits.DISCARDS),
-    PORT_HOST_DISCARDS: (*port_limits.HOST_DISCARDS, *port_limits.STALLS),
-    PORT_RDMA_RETRIES: tuple(port_limits.RETRIES),
-    PORT_PAUSE: ("tx_paused_us",),
-}
+FLEET_COUNTERS = tuple(one.name for one in port_counters.COUNTERS if one.check not in ("link_downed", "pause"))
 # Check -> its finding on one port, None if the port passes it. A check that was not compared has no key.
 _Results = Dict[Check, Optional[Finding]]
+
+
+class _Fault(NamedTuple):
+    want: str
+    text: str
+    severity: Optional[str] = None
+    fix: Optional[str] = None
+
+
+# Whether the port has all counters of a check, and what is wrong.
+_Judged = Tuple[bool, Optional[_Fault]]
 
 
 def plan(have: NodeState) -> Plan:
     """Return a finding for each port and check that is not ok; for a check that is ok everywhere, one for all ports."""
     results = [_judge(port, since(have, port)) for port in have.ports]
     found = [finding for result in results for finding in result.values() if finding is not None]
-    if have.ports:
-        subject = "ports of %d rails" % len(have.ports)
-        grown = [port.grown for port in fleet_counters(have)]
-        for check in (PORT_COUNTERS, PORT_SATURATED, *_COUNTERS):
-            # A check is ok only if every port was compared.
-            if all(check in result and result[check] is None for result in results):
-                found.append(check.judge("ports", "ok", have=_most(check, grown), source=subject))
+    for check in (PORT_COUNTERS, PORT_SATURATED, *_JUDGES) if have.ports else ():
+        # A check is ok only if every port was compared.
+        if all(check in result and result[check] is None for result in results):
+            text = "no growth beyond its limits" if check in _JUDGES else "every counter read"
+            found.append(check.judge("ports", "ok", have=text, source="ports of %d rails" % len(have.ports)))
     return Plan(tuple(found))
-
-
-def _most(check: Check, grown: Sequence[Mapping[str, int]]) -> str:
-    """Name the counter that grew most where every port passes the check. grown: by how much, of each port."""
-    if check not in _COUNTERS:
-        return "%d ports read" % len(grown)
-    most = max(((n, name) for port in grown for name, n in port.items() if name in _COUNTERS[check]), default=None)
-    return "%s +%d at most" % most[::-1] if most else "+0 on %d ports" % len(grown)
 
 
 def since(have: NodeState, port: Port) -> Optional[Growth]:
@@ -179,7 +150,8 @@ def fleet_counters(have: NodeState) -> List[PortGrowth]:
         moved: Dict[str, int] = {}
         if growth is not None:
             moved = {name: growth.counts.get(name, 0) for name in FLEET_COUNTERS}
-            moved["rx_paused_us"], moved["tx_paused_us"] = _paused("rx", growth) or 0, _paused("tx", growth) or 0
+            moved["rx_paused_us"] = port_counters.paused("rx", growth) or 0
+            moved["tx_paused_us"] = port_counters.paused("tx", growth) or 0
             moved["link_downed"] = port_counters.downs(port, growth) or 0
         speed = (growth.speed if growth else port.speed) or ""
         grown = {name: n for name, n in moved.items() if n}
@@ -198,20 +170,22 @@ def notes(have: NodeState) -> List[str]:
 
 
 def _judge(port: Port, growth: Optional[Growth]) -> _Results:
-    """Judge one port: what was read, the cable, the traffic. Each finding is caused by those before it."""
-    found = {
+    """Judge one port: what was read, the cable, the traffic. Each finding is caused by the first drift before it."""
+    found: _Results = {
         PORT_COUNTERS: _unreadable(port, growth.gone if growth else ()),
         PORT_SATURATED: _saturated(port),
     }
-    if growth is not None:
-        judge = _GrowthJudge(port, growth, found)
-        judge.link_downed()
-        judge.symbol_errors()
-        judge.rated(PORT_ERRORS, port_limits.ERRORS)
-        judge.rated(PORT_DISCARDS, port_limits.DISCARDS, "port_xmit_packets")
-        judge.host_discards()
-        judge.pause()
-        judge.rated(PORT_RDMA_RETRIES, port_limits.RETRIES)
+    tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
+    source = "%s%s; %s" % (port.folder, tool, record.FILE)
+    for check, judge in _JUDGES.items() if growth is not None else ():
+        compared, fault = judge(port, growth)
+        if fault is not None:
+            first = next((one for one in found.values() if one is not None and one.state == "drift"), None)
+            cause = {PORT_HOST_DISCARDS: None, PORT_PAUSE: found.get(PORT_HOST_DISCARDS)}.get(check, first)
+            want, text, severity, fix = fault
+            found[check] = check.judge(port.label, "drift", want, text, source, fix, cause, severity=severity)
+        elif compared:
+            found[check] = None
     return found
 
 
@@ -219,137 +193,107 @@ def _unreadable(port: Port, gone: Sequence[str]) -> Optional[Finding]:
     """Report counters that could not be read. gone: counters that the last record has."""
     problems = list(port.problems)
     if gone and not problems:
-        text = "shows no more %s%s" % (", ".join(gone[:3]), " and %d others" % (len(gone) - 3) if gone[3:] else "")
-        problems.append(Problem(_folder(port), text))
+        problems.append(Problem(port.folder, "shows no more " + ", ".join(gone[:3])))
     if not problems:
         return None
     more = "; and %d more" % (len(problems) - 1) if len(problems) > 1 else ""
-    first = problems[0]
-    return PORT_COUNTERS.judge(port.label, "unknown", "counters", str(first) + more, first.source)
+    return PORT_COUNTERS.judge(port.label, "unknown", "counters", str(problems[0]) + more, problems[0].source)
 
 
 def _saturated(port: Port) -> Optional[Finding]:
-    ended = port_counters.saturated(port)
-    if not ended:
+    if not port.saturated:
         return None
     how = "drain the node and reload mlx5_core, or reboot"
     if port.link_layer == "InfiniBand":
         how = "perfquery -C %s -P %d -R" % (port.device, port.number)
-    fix = "reset this port's counters to 0, because only that makes them count again: %s; other tools that read them"
-    fix = fix % how + " sees a reset; " + RECHECK
-    text = "saturated: %s" % ", ".join("%s at %d" % (name, port_limits.END[name]) for name in ended)
-    return PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, _folder(port) + "/counters", fix)
+    fix = "reset this port's counters to 0, because only that makes them count again: %s; %s" % (how, RECHECK)
+    text = "saturated: %s" % ", ".join("%s at %d" % (name, port_counters.END[name]) for name in port.saturated)
+    return PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, port.folder + "/counters", fix)
 
 
-@dataclass(frozen=True)
-class _GrowthJudge:
-    """Judge the growth of one port's counters.   found: results so far, which causes are taken from."""
-
-    port: Port
-    growth: Growth
-    found: _Results
-
-    def link_downed(self) -> None:
-        downs, seconds = port_counters.downs(self.port, self.growth), self.growth.seconds
-        self._compared(PORT_LINK_DOWNED, downs is not None)
-        if downs:
-            severity = "major" if downs >= port_limits.DOWNS * max(1.0, seconds / DAY) else None
-            text = "went down and came up again %s" % ("%d times" % downs if downs > 1 else "once") + within(seconds)
-            self._drift(PORT_LINK_DOWNED, "up all the time", text, severity)
-
-    def symbol_errors(self) -> None:
-        name = "symbol_error" if self.port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
-        many, speed = self.growth.counts.get(name), self.growth.speed
-        allowed = port_limits.symbol_limit(speed, self.growth.seconds)
-        self._compared(PORT_SYMBOL_ERRORS, many is not None and name not in port_counters.saturated(self.port))
-        if many is not None and many > allowed:
-            want = "%d at most at %s" % (allowed, speed or "an unknown speed")
-            self._drift(PORT_SYMBOL_ERRORS, want, self._counted([name]), None, because=self._first())
-
-    def rated(self, check: Check, rates: Mapping[str, Rate], packets: str = "") -> None:
-        """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
-        bad, severity = self._above(check, rates, packets)
-        if bad:
-            self._drift(check, "few", self._counted(bad, packets), severity, because=self._first())
-
-    def host_discards(self) -> None:
-        counts, hours = self.growth.counts, self.growth.seconds / 3600
-        bad, severity = self._above(PORT_HOST_DISCARDS, port_limits.HOST_DISCARDS, "port_rcv_packets")
-        stalls = [name for name, share in port_limits.STALLS.items() if counts.get(name, 0) > share * self._span]
-        texts = [self._counted(bad, "port_rcv_packets")] if bad else []
-        texts += ["%s +%d s of %.1f h" % (name, counts[name], hours) for name in stalls]
-        fix = _BUFFERS if any(name in port_limits.BUFFERS for name in bad) else _SOFTWARE
-        fix = _PCIE if stalls or any(name in port_limits.PCIE for name in bad) else fix
-        if texts:
-            self._drift(PORT_HOST_DISCARDS, "few", "; ".join(texts), severity, fix)
-
-    def pause(self) -> None:
-        pause, seconds = _paused("tx", self.growth), self.growth.seconds
-        self._compared(PORT_PAUSE, self.port.link_layer != "Ethernet" or pause is not None)
-        paused, storms = (pause or 0) / 1e6, self.growth.counts.get("tx_pause_storm_error_events", 0)
-        if storms or paused > port_limits.PAUSED * seconds:
-            want = "%g %% at most" % (100 * port_limits.PAUSED)
-            text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / seconds, seconds / 3600)
-            text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
-            cause, severity = self.found.get(PORT_HOST_DISCARDS), "major" if storms else None
-            self._drift(PORT_PAUSE, want, text, severity, because=cause)
-
-    def _compared(self, check: Check, compared: bool) -> None:
-        self.found.update({check: None} if compared else {})
-
-    def _first(self) -> Optional[Finding]:
-        """Return the first fault of the port."""
-        return next((one for one in self.found.values() if one is not None and one.state == "drift"), None)
-
-    def _drift(
-        self,
-        check: Check,
-        want: str,
-        text: str,
-        severity: Optional[str],
-        fix: Optional[str] = None,
-        because: Optional[Finding] = None,
-    ) -> None:
-        tool = ", ethtool -S %s" % self.port.netdev if self.port.netdev else ""
-        source = "%s%s; %s" % (_folder(self.port), tool, record.FILE)
-        label = self.port.label
-        self.found[check] = check.judge(label, "drift", want, text, source, fix, because, severity=severity)
-
-    @property
-    def _span(self) -> float:
-        """Return seconds over which a rate is spread."""
-        return max(self.growth.seconds, port_limits.LEAST)
-
-    def _above(self, check: Check, rates: Mapping[str, Rate], packets: str) -> Tuple[List[str], Optional[str]]:
-        """Return counters that have grown by too much, and the severity: None for the check's usual one.
-
-        packets: counter of those in this direction, of which a small share is normal; "" if it is not relevant.
-        """
-        counts, stuck = self.growth.counts, port_counters.saturated(self.port)
-        exposed = any(name in counts for name in rates) and not any(name in stuck for name in rates)
-        self._compared(check, exposed)
-        bad, severity = [], None
-        for name, (few, rate) in rates.items():
-            many, days = counts.get(name, 0), max(1.0, self.growth.seconds / DAY)
-            if many > max(few * days, port_limits.SHARE * counts.get(packets, 0)):
-                bad.append(name)
-                grave = rate is not None and many > rate[0] * self._span / rate[1]
-                severity = "major" if grave else severity
-        return bad, severity
-
-    def _counted(self, names: Sequence[str], of: str = "") -> str:
-        """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
-        counts, reset = self.growth.counts, self.growth.reset
-        texts = ["%s +%s%d" % (name, "at least " if name in reset else "", counts[name]) for name in names]
-        packets = ", of %.2g packets" % counts[of] if counts.get(of) else ""
-        return ", ".join(texts) + within(self.growth.seconds) + packets
+def _link_downed(port: Port, growth: Growth) -> _Judged:
+    downs = port_counters.downs(port, growth)
+    if not downs:
+        return downs is not None, None
+    severity = "major" if downs >= port_counters.DOWNS * max(1.0, growth.seconds / DAY) else None
+    times = "%d times" % downs if downs > 1 else "once"
+    text = "went down and came up again %s%s" % (times, within(growth.seconds))
+    return True, _Fault("up all the time", text, severity)
 
 
-def _paused(way: str, growth: Growth) -> Optional[int]:
-    """Return microseconds of the priority that was paused longest; None if the driver has no such counter."""
-    names = ["%s_prio%d_pause_duration" % (way, priority) for priority in range(8)]
-    return max((growth.counts[name] for name in names if name in growth.counts), default=None)
+def _symbol_errors(port: Port, growth: Growth) -> _Judged:
+    name = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
+    many, allowed = growth.counts.get(name), port_counters.symbol_limit(growth.speed, growth.seconds)
+    if many is None or many <= allowed:
+        return many is not None and name not in port.saturated, None
+    return True, _Fault("%d at most at %s" % (allowed, growth.speed or "an unknown speed"), _counted(growth, [name]))
 
 
-def _folder(port: Port) -> str:
-    return "/sys/class/infiniband/%s/ports/%d" % (port.device, port.number)
+def _rated(check: str, packets: str = "") -> Callable[[Port, Growth], _Judged]:
+    """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
+
+    def judge(port: Port, growth: Growth) -> _Judged:
+        bad, severity = _above(check, growth, packets)
+        return _exposed(check, port, growth), _Fault("few", _counted(growth, bad, packets), severity) if bad else None
+
+    return judge
+
+
+def _host_discards(port: Port, growth: Growth) -> _Judged:
+    bad, severity = _above("host_discards", growth, "port_rcv_packets")
+    counts, span = growth.counts, max(growth.seconds, port_counters.LEAST)
+    stalls = [name for name in port_counters.judged("stalls") if counts.get(name, 0) > port_counters.STALLED * span]
+    texts = [_counted(growth, bad, "port_rcv_packets")] if bad else []
+    texts += ["%s +%d s%s" % (name, counts[name], within(growth.seconds)) for name in stalls]
+    fix = _BUFFERS if any(name in port_counters.BUFFERS for name in bad) else _SOFTWARE
+    fix = _PCIE if stalls or any(name in port_counters.PCIE for name in bad) else fix
+    exposed = _exposed("host_discards", port, growth)
+    return exposed, _Fault("few", "; ".join(texts), severity, fix) if texts else None
+
+
+def _pause(port: Port, growth: Growth) -> _Judged:
+    pause, storms = port_counters.paused("tx", growth), growth.counts.get("tx_pause_storm_error_events", 0)
+    paused = (pause or 0) / 1e6
+    if not storms and paused <= port_counters.PAUSED * growth.seconds:
+        return port.link_layer != "Ethernet" or pause is not None, None
+    text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
+    text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
+    return True, _Fault("%g %% at most" % (100 * port_counters.PAUSED), text, "major" if storms else None)
+
+
+def _exposed(check: str, port: Port, growth: Growth) -> bool:
+    """Return whether the port has a counter of the check, and none that stands still."""
+    names = port_counters.judged(check)
+    return any(name in growth.counts for name in names) and not any(name in port.saturated for name in names)
+
+
+def _above(check: str, growth: Growth, packets: str) -> Tuple[List[str], Optional[str]]:
+    """Return counters that have grown by too much, and the severity: None for the check's usual one."""
+    bad, severity, days = [], None, max(1.0, growth.seconds / DAY)
+    for one in port_counters.COUNTERS:
+        many = growth.counts.get(one.name, 0) if one.check == check else 0
+        if many > max(one.few * days, port_counters.SHARE * growth.counts.get(packets, 0)):
+            bad.append(one.name)
+            span = max(growth.seconds, port_counters.LEAST)
+            severity = "major" if one.grave and many > one.grave[0] * span / one.grave[1] else severity
+    return bad, severity
+
+
+def _counted(growth: Growth, names: Sequence[str], packets: str = "") -> str:
+    """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
+    least = {name: "at least " if name in growth.reset else "" for name in names}
+    texts = ["%s +%s%d" % (name, least[name], growth.counts[name]) for name in names]
+    share = ", of %.2g packets" % growth.counts[packets] if growth.counts.get(packets) else ""
+    return ", ".join(texts) + within(growth.seconds) + share
+
+
+# In the order of causes.
+_JUDGES: Mapping[Check, Callable[[Port, Growth], _Judged]] = {
+    PORT_LINK_DOWNED: _link_downed,
+    PORT_SYMBOL_ERRORS: _symbol_errors,
+    PORT_ERRORS: _rated("errors"),
+    PORT_DISCARDS: _rated("discards", "port_xmit_packets"),
+    PORT_HOST_DISCARDS: _host_discards,
+    PORT_PAUSE: _pause,
+    PORT_RDMA_RETRIES: _rated("rdma_retries"),
+}

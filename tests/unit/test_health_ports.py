@@ -18,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge,
     judge_ports,
     port_counters,
-    port_limits,
     record,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
@@ -97,7 +96,7 @@ class Nic:
     wrapped: bool = False
 
     def count(self, name: str, more: int) -> None:
-        end = port_limits.END.get(name)
+        end = port_counters.END.get(name)
         self.counts[name] += more
         if end is not None:
             self.counts[name] = min(self.counts[name], end)
