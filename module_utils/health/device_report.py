@@ -50,16 +50,17 @@ def devices(
         if not counts and pci not in wrong and None not in links.values():
             continue
         parts = (attempt(partial(vpd.read, host, pci), pci, []) if pci in rails else None) or {}
+        of_gpu = gpu.texts if gpu else {}
         found.append(
             {
                 "pci": pci,
                 "name": names.get(pci, "bridge"),
                 "seconds": (seconds or since) or None,
                 "grown": dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS]),
-                "product": gpu.product if gpu else None,
-                "serial": gpu.serial if gpu else parts.get("serial"),
-                "part": gpu.part if gpu else parts.get("part"),
-                "firmware": gpu.firmware if gpu else None,
+                "product": of_gpu.get("product"),
+                "serial": of_gpu.get("serial") if gpu else parts.get("serial"),
+                "part": of_gpu.get("part") if gpu else parts.get("part"),
+                "firmware": of_gpu.get("firmware"),
             }
         )
     if not found:

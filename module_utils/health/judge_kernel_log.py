@@ -256,7 +256,7 @@ def settled(have: NodeState) -> List[str]:
     return [
         pci
         for pci, gpu in (have.gpus or {}).items()
-        if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
+        if gpu.texts.get("recovery", "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
     ]
 
 

@@ -43,7 +43,11 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
     notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes]
     domain = imex.fleet_facts(have.imex, have.gpus or {})
     more: Dict[str, Any] = {} if domain is None else {"imex": domain}
-    images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
+    images = (
+        None
+        if have.gpus is None
+        else sorted({gpu.texts["firmware"] for gpu in have.gpus.values() if "firmware" in gpu.texts})
+    )
     more["facts"] = {"vbios": None if images is None else ", ".join(images)}
     more["boot_id"] = have.boot_id
     ports = [asdict(port) for port in judge_ports.fleet_counters(have)]

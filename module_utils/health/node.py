@@ -19,7 +19,7 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import fabric_manager, imex, kernel_log, limits, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
+from . import fabric_manager, imex, kernel_log, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -87,7 +87,7 @@ def read(
     before = record.baseline(kept, now, boot_id) if boot_id else None
     uptime = kernel_log.read_uptime(host) if since_boot else None
     # A line of the kernel counts from the last record on, and for a day at least.
-    window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
+    window = max(record.DAY, now - before.at if before else uptime or 0.0)
     before = None if states_only else before
     log = kernel_log.read(host, now - window, now)
     nvidia = {}

@@ -21,13 +21,15 @@ from ..change import apply
 from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange
-from .limits import DAY, HISTORY
 
 FORMAT = 1
 FOLDERS = ("/var/lib/busbar", "/var/lib/busbar/health")
 FILE = FOLDERS[1] + "/last.json"
 # Seconds for which counters stay the baseline: shorter than a night, longer than a day's work.
 KEPT = 12 * 3600.0
+DAY = 86400.0
+# Seconds that the history of GPUs in trouble goes back. own
+HISTORY = 30 * DAY
 # Seconds below which a rate is meaningless.
 SHORTEST = 60.0
 _BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
