@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules, nvlink
-from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FABRIC_MANAGER
+from ansible_collections.busbar.fabric.plugins.module_utils.health.service import FABRIC_MANAGER
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_kernel_log import NIC_DRIVER, PCIE_ERROR, XID
 
 _LINKS = (nvlink.NVLINK_STATE.id, nvlink.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)

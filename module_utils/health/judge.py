@@ -18,7 +18,7 @@ from ..core.plan import Plan
 from ..machine import platform_checks
 from ..machine.profile import Profile
 from ..machine.topology import Topology
-from . import fabric_manager, imex, judge_gpu, judge_kernel_log, nvlink, record, smi, xid
+from . import imex, judge_gpu, judge_kernel_log, nvlink, record, service, smi, xid
 from .judge_gpu import GPU_ANSWERS, REPLACE, Fault, Growth, assess, counts, within
 from .node import NodeState
 from .service import RECHECK
@@ -101,7 +101,7 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     # If nvidia-smi failed altogether, that is reported already.
     found += nvlink.judge_calls(have.problems) if have.gpus is not None else []
     if have.fabric_manager is not None:
-        found.append(fabric_manager.judge(have.fabric_manager, driver))
+        found.append(service.judge_fabric_manager(have.fabric_manager, driver))
     if domain is None:
         found += _one_fabric(have)
     else:

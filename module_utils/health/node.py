@@ -19,7 +19,7 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import fabric_manager, imex, kernel_log, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
+from . import imex, kernel_log, mlxlink, nvlink, port_counters, record, service, smi, system, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
@@ -53,10 +53,10 @@ class NodeState:
     log: kernel_log.Log = field(default_factory=kernel_log.Log)
     events: Tuple[xid.Event, ...] = ()
     aer: record.Counters = field(default_factory=dict)
-    hot: Tuple[pci_sysfs.Sensor, ...] = ()
+    hot: Tuple[system.Sensor, ...] = ()
     ports: Tuple[port_counters.Port, ...] = ()
     modules: Optional[Tuple[mlxlink.Module, ...]] = ()
-    fabric_manager: Optional[fabric_manager.FabricManager] = None
+    fabric_manager: Optional[service.Service] = None
     imex: Optional[imex.ImexState] = None
     kept: Optional[record.StoredRecords] = None
     before: Optional[record.Record] = None
@@ -105,11 +105,11 @@ def read(
         **nvidia,
         log=log,
         events=kernel_log.events(log),
-        aer=pci_sysfs.read_errors(host, [] if states_only else _functions(topology, nics), problems),
-        hot=pci_sysfs.read_hot(host, nics, problems),
+        aer=system.read_errors(host, [] if states_only else _functions(topology, nics), problems),
+        hot=system.read_hot(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),
         modules=modules,
-        fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
+        fabric_manager=service.read_fabric_manager(host) if needs_fabric_manager(host, topology, profile) else None,
         imex=imex.read(host, domain, not states_only) if has_imex and domain is not None else None,
         kept=kept,
         before=before,

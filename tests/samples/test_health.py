@@ -14,12 +14,12 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    fabric_manager,
     judge,
     judge_ports,
     kernel_log,
     nvlink,
     port_counters,
+    service,
     smi,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
@@ -96,7 +96,7 @@ def test_one_h200_that_was_passed_through(samples: Path) -> None:
 def test_eight_h100_whose_replays_and_persistence_mode_are_no_findings(samples: Path) -> None:
     (path,) = (samples / "misc").glob("nvidia-smi-q-x-*.xml.gz")
     gpus = listed(gzip.decompress(path.read_bytes()).decode())
-    manager = fabric_manager.FabricManager(True, True, True, "active (running)", version="570.86.15")
+    manager = service.Service(True, True, True, "active (running)", version="570.86.15")
     have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5), fabric_manager=manager)
     assert bad(have, machine(gpus, "570.86.15", guest=False), links=18) == []
     assert [gpu.counts["replays"] for gpu in gpus.values()] == [3, 0, 0, 0, 0, 0, 0, 3]
