@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules, nvlink
-from ansible_collections.busbar.fabric.plugins.module_utils.health.service import FABRIC_MANAGER
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_kernel_log import NIC_DRIVER, PCIE_ERROR, XID
+from ansible_collections.busbar.fabric.plugins.module_utils.health.service import FABRIC_MANAGER
 
 _LINKS = (nvlink.NVLINK_STATE.id, nvlink.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)
 _FAULTS = (judge_gpu.RECOVERY.id, XID.id, judge_gpu.ECC.id, judge_gpu.ROW_REMAP.id)

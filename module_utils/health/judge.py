@@ -155,10 +155,10 @@ def _listed(
 ) -> List[Finding]:
     if have.gpus is None:
         problem = next((one for one in have.problems if _SMI in one.source), Problem(_SMI, "did not respond"))
-        because = platform_checks.GPU_TOOL.finding_id("nvidia-smi")
+        root = platform_checks.GPU_TOOL.finding_id("nvidia-smi")
         if topology.driver is None:
-            because = platform_checks.GPU_DRIVER.finding_id("nvidia driver")
-        return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", str(problem), _SMI, because=because)]
+            root = platform_checks.GPU_DRIVER.finding_id("nvidia driver")
+        return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", str(problem), _SMI, because=root)]
     want, text = "%d, as on the bus" % len(topology.gpus), "%d" % len(have.gpus)
     found = []
     for gpu in topology.gpus:

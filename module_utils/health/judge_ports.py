@@ -9,7 +9,7 @@ control node compares a port with others of the fleet. Limits and their sources:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -18,7 +18,7 @@ from ..core.plan import Plan
 from . import port_counters, record
 from .judge_gpu import within
 from .node import NodeState
-from .port_counters import DAY, Growth, Port
+from .port_counters import Growth, Port
 from .service import RECHECK
 
 _CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers; " + RECHECK
@@ -85,33 +85,36 @@ PORT_PAUSE = Check(
 )
 "Did this host stop its senders by PFC for less than one per cent of the time"
 
-_BUFFERS = "look at PFC of this rail and of its switch port (roce_qos.*, lldp.*), then " + _PCIE
-_SOFTWARE = "no program had posted a buffer: look at the CPU load and affinity of this rail's jobs; " + RECHECK
-# Counters whose growth the control node compares over the fleet.
-FLEET_COUNTERS = tuple(one.name for one in port_counters.COUNTERS if one.check not in ("link_downed", "pause"))
+_FIXES = {
+    "pcie": _PCIE,
+    "buffers": "look at PFC of this rail and of its switch port (roce_qos.*, lldp.*), then " + _PCIE,
+    "software": "no program had posted a buffer: look at the CPU load and affinity of this rail's jobs; " + RECHECK,
+}
+# In the order of causes: what judges growth, and the counter of packets of which a small share may be dropped.
+_GROWTH = {
+    PORT_LINK_DOWNED: "",
+    PORT_SYMBOL_ERRORS: "",
+    PORT_ERRORS: "",
+    PORT_DISCARDS: "port_xmit_packets",
+    PORT_HOST_DISCARDS: "port_rcv_packets",
+    PORT_PAUSE: "",
+    PORT_RDMA_RETRIES: "",
+}
+# Counters that the control node does not compare over the fleet, and those that it names otherwise.
+_ALONE = ("link_downed", "link_down_events_phy", "tx_pause_storm_error_events")
+_NAMES = {"link downs": "link_downed"}
 # Check -> its finding on one port, None if the port passes it. A check that was not compared has no key.
 _Results = Dict[Check, Optional[Finding]]
-
-
-class _Fault(NamedTuple):
-    want: str
-    text: str
-    severity: Optional[str] = None
-    fix: Optional[str] = None
-
-
-# Whether the port has all counters of a check, and what is wrong.
-_Judged = Tuple[bool, Optional[_Fault]]
 
 
 def plan(have: NodeState) -> Plan:
     """Return a finding for each port and check that is not ok; for a check that is ok everywhere, one for all ports."""
     results = [_judge(port, since(have, port)) for port in have.ports]
     found = [finding for result in results for finding in result.values() if finding is not None]
-    for check in (PORT_COUNTERS, PORT_SATURATED, *_JUDGES) if have.ports else ():
+    for check in (PORT_COUNTERS, PORT_SATURATED, *_GROWTH) if have.ports else ():
         # A check is ok only if every port was compared.
         if all(check in result and result[check] is None for result in results):
-            text = "no growth beyond its limits" if check in _JUDGES else "every counter read"
+            text = "no growth beyond its limits" if check in _GROWTH else "every counter read"
             found.append(check.judge("ports", "ok", have=text, source="ports of %d rails" % len(have.ports)))
     return Plan(tuple(found))
 
@@ -145,18 +148,14 @@ class PortGrowth:
 def fleet_counters(have: NodeState) -> List[PortGrowth]:
     """Return growth of each port's counters since the previous run, for the control node: those that moved."""
     found = []
+    names = [one.name for one in port_counters.COUNTERS if one.name not in _ALONE]
     for port in have.ports:
         growth = since(have, port)
-        moved: Dict[str, int] = {}
-        if growth is not None:
-            moved = {name: growth.counts.get(name, 0) for name in FLEET_COUNTERS}
-            moved["rx_paused_us"] = port_counters.paused("rx", growth) or 0
-            moved["tx_paused_us"] = port_counters.paused("tx", growth) or 0
-            moved["link_downed"] = port_counters.downs(port, growth) or 0
-        speed = (growth.speed if growth else port.speed) or ""
-        grown = {name: n for name, n in moved.items() if n}
-        seconds = growth.seconds if growth else None
-        found.append(PortGrowth(port.rail, port.pci, port.device, port.link_layer or "", speed, seconds, grown))
+        counts = {} if growth is None else growth.counts
+        grown = {_NAMES.get(name, name): counts[name] for name in names if counts.get(name)}
+        speed, seconds = (port.speed, None) if growth is None else (growth.speed, growth.seconds)
+        layer = port.link_layer or ""
+        found.append(PortGrowth(port.rail, port.pci, port.device, layer, speed or "", seconds, grown))
     return found
 
 
@@ -175,18 +174,37 @@ def _judge(port: Port, growth: Optional[Growth]) -> _Results:
         PORT_COUNTERS: _unreadable(port, growth.gone if growth else ()),
         PORT_SATURATED: _saturated(port),
     }
-    tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
-    source = "%s%s; %s" % (port.folder, tool, record.FILE)
-    for check, judge in _JUDGES.items() if growth is not None else ():
-        compared, fault = judge(port, growth)
-        if fault is not None:
-            first = next((one for one in found.values() if one is not None and one.state == "drift"), None)
-            cause = {PORT_HOST_DISCARDS: None, PORT_PAUSE: found.get(PORT_HOST_DISCARDS)}.get(check, first)
-            want, text, severity, fix = fault
-            found[check] = check.judge(port.label, "drift", want, text, source, fix, cause, severity=severity)
-        elif compared:
-            found[check] = None
+    for check in _GROWTH if growth is not None else ():
+        first = next((one for one in found.values() if one is not None and one.state == "drift"), None)
+        cause = {PORT_HOST_DISCARDS: None, PORT_PAUSE: found.get(PORT_HOST_DISCARDS)}.get(check, first)
+        _judge_growth(check, port, growth or Growth(), cause, found)
     return found
+
+
+def _judge_growth(check: Check, port: Port, growth: Growth, cause: Optional[Finding], found: _Results) -> None:
+    """Judge the counters of one check that the port has, and add the result if it has one that does not stand still."""
+    name, packets, counts = check.id.partition("port_")[2], _GROWTH[check], growth.counts
+    sent = counts.get(packets, 0)
+    counters = [
+        one
+        for one in port_counters.COUNTERS
+        if one.check == name and one.name in counts and one.layer in ("", port.link_layer)
+    ]
+    bad = [one for one in counters if counts[one.name] > port_counters.allowed(one, growth, sent)]
+    if bad:
+        least = {name: "at least " if name in growth.reset else "" for name in counts}
+        texts = ["%s +%s%d" % (one.name, least[one.name], counts[one.name]) for one in bad]
+        text = ", ".join(texts) + within(growth.seconds) + (", of %.2g packets" % sent if sent else "")
+        want = "%s: %.0f at most" % (bad[0].name, port_counters.allowed(bad[0], growth, sent))
+        want += " at %s" % (growth.speed or "an unknown speed") if check is PORT_SYMBOL_ERRORS else ""
+        tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
+        source, fix = "%s%s; %s" % (port.folder, tool, record.FILE), _FIXES.get(bad[0].remedy)
+        severity = "major" if any(port_counters.is_grave(one, growth) for one in bad) else None
+        found[check] = check.judge(port.label, "drift", want, text, source, fix, cause, severity=severity)
+    elif check is PORT_PAUSE and port.link_layer == "Ethernet" and "tx_paused_us" not in counts:
+        return
+    elif check is PORT_PAUSE or (counters and not any(one.name in port.saturated for one in counters)):
+        found[check] = None
 
 
 def _unreadable(port: Port, gone: Sequence[str]) -> Optional[Finding]:
@@ -209,91 +227,3 @@ def _saturated(port: Port) -> Optional[Finding]:
     fix = "reset this port's counters to 0, because only that makes them count again: %s; %s" % (how, RECHECK)
     text = "saturated: %s" % ", ".join("%s at %d" % (name, port_counters.END[name]) for name in port.saturated)
     return PORT_SATURATED.judge(port.label, "unknown", "counters that count", text, port.folder + "/counters", fix)
-
-
-def _link_downed(port: Port, growth: Growth) -> _Judged:
-    downs = port_counters.downs(port, growth)
-    if not downs:
-        return downs is not None, None
-    severity = "major" if downs >= port_counters.DOWNS * max(1.0, growth.seconds / DAY) else None
-    times = "%d times" % downs if downs > 1 else "once"
-    text = "went down and came up again %s%s" % (times, within(growth.seconds))
-    return True, _Fault("up all the time", text, severity)
-
-
-def _symbol_errors(port: Port, growth: Growth) -> _Judged:
-    name = "symbol_error" if port.link_layer == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    many, allowed = growth.counts.get(name), port_counters.symbol_limit(growth.speed, growth.seconds)
-    if many is None or many <= allowed:
-        return many is not None and name not in port.saturated, None
-    return True, _Fault("%d at most at %s" % (allowed, growth.speed or "an unknown speed"), _counted(growth, [name]))
-
-
-def _rated(check: str, packets: str = "") -> Callable[[Port, Growth], _Judged]:
-    """Judge counters of which a few are normal. packets: the counter of those of which a small share is."""
-
-    def judge(port: Port, growth: Growth) -> _Judged:
-        bad, severity = _above(check, growth, packets)
-        return _exposed(check, port, growth), _Fault("few", _counted(growth, bad, packets), severity) if bad else None
-
-    return judge
-
-
-def _host_discards(port: Port, growth: Growth) -> _Judged:
-    bad, severity = _above("host_discards", growth, "port_rcv_packets")
-    counts, span = growth.counts, max(growth.seconds, port_counters.LEAST)
-    stalls = [name for name in port_counters.judged("stalls") if counts.get(name, 0) > port_counters.STALLED * span]
-    texts = [_counted(growth, bad, "port_rcv_packets")] if bad else []
-    texts += ["%s +%d s%s" % (name, counts[name], within(growth.seconds)) for name in stalls]
-    fix = _BUFFERS if any(name in port_counters.BUFFERS for name in bad) else _SOFTWARE
-    fix = _PCIE if stalls or any(name in port_counters.PCIE for name in bad) else fix
-    exposed = _exposed("host_discards", port, growth)
-    return exposed, _Fault("few", "; ".join(texts), severity, fix) if texts else None
-
-
-def _pause(port: Port, growth: Growth) -> _Judged:
-    pause, storms = port_counters.paused("tx", growth), growth.counts.get("tx_pause_storm_error_events", 0)
-    paused = (pause or 0) / 1e6
-    if not storms and paused <= port_counters.PAUSED * growth.seconds:
-        return port.link_layer != "Ethernet" or pause is not None, None
-    text = "paused its senders for %.1f %% of %.1f h" % (100 * paused / growth.seconds, growth.seconds / 3600)
-    text += "; %d pause storms, after which the NIC gave up pausing" % storms if storms else ""
-    return True, _Fault("%g %% at most" % (100 * port_counters.PAUSED), text, "major" if storms else None)
-
-
-def _exposed(check: str, port: Port, growth: Growth) -> bool:
-    """Return whether the port has a counter of the check, and none that stands still."""
-    names = port_counters.judged(check)
-    return any(name in growth.counts for name in names) and not any(name in port.saturated for name in names)
-
-
-def _above(check: str, growth: Growth, packets: str) -> Tuple[List[str], Optional[str]]:
-    """Return counters that have grown by too much, and the severity: None for the check's usual one."""
-    bad, severity, days = [], None, max(1.0, growth.seconds / DAY)
-    for one in port_counters.COUNTERS:
-        many = growth.counts.get(one.name, 0) if one.check == check else 0
-        if many > max(one.few * days, port_counters.SHARE * growth.counts.get(packets, 0)):
-            bad.append(one.name)
-            span = max(growth.seconds, port_counters.LEAST)
-            severity = "major" if one.grave and many > one.grave[0] * span / one.grave[1] else severity
-    return bad, severity
-
-
-def _counted(growth: Growth, names: Sequence[str], packets: str = "") -> str:
-    """Return ``port_rcv_errors +400 in 24.0 h, of 1.2e+09 packets``."""
-    least = {name: "at least " if name in growth.reset else "" for name in names}
-    texts = ["%s +%s%d" % (name, least[name], growth.counts[name]) for name in names]
-    share = ", of %.2g packets" % growth.counts[packets] if growth.counts.get(packets) else ""
-    return ", ".join(texts) + within(growth.seconds) + share
-
-
-# In the order of causes.
-_JUDGES: Mapping[Check, Callable[[Port, Growth], _Judged]] = {
-    PORT_LINK_DOWNED: _link_downed,
-    PORT_SYMBOL_ERRORS: _symbol_errors,
-    PORT_ERRORS: _rated("errors"),
-    PORT_DISCARDS: _rated("discards", "port_xmit_packets"),
-    PORT_HOST_DISCARDS: _host_discards,
-    PORT_PAUSE: _pause,
-    PORT_RDMA_RETRIES: _rated("rdma_retries"),
-}

@@ -125,11 +125,9 @@ def _run(host: Host, argv: Sequence[str]) -> str:
 
 def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> Tuple[Port, ...]:
     """Return the ports with mlxlink's counts added, so that the record has them."""
-    errors = {one.pci: one.reading.errors for one in modules or () if one.reading is not None}
-    return tuple(
-        port if errors.get(port.pci) is None else replace(port, values={**port.values, ERRORS: errors[port.pci]})
-        for port in ports
-    )
+    readings = {one.pci: one.reading for one in modules or () if one.reading is not None}
+    errors = {pci: {ERRORS: reading.errors} for pci, reading in readings.items() if reading.errors is not None}
+    return tuple(replace(port, values={**port.values, **errors.get(port.pci, {})}) for port in ports)
 
 
 # -- its output ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
 from ..machine import rdma
@@ -26,8 +26,10 @@ class Counter(NamedTuple):
     """name: of sysfs or ``ethtool -S``.   group: it is read, and reset to 0, with the others of its group.
 
     check: the part of ``node_health.port_*`` that judges it.   few: so many a day are none.
-    grave: (n, seconds): so many in this time are major.
+    grave: (n, seconds): more than so many in this time are major.
     end: its maximum by its 4, 8 or 16 bits, where it stands still (IBTA 1, 16.1.3; drivers/infiniband/core/sysfs.c).
+    share: of so many a second this share is none, instead of few.   remedy: of several of one check.
+    layer: it counts only on this link layer.
     """
 
     name: str
@@ -36,16 +38,20 @@ class Counter(NamedTuple):
     few: float = 0
     grave: Optional[Tuple[float, float]] = None
     end: Optional[int] = None
+    share: float = 0
+    remedy: str = ""
+    layer: str = ""
 
 
-# Drops by the PCIe link, and by the port's own buffers.
-PCIE = ("outbound_pci_buffer_overflow", "rx_prio_cong_discard", "rx_prio_buf_discard")
-BUFFERS = ("rx_discards_phy", "rx_prio_discards")
+_PCIE = ("outbound_pci_buffer_overflow", "rx_prio_cong_discard", "rx_prio_buf_discard")
+_BUFFERS = ("rx_discards_phy", "rx_prio_discards")
 _OF_TRAFFIC = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
-# Groups: counters (errors, data) and hw_counters (queue, congestion) of sysfs, ethtool.
+# Groups: counters (errors, data) and hw_counters (queue, congestion) of sysfs, ethtool, computed ones.
 COUNTERS = (
-    Counter("link_downed", "errors", "link_downed", end=0xFF),
-    Counter("symbol_error", "errors", "symbol_errors", end=0xFFFF),
+    # Once is a warning; three times a day fail (gpud).
+    Counter("link downs", "computed", "link_downed", grave=(2.5, DAY)),
+    Counter("link_downed", "errors", end=0xFF),
+    Counter("symbol_error", "errors", "symbol_errors", end=0xFFFF, layer="InfiniBand"),
     Counter("port_rcv_errors", "errors", "errors", 10, (10, 1), 0xFFFF),  # ibdiags; NVSentinel
     Counter("link_error_recovery", "errors", "errors", 10, (5, 60), 0xFF),  # ibdiags; NVSentinel
     # NVSentinel: any; healthy ports have had some, so a warning
@@ -62,20 +68,26 @@ COUNTERS = (
     Counter("roce_slow_restart", "queue", "rdma_retries", 10 * HOUR, (10, 1)),  # NVSentinel
     Counter("req_transport_retries_exceeded", "queue", "rdma_retries", 1000),
     Counter("req_rnr_retries_exceeded", "queue", "rdma_retries", 1000),
-    # A program that has posted no receive request is slow, the path is not. own
-    Counter("out_of_buffer", "queue", "host_discards", 1e6),
     *(Counter(name, "queue") for name in ("out_of_sequence", "duplicate_request")),
     Counter("rx_icrc_encapsulated", "congestion", "errors", 10, (10, 1)),  # own, as port_rcv_errors
     *(Counter(name, "congestion") for name in _OF_TRAFFIC),
-    Counter("link_down_events_phy", "ethtool", "link_downed"),
-    Counter("rx_pcs_symbol_err_phy", "ethtool", "symbol_errors"),
+    Counter("link_down_events_phy", "ethtool"),
+    Counter("rx_pcs_symbol_err_phy", "ethtool", "symbol_errors", layer="Ethernet"),
     Counter("rx_crc_errors_phy", "ethtool", "errors", 10, (10, 1)),  # own, as port_rcv_errors
     Counter("tx_discards_phy", "ethtool", "discards", 100, (100, 1)),  # own, as port_xmit_discards
-    *(Counter(name, "ethtool", "host_discards", 1000, (100, 1)) for name in (*PCIE, *BUFFERS)),  # own
-    Counter("rx_out_of_buffer", "ethtool", "host_discards", 1e6),  # own, as out_of_buffer
-    # Seconds in which PCIe held the NIC up for more than 30 %.
-    *(Counter("outbound_pci_stalled_%s_events" % way, "ethtool", "stalls") for way in ("rd", "wr")),
-    Counter("tx_pause_storm_error_events", "ethtool", "pause"),
+    # Seconds in which PCIe held the NIC up for more than 30 %. own
+    Counter("outbound_pci_stalled_rd_events", "ethtool", "host_discards", share=0.01, remedy="pcie"),
+    Counter("outbound_pci_stalled_wr_events", "ethtool", "host_discards", share=0.01, remedy="pcie"),
+    *(Counter(name, "ethtool", "host_discards", 1000, (100, 1), remedy="pcie") for name in _PCIE),  # own
+    *(Counter(name, "ethtool", "host_discards", 1000, (100, 1), remedy="buffers") for name in _BUFFERS),  # own
+    # A program that has posted no receive request is slow, the path is not. own
+    Counter("rx_out_of_buffer", "ethtool", "host_discards", 1e6, remedy="software"),
+    Counter("out_of_buffer", "queue", "host_discards", 1e6, remedy="software"),
+    # After a storm the NIC has given up pausing.
+    Counter("tx_pause_storm_error_events", "ethtool", "pause", grave=(0, 1)),
+    # Microseconds of the priority that was paused longest. own
+    Counter("tx_paused_us", "computed", "pause", share=0.01 * 1e6),
+    Counter("rx_paused_us", "computed"),
 )
 ERRORS, DATA, QUEUE_PAIRS, CONGESTION, PHYSICAL = (
     tuple(one.name for one in COUNTERS if one.group == group)
@@ -83,12 +95,10 @@ ERRORS, DATA, QUEUE_PAIRS, CONGESTION, PHYSICAL = (
 )
 CARRIER = "carrier_changes"
 END: Mapping[str, int] = {one.name: one.end for one in COUNTERS if one.end is not None}
-# Shares: of packets that may be dropped, of seconds with stalls, of the time in which a host stops its senders. own
-SHARE, STALLED, PAUSED = 1e-6, 0.01, 0.01
+# Share of packets that may be dropped. own
+SHARE = 1e-6
 # Seconds over which a burst is spread at least, so that a short test is not taken for a whole day. own
 LEAST = HOUR
-# Links that went down and came back in a day. Once is a warning; three times fail (gpud flaps at three).
-DOWNS = 3
 # UFM's rule for isolating a port, by speed: symbol errors after FEC in 12 and in 125 minutes, that is symbol error
 # rates of 1e-14 and 1e-15.
 PDR: Mapping[str, Tuple[float, float]] = {"NDR": (2.88, 3.0), "XDR": (5.8, 6.0)}
@@ -164,9 +174,9 @@ class Growth:
     gone: Tuple[str, ...] = ()
 
 
-def judged(check: str) -> Tuple[str, ...]:
-    """Return the names of the counters that a check judges."""
-    return tuple(one.name for one in COUNTERS if one.check == check)
+def judged(check: str, remedies: Sequence[str] = ()) -> Tuple[str, ...]:
+    """Return the names of the counters that a check judges; only those of some remedies if these are named."""
+    return tuple(one.name for one in COUNTERS if one.check == check and (not remedies or one.remedy in remedies))
 
 
 def read(host: Host, nics: Mapping[int, Nic], now: float) -> Tuple[Port, ...]:
@@ -263,6 +273,7 @@ def grown(port: Port, entry: Optional[Mapping[str, object]]) -> Optional[Growth]
         return None
     then = {name: n for name, n in before.items() if type(n) is int and 0 <= n < _MOST and name in port.values}
     counts, reset = difference(then, port.values)
+    counts.update(_computed(port, counts))
     in_sysfs = {*ERRORS, *DATA, *QUEUE_PAIRS, *CONGESTION}
     gone = tuple(sorted(name for name in before if name in in_sysfs and name not in port.values))
     speed = port.speed or (speed if isinstance(speed, str) else None)
@@ -284,24 +295,43 @@ def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[
     return {**counts, **wrapped}, [name for name in back if name not in wrapped]
 
 
-def downs(port: Port, growth: Growth) -> Optional[int]:
-    """Return how often the link went down and came back; None without a counter. platform reports a link that is down.
+def _computed(port: Port, counts: Mapping[str, int]) -> Dict[str, int]:
+    """Return growth of what several counters tell together.
 
-    The port's counters are preferred: an interface loses its carrier also when it is set up again. A saturated counter
-    is ignored, and one that was reset gives the minimum.
+    How often the link went down and came back: the port's counters are preferred, since an interface loses its carrier
+    also when it is set up again. A saturated counter is ignored. platform reports a link that is down.
     """
-    names = [name for name in judged("link_downed") if name in growth.counts and name not in port.saturated]
-    if names:
-        return max(0, max(growth.counts[name] for name in names) - (not port.up))
-    if CARRIER in growth.counts:
-        return max(0, growth.counts[CARRIER] - (not port.up)) // 2
-    return None
+    found = {}
+    phys = [
+        counts[name]
+        for name in ("link_down_events_phy", "link_downed")
+        if name in counts and name not in port.saturated
+    ]
+    if phys:
+        found["link downs"] = max(0, max(phys) - (not port.up))
+    elif CARRIER in counts:
+        found["link downs"] = max(0, counts[CARRIER] - (not port.up)) // 2
+    for way in ("rx", "tx"):
+        names = ["%s_prio%d_pause_duration" % (way, priority) for priority in range(8)]
+        times = [counts[name] for name in names if name in counts]
+        found.update({way + "_paused_us": max(times)} if times else {})
+    return found
 
 
-def paused(way: str, growth: Growth) -> Optional[int]:
-    """Return microseconds of the priority that was paused longest; None if the driver has no such counter."""
-    names = ["%s_prio%d_pause_duration" % (way, priority) for priority in range(8)]
-    return max((growth.counts[name] for name in names if name in growth.counts), default=None)
+def allowed(counter: Counter, growth: Growth, packets: int) -> float:
+    """Return the most that is none. packets: in this direction, of which a small share may be dropped."""
+    if counter.check == "symbol_errors":
+        return symbol_limit(growth.speed, growth.seconds)
+    if counter.share:
+        return counter.share * (growth.seconds if counter.group == "computed" else max(growth.seconds, LEAST))
+    return max(counter.few * max(1.0, growth.seconds / DAY), SHARE * packets)
+
+
+def is_grave(counter: Counter, growth: Growth) -> bool:
+    """Return whether its growth is major."""
+    n, period = counter.grave or (0.0, 0.0)
+    many, span = growth.counts[counter.name], max(growth.seconds, LEAST)
+    return counter.grave is not None and many > n * max(1.0, span / period)
 
 
 def symbol_limit(speed: Optional[str], seconds: float) -> float:

@@ -115,7 +115,7 @@ MEASURES = (
     ),
     Measure(
         *("packets dropped by the host", "of a million", 1),
-        _of_a_million("port_rcv_packets", *port_counters.PCIE, *port_counters.BUFFERS),
+        _of_a_million("port_rcv_packets", *port_counters.judged("host_discards", ("pcie", "buffers"))),
     ),
     Measure(
         "packets marked by ECN", "of a million", 10_000, _of_a_million("port_rcv_packets", "np_ecn_marked_roce_packets")
