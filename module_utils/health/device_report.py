@@ -45,7 +45,7 @@ def devices(
         gpu = listed.get(pci)
         uuid, about = (None, {}) if gpu is None else (gpu.uuid, gpu.texts)
         grown, seconds = judge.grown(have, now, uuid)
-        errors, since = judge.grown_errors(have, pci)
+        errors, since = judge.grown(have, now, pci)
         counts = {name: n for name, n in grown.items() if n and name != _NORMAL}
         counts.update({"PCIe %s" % kind: n for kind, n in errors.items() if n})
         links = (have.speeds or {}).get(uuid or "", {})

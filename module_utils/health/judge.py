@@ -87,12 +87,12 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     path = judge_kernel_log.places(topology, wanted.profile)
     logged, troubles = judge_kernel_log.plan(have, topology, path)
     notes = tuple(judge_kernel_log.notes(have, path))
+    now, domain = counters(have), wanted.profile.nvlink_domain
     if not topology.gpus:
-        return Plan((*logged, *_aer(have, path.names, logged)), notes=notes)
+        return Plan((*logged, *_aer(have, now, path.names, logged)), notes=notes)
     names, driver = path.names, topology.driver.version if topology.driver else None
     fallen = next((one.pci for one in judge_kernel_log.troubles(have) if one.action == xid.REBOOT), "")
     found = [*troubles.values(), *logged, *_listed(have, topology, names, troubles)]
-    now, domain = counters(have), wanted.profile.nvlink_domain
     for pci, gpu in (have.gpus or {}).items():
         name, growth = names.get(pci, pci), grown(have, now, gpu.uuid)
         of_gpu = judge_gpu.judge(gpu, name, growth, wanted.power_limit, troubles.get(pci), troubles.get(fallen))
@@ -108,7 +108,7 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
         found += imex.judge_membership(have.gpus or {}, names)
         options = [option.name for option in wanted.profile.driver_options]
         found += imex.judge(have.imex, domain, driver, options) if have.imex is not None else []
-    found += _aer(have, names, logged)
+    found += _aer(have, now, names, logged)
     for one in have.hot:
         want, text = "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees)
         found.append(NIC_TEMPERATURE.judge(one.pci, "drift", want, text, one.source))
@@ -170,32 +170,29 @@ def _listed(
     return found or [GPU_COUNT.judge("gpus", "ok", want, text, _SMI)]
 
 
-def grown(have: NodeState, now: record.Record, uuid: Optional[str]) -> Growth:
-    """Return growth of a GPU's counters since the baseline, and seconds since then; ({}, 0) without a baseline."""
+def grown(have: NodeState, now: record.Record, key: Optional[str]) -> Growth:
+    """Return growth of a device's counters since the baseline, and seconds since then; ({}, 0) without a baseline.
+
+    key: UUID of a GPU, or the PCI address of a device with AER counters.
+    """
     before = have.before
-    if before is None or uuid is None or not before.same_driver(now, "nvidia"):
+    gpus = before.gpus if before is not None and before.same_driver(now, "nvidia") else {}
+    then = {**gpus, **(before.pci if before is not None else {})}.get(key or "")
+    if before is None or then is None:
         return {}, 0.0
-    return record.grown(before.gpus.get(uuid, {}), now.gpus.get(uuid, {})), have.now - before.at
+    return record.grown(then, {**now.gpus, **now.pci}.get(key or "", {})), have.now - before.at
 
 
-def grown_errors(have: NodeState, pci: str) -> Growth:
-    """Return growth of a device's AER counters, and seconds since the baseline; ({}, 0) without one."""
-    before = have.before
-    if before is None or pci not in before.pci:
-        return {}, 0.0
-    return record.grown(before.pci[pci], have.aer.get(pci, {})), have.now - before.at
-
-
-def _aer(have: NodeState, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
+def _aer(have: NodeState, now: record.Record, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
     """Judge PCIe errors of each device. names: address -> subject."""
     errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
     found = []
     for pci, totals in sorted(have.aer.items()):
         source = "/sys/bus/pci/devices/%s/aer_dev_*" % pci
         name = names.get(pci, "%s bridge" % pci)
-        grown, seconds = grown_errors(have, pci)
-        grave = {kind: n for kind, n in grown.items() if kind != "correctable" and n}
-        corrected = grown.get("correctable", 0) if seconds >= record.SHORTEST else 0
+        growth, seconds = grown(have, now, pci)
+        grave = {kind: n for kind, n in growth.items() if kind != "correctable" and n}
+        corrected = growth.get("correctable", 0) if seconds >= record.SHORTEST else 0
         if grave:
             text, severity = counts(grave) + within(seconds), "critical" if grave.get("fatal") else "major"
             want, cause = "no uncorrected errors", errors.get(pci)

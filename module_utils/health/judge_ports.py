@@ -119,17 +119,13 @@ def plan(have: NodeState) -> Plan:
     return Plan(tuple(found))
 
 
-def since(have: NodeState, port: Port) -> Optional[Growth]:
-    """Return growth since the record; None without one, or if too little time has passed."""
-    growth = _growth(have, port)
-    return None if growth is None or growth.seconds < record.SHORTEST else growth
-
-
-def _growth(have: NodeState, port: Port) -> Optional[Growth]:
+def since(have: NodeState, port: Port, least: float = record.SHORTEST) -> Optional[Growth]:
+    """Return growth since the record; None without one, or if fewer than ``least`` seconds have passed."""
     before = have.before
     if before is None or before.driver_loaded.get("mlx5_core") != have.driver_loaded.get("mlx5_core"):
         return None
-    return port_counters.grown(port, before.ports.get(port.key))
+    growth = port_counters.grown(port, before.ports.get(port.key))
+    return None if growth is None or growth.seconds < least else growth
 
 
 @dataclass(frozen=True)
@@ -161,7 +157,7 @@ def fleet_counters(have: NodeState) -> List[PortGrowth]:
 
 def notes(have: NodeState) -> List[str]:
     """Return a note on ports without an earlier record, if others have one."""
-    new = [port for port in have.ports if have.before is not None and _growth(have, port) is None]
+    new = [port for port in have.ports if since(have, port, 0.0) is None]
     if not new or have.before is None or have.now - have.before.at < record.SHORTEST:
         return []
     rails = ", ".join(str(port.rail) for port in new)

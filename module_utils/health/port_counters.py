@@ -10,6 +10,7 @@ plugin; /etc/infiniband-diags/error_thresholds (ibdiags). "own" is this suite's 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -319,7 +320,7 @@ def _computed(port: Port, counts: Mapping[str, int]) -> Dict[str, int]:
 
 
 def allowed(counter: Counter, growth: Growth, packets: int) -> float:
-    """Return the most that is none. packets: in this direction, of which a small share may be dropped."""
+    """Return the growth that is none. packets: in this direction, of which a small share may be dropped."""
     if counter.check == "symbol_errors":
         return symbol_limit(growth.speed, growth.seconds)
     if counter.share:
@@ -329,9 +330,8 @@ def allowed(counter: Counter, growth: Growth, packets: int) -> float:
 
 def is_grave(counter: Counter, growth: Growth) -> bool:
     """Return whether its growth is major."""
-    n, period = counter.grave or (0.0, 0.0)
-    many, span = growth.counts[counter.name], max(growth.seconds, LEAST)
-    return counter.grave is not None and many > n * max(1.0, span / period)
+    n, period = counter.grave or (math.inf, 1.0)
+    return growth.counts[counter.name] > n * max(1.0, max(growth.seconds, LEAST) / period)
 
 
 def symbol_limit(speed: Optional[str], seconds: float) -> float:

@@ -31,16 +31,13 @@ _CATALOG: Mapping[str, str] = {
     "driver's recovery action changed; 160 161 GPU memory is marked for repair; 171 172 uncorrectable memory error, "
     "beside Xid 48; 174 a program was ended",
     RESTART:
-    "8 a program's channel was idle for too long; 11 25 32 corrupted push buffer; 13 graphics engine exception, "
-    "usually of the program; 31 memory page fault of the program; 39-41 70-72 75-77 85 126-135 copy engine error; 45 "
-    "a program's channel was torn down; 60 security processor (SEC2) error; 68 83 84 88 89 96-98 video decoder "
-    "error; 69 graphics engine class error; 80 corrupted data sent to the GPU; 82 99-105 JPEG engine error; 86 139 "
-    "optical flow engine error; 94 contained memory error, of one program",
+    "8 11 25 32 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 an error of one of the GPU's engines; 13 "
+    "graphics engine exception, usually of the program; 31 memory page fault of the program; 45 a program's channel "
+    "was torn down; 94 contained memory error, of one program",
     SUPPORT:
-    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 142 an error that "
-    "current GPUs should not report; 78 a vGPU could not start: update the host's or guest's driver; 159 error of "
-    "the coherent CPU link, usually an echo; 163 the power smoothing circuit is off; 168 GPU memory is smaller after "
-    "an error; 175 176 error of memory or PCIe that the catalog does not explain",
+    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 142 159 163 175 176 an "
+    "error that current GPUs should not report; 78 a vGPU could not start: update the host's or guest's driver; 168 "
+    "GPU memory is smaller after an error",
     RESET:
     "46 the GPU stopped processing; 62 the internal micro-controller halted; 64 a memory row could not be recorded "
     "for remapping; 95 uncontained memory error, of all programs; 109 context switch timeout; 110 security fault; "
