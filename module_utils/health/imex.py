@@ -50,8 +50,8 @@ SERVICE = Check(
 NODES_CONFIG = Check(
     "imex.nodes",
     why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
-    fix="write the address of each node of the domain into %s, one a line and the same file on all of them, then"
-    " systemctl restart %s on all; %s" % (NODES, UNIT, RECHECK),
+    fix="write the address of each node into %s, the same file on all, then systemctl restart %s; " % (NODES, UNIT)
+    + RECHECK,
     severity="critical",
     aspect="persisted",
 )
@@ -60,25 +60,21 @@ hosts: have all nodes of a domain the same"""
 STATE = Check(
     "imex.state",
     why="if the domain is not UP, a node cannot export or import memory: NCCL fails, or uses no NVLink between nodes",
-    fix="run nvidia-imex-ctl -N -H on the node, read /var/log/nvidia-imex.log on those that are not READY; %s"
-    % RECHECK,
+    fix="run nvidia-imex-ctl -N -H, read /var/log/nvidia-imex.log on nodes that are not READY; " + RECHECK,
     severity="critical",
 )
 "Is the IMEX domain UP, and are all its nodes READY with the driver's version"
 CHANNEL = Check(
     "imex.channel",
     why="without an IMEX channel CUDA refuses to share memory between nodes (insufficient permission)",
-    fix="load the NVIDIA driver with NVreg_CreateImexChannel0=1 (driver_options of the profile, site.yml --tags"
-    " nvidia_peermem, then reboot); %s" % RECHECK,
+    fix="set NVreg_CreateImexChannel0=1 in driver_options of the profile, run site.yml --tags nvidia_peermem, reboot",
     severity="critical",
 )
 "Does the device of IMEX channel 0 exist, with the current major number of the driver"
 MEMBERSHIP = Check(
     "imex.domain",
-    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes,"
-    " for the whole job",
-    fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
-    " or reboot the node; %s" % RECHECK,
+    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes",
+    fix="look at Fabric Manager and NMX-C of the switch trays; reset the GPU or reboot the node; " + RECHECK,
     severity="critical",
 )
 "Do all GPUs of the node report the same NVLink domain, a pair of UUID and clique"

@@ -39,8 +39,7 @@ NIC_TEMPERATURE = Check(
 FABRIC_STATE = Check(
     "node_health.fabric_state",
     why="a GPU whose NVLink fabric is degraded is slower than the others, though it is registered",
-    fix="read /var/log/fabricmanager.log, look for Xid and SXid in dmesg; drain the node, reset all GPUs or reboot; "
-    + RECHECK,
+    fix="read /var/log/fabricmanager.log and dmesg (SXid); drain the node, reset all GPUs or reboot; " + RECHECK,
 )
 "Does no GPU report a degraded NVLink fabric, and are all GPUs in one fabric"
 AER = Check(

@@ -33,8 +33,8 @@ Growth = Tuple[Mapping[str, int], float]
 GPU_ANSWERS = Check(
     "node_health.gpu_answers",
     why="a GPU whose values cannot be read may be lost, and nothing is proven of what was not read",
-    fix="run nvidia-smi -q on the node; if a GPU is lost or requires a reset, drain the node and reboot it; otherwise"
-    " reinstall the driver (nvidia-smi and kernel module of one version); " + RECHECK,
+    fix="run nvidia-smi -q on the node; drain and reboot it, and if that does not help reinstall the driver; "
+    + RECHECK,
     severity="critical",
 )
 "Does nvidia-smi report every value of each GPU that this GPU and its driver have"
@@ -62,8 +62,7 @@ REPAIR = Check(
 THROTTLE = Check(
     "node_health.throttle",
     why="one GPU whose clock is held down by heat or by its power supply holds up every rank of a job",
-    fix="check fans, air intake, cooling loop, power supplies and the BMC's event log; compare with its neighbours in"
-    " the rack; " + RECHECK,
+    fix="check fans, air intake, cooling loop, power supplies and the BMC's event log; " + RECHECK,
 )
 "Does no GPU throttle by heat or power brake, now or for long since the previous run"
 POWER_LIMIT = Check(
@@ -93,8 +92,7 @@ MIG = Check(
 CONFIDENTIAL = Check(
     "node_health.confidential_computing",
     why="under confidential computing transfers between GPUs and to the NIC go through encrypted bounce buffers",
-    fix="switch it off on the host with NVIDIA's gpu-admin-tools: nvidia_gpu_tools.py --devices gpus --set-cc-mode=off"
-    " --reset-after-cc-mode-switch; or move the node into a group without these bars",
+    fix="switch it off on the host: nvidia_gpu_tools.py --devices gpus --set-cc-mode=off --reset-after-cc-mode-switch",
 )
 "Is confidential computing off"
 PCIE_REPLAY = Check(

@@ -31,8 +31,7 @@ XID = Check(
 KERNEL_LOG = Check(
     "node_health.kernel_log",
     why="only the kernel's log reports Xid errors and driver failures; faults in its missing part stay unknown",
-    fix="check that root can run dmesg; store more of the log: log_buf_len=4M on the kernel's command line, or"
-    " systemd-journald with Storage=persistent",
+    fix="check that root can run dmesg; boot with log_buf_len=4M, or set Storage=persistent for systemd-journald",
     severity="minor",
 )
 "Can the kernel's log since the previous run be read"

@@ -24,8 +24,7 @@ from .service import RECHECK
 MLXLINK = Check(
     "node_health.mlxlink",
     why="without mlxlink's output the temperature of the module and the errors of the link are unknown",
-    fix="run {0} on the node as root and repair what it reports: a locked-down kernel (Secure Boot) needs"
-    " MFT's signed kernel module and mst start; if mlxlink is not wanted, uninstall mft; " + RECHECK,
+    fix="run {0} as root; with Secure Boot it needs MFT's signed kernel module and mst start; " + RECHECK,
     severity="minor",
 )
 "Does mlxlink, if installed, work for each rail's port"
@@ -38,8 +37,7 @@ MODULE_TEMPERATURE = Check(
 BIT_ERRORS = Check(
     "node_health.bit_errors",
     why="data that error correction cannot repair is sent again, and all ranks wait for it; such a link soon fails",
-    fix="clean and reseat the cable at both ends, then exchange it, then the transceivers; wait %d minutes for new"
-    " counts, %s" % (port_counters.LONG // 60, RECHECK),
+    fix="wait %d minutes after each try: %s" % (port_counters.LONG // 60, judge_ports.CABLE),
 )
 """Does each rail's link have few bit errors after error correction: a share of 1e-15 from NDR on, 1e-12 before;
 checked if mlxlink is installed"""

@@ -21,7 +21,7 @@ from .node import NodeState
 from .port_counters import Growth, Port
 from .service import RECHECK
 
-_CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers; " + RECHECK
+CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers; " + RECHECK
 PORT_COUNTERS = Check(
     "node_health.port_counters",
     why="if a port's counters cannot be read, packet loss is unknown",
@@ -36,29 +36,28 @@ PORT_SATURATED = Check(
 PORT_LINK_DOWNED = Check(
     "node_health.port_link_downed",
     why="a link that goes down while jobs run ends them, though it comes back within seconds",
-    fix="read in dmesg when the link went down, and ask whether the switch was under maintenance; if not, " + _CABLE,
+    fix="read in dmesg when the link went down, and ask whether the switch was under maintenance; if not, " + CABLE,
     severity="minor",
 )
 "Did no rail's link go down and come back since the previous run; three times a day are major"
 PORT_SYMBOL_ERRORS = Check(
     "node_health.port_symbol_errors",
     why="symbol errors that error correction could not repair predict a failing link (UFM's rule from NDR on)",
-    fix=_CABLE,
+    fix=CABLE,
 )
 """Had no rail more symbol errors since the previous run than its speed allows: NDR 3 in 125 minutes, XDR 6, older ones
 120 an hour"""
 PORT_ERRORS = Check(
     "node_health.port_errors",
     why="a packet that arrives damaged is sent again, and all ranks wait for it",
-    fix=_CABLE,
+    fix=CABLE,
     severity="minor",
 )
 "Did few packets arrive damaged, and no buffer overrun, since the previous run"
 PORT_DISCARDS = Check(
     "node_health.port_discards",
     why="the network accepted packets so slowly that this port dropped some",
-    fix="look at the switch: congestion on its leaf, adaptive routing, PFC of both ends (roce_qos.*, lldp.*); "
-    + RECHECK,
+    fix="look at congestion on its leaf, adaptive routing, PFC of both ends (roce_qos.*, lldp.*); " + RECHECK,
     severity="minor",
 )
 "Did the switch accept what the rails sent"
@@ -71,8 +70,7 @@ PORT_HOST_DISCARDS = Check(
 PORT_RDMA_RETRIES = Check(
     "node_health.port_rdma_retries",
     why="a path that loses packets is slow rather than broken: RoCE sends a whole window again for each lost packet",
-    fix="check PFC and DSCP map of both ends and of the switches between them (roce_qos.*, lldp.*); test the paths:"
-    " ansible-playbook playbooks/verify.yml -i INVENTORY; " + RECHECK,
+    fix="check PFC and DSCP map on the path (roce_qos.*, lldp.*): ansible-playbook playbooks/verify.yml -i INVENTORY",
     severity="minor",
 )
 "Were few RDMA packets retransmitted since the previous run"
