@@ -232,7 +232,7 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
     text = ", ".join("%s: %s" % pair for pair in (*gpu.fabric.items(), *gpu.fabric_health.items()))
     state = (gpu.fabric.get("state", "completed").lower(), gpu.fabric.get("status", "success").lower())
     because = platform_checks.NVLINK_FABRIC.finding_id("nvlink fabric")
-    fault = Fault(state != ("completed", "success"), "Completed, Success", text, None, None, because)
+    fault = Fault(state != ("completed", "success"), text, cause=because)
     return [assess(FABRIC_STATE, gpu, name, "fabric", [fault], "Completed, Success, healthy", text or None)]
 
 

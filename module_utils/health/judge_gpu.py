@@ -9,6 +9,7 @@ cannot have is unsupported. Limits have their source; "own" is this suite's choi
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -132,11 +133,11 @@ _RECOVERY = {
 
 
 class Fault(NamedTuple):
-    """One thing that may be wrong.   fix, severity, cause: instead of the check's; the cause of most is none."""
+    """One thing that may be wrong.   text, want: "": as if it were not.   fix, severity: instead of the check's."""
 
     is_there: bool
-    want: str
-    text: str
+    text: str = ""
+    want: str = ""
     fix: Optional[str] = None
     severity: Optional[str] = None
     cause: Union[Finding, str, None] = None
@@ -210,8 +211,10 @@ def assess(
     source = "%s, %s" % (" ".join(smi.COMMAND), elements)
     for fault in faults:
         if fault.is_there:
-            text, because = fault.text, fault.cause
-            return check.judge(name, "drift", fault.want, text, source, fault.fix, because, severity=fault.severity)
+            text, severity = fault.text or have, fault.severity
+            return check.judge(
+                name, "drift", fault.want or want, text, source, fault.fix, fault.cause, severity=severity
+            )
     needed = gpu.unread.get(check.id.partition(".")[2])
     if needed is None and have is None:
         text = "%s with driver %s has none" % (gpu.texts.get("product"), gpu.driver or "unknown")
@@ -232,7 +235,7 @@ def _recovery(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
     if word != "none" and word not in _RECOVERY:
         fix = "look up the requested action (nvidia-smi -q, GPU Recovery Action) at NVIDIA, and do it; %s" % RECHECK
         return RECOVERY.judge(name, "unknown", "None", action, " ".join(smi.COMMAND), fix, cause)
-    fault = Fault(word != "none", "None", str(action), "%s %s" % (_RECOVERY.get(word), RECHECK), None, cause)
+    fault = Fault(word != "none", fix="%s %s" % (_RECOVERY.get(word), RECHECK), cause=cause)
     return assess(RECOVERY, gpu, name, elements, [fault], "None", action, cause)
 
 
@@ -245,9 +248,9 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
     days = max(seconds, record.DAY) / record.DAY
     many = {kind: grown[kind] for kind, most in _CORRECTED.items() if grown.get(kind, 0) > most * days}
     faults = (
-        Fault(bool(lost), "no uncorrected errors", counts(lost), "%s %s" % (RESET, RECHECK), None, cause),
-        Fault(on is False or pending is False, "on", off, switch),
-        Fault(bool(many), "few corrected errors", counts(many) + within(seconds), _DIAGNOSE),
+        Fault(bool(lost), counts(lost), fix="%s %s" % (RESET, RECHECK), cause=cause),
+        Fault(on is False or pending is False, off, fix=switch),
+        Fault(bool(many), counts(many) + within(seconds), "few corrected errors", _DIAGNOSE),
     )
     have = "on, no uncorrected errors since the driver was loaded" if on and pending else None
     return assess(ECC, gpu, name, "ecc_mode and ecc_errors", faults, "on, no uncorrected errors", have)
@@ -264,14 +267,14 @@ def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig
     new = text + ("; %d new%s" % (more, within(seconds)) if more else "")
     few = "fewer than %d, %d for double bit, none new" % (_RETIRED_MANY, _RETIRED_DOUBLE)
     most = "no failure, fewer than %d rows or %d pages" % (_ROWS, _RETIRED)
-    flags = gpu.flags
-    waits = flags.get("row_pending", False) or flags.get("retirement_pending", False)
-    what = "a row waits to be remapped" if flags.get("row_pending") else "a page waits to be retired"
+    row, page = (gpu.flags.get(flag, False) for flag in ("row_pending", "retirement_pending"))
+    what = "a row waits to be remapped" if row else "a page waits to be retired"
+    failed = gpu.flags.get("row_failure", False)
     faults = (
-        Fault(flags.get("row_failure", False), most, "a row could not be remapped", REPLACE, "critical"),
-        Fault((rows or 0) >= _ROWS or pages >= _RETIRED, most, text, REPLACE, "critical"),
-        Fault(many, few, new, _DIAGNOSE, None, cause),
-        Fault(waits, "none pending", what, _WHEN_IDLE, "minor", cause),
+        Fault(failed, "a row could not be remapped", most, REPLACE, "critical"),
+        Fault((rows or 0) >= _ROWS or pages >= _RETIRED, text, most, REPLACE, "critical"),
+        Fault(many, new, few, _DIAGNOSE, None, cause),
+        Fault(row or page, what, "none pending", _WHEN_IDLE, "minor", cause),
     )
     have = None if rows is None and single is None else text + ", none pending, no failure"
     elements, unread = "remapped_rows and retired_pages", None if mig.ok else mig
@@ -279,16 +282,14 @@ def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:
-    flags = {name: gpu.flags.get(name, False) for name in ("unrepairable", "sram_threshold")}
-    waiting = [word for word in ("channel", "tpc") if gpu.flags.get(word + "_pending")]
-    text = "repair of %s waits for a reset" % " and ".join(waiting)
+    flags = ("unrepairable", "sram_threshold", "channel_pending", "tpc_pending")
+    beyond, errors, channel, tpc = (gpu.flags.get(flag, False) for flag in flags)
     faults = (
-        Fault(flags["unrepairable"], "none", "unrepairable memory", REPLACE, "critical"),
-        Fault(flags["sram_threshold"], "none", "too many SRAM errors (threshold exceeded)", REPLACE, "critical"),
-        Fault(bool(waiting), "none pending", text, _WHEN_IDLE, "minor", cause),
+        Fault(beyond, "unrepairable memory", "none", REPLACE, "critical"),
+        Fault(errors, "too many SRAM errors (threshold exceeded)", "none", REPLACE, "critical"),
+        Fault(channel or tpc, "repair waits for a reset", "none pending", _WHEN_IDLE, "minor", cause),
     )
-    known = [flag for flag in (*flags, "channel_pending", "tpc_pending") if flag in gpu.flags]
-    have = ", ".join("%s: No" % flag for flag in known) or None
+    have = ", ".join("%s: No" % flag for flag in flags if flag in gpu.flags) or None
     unread = cause if gpu.flags.get("ecc") is False else None
     return assess(REPAIR, gpu, name, "ecc_errors", faults, "none pending", have, unread)
 
@@ -299,71 +300,59 @@ def _throttle(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     long = {reason: time for reason, time in held.items() if time > _SLOWED[reason] * seconds}
     slowed = ["%s for %.0f min" % (reason, time / 60) for reason, time in long.items()]
     faults = (
-        Fault(bool(gpu.reasons), "not slowed", "slowed now: %s" % ", ".join(sorted(gpu.reasons or ()))),
-        Fault(bool(slowed), "not slowed", ", ".join(slowed) + within(seconds)),
+        Fault(bool(gpu.reasons), "slowed now: %s" % ", ".join(sorted(gpu.reasons or ()))),
+        Fault(bool(slowed), ", ".join(slowed) + within(seconds)),
     )
     return assess(THROTTLE, gpu, name, "clocks_event_reasons", faults, "not slowed", "not slowed now")
 
 
+def _pair(numbers: Mapping[str, float], value: str, limit: str) -> Tuple[float, float, bool]:
+    """Return a value, its limit, and whether both were read: NaN, which was not, is neither above nor below."""
+    pair = numbers.get(value, math.nan), numbers.get(limit, math.nan)
+    return (*pair, not any(map(math.isnan, pair)))
+
+
 def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
-    limit, want = gpu.numbers.get("power_limit"), declared or gpu.numbers.get("power_default")
-    if limit is None or want is None:
-        return assess(POWER_LIMIT, gpu, name, "gpu_power_readings", (), "the default", None)
+    default = {"power_default": declared} if declared else {}
+    limit, want, known = _pair({**gpu.numbers, **default}, "power_limit", "power_default")
     fix = "run nvidia-smi -i ADDRESS -pl %g, %s; look for what set it at boot (a unit, a script, the BMC)%s; %s" % (
         *(want, EACH, ", or set node_health_power_limit where the site means it" if declared is None else "", RECHECK),
     )
-    text, have = "%g W" % want, "%g W" % limit
-    return _value(POWER_LIMIT, gpu, name, "gpu_power_readings", abs(limit - want) >= 1, text, have, fix)
-
-
-def _value(
-    check: Check,
-    gpu: smi.Gpu,
-    name: str,
-    elements: str,
-    wrong: bool,
-    want: str,
-    have: Optional[str],
-    fix: Optional[str] = None,
-) -> Finding:
-    """Judge a value that is wrong or not."""
-    return assess(check, gpu, name, elements, [Fault(wrong, want, str(have), fix)], want, have)
+    have, faults = "%g W" % limit if known else None, [Fault(abs(limit - want) >= 1, fix=fix)]
+    return assess(POWER_LIMIT, gpu, name, "gpu_power_readings", faults, "%g W" % want, have)
 
 
 def _clocks(gpu: smi.Gpu, name: str) -> Finding:
-    clock, default = gpu.numbers.get("clock"), gpu.numbers.get("clock_default")
-    if clock is None or default is None:
-        return assess(CLOCKS, gpu, name, "applications_clocks", (), "the default", None)
-    fix = "run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK)
-    want, have = "%g MHz" % default, "%g MHz" % clock
-    return _value(CLOCKS, gpu, name, "applications_clocks", clock < default, want, have, fix)
+    clock, default, known = _pair(gpu.numbers, "clock", "clock_default")
+    faults = [Fault(clock < default, fix="run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK))]
+    have = "%g MHz" % clock if known else None
+    return assess(CLOCKS, gpu, name, "applications_clocks", faults, "%g MHz" % default, have)
 
 
 def _temperature(gpu: smi.Gpu, name: str) -> Finding:
     """Judge degrees, and the distance to the limit (T.Limit), which must not come down to where it slows down."""
-    have, want, wrong, numbers = None, "below where it slows down", False, gpu.numbers
-    if "margin" in numbers and "margin_limit" in numbers:
-        want, have = "T.Limit above %g C" % numbers["margin_limit"], "T.Limit %g C" % numbers["margin"]
-        wrong = numbers["margin"] <= numbers["margin_limit"]
-    if "temperature" in numbers and "temperature_limit" in numbers and not wrong:
-        want, have = "below %g C" % numbers["temperature_limit"], "%g C" % numbers["temperature"]
-        wrong = numbers["temperature"] >= numbers["temperature_limit"]
-    return _value(TEMPERATURE, gpu, name, "temperature", wrong, want, have)
+    margin, least, has_margin = _pair(gpu.numbers, "margin", "margin_limit")
+    degrees, most, has_limit = _pair(gpu.numbers, "temperature", "temperature_limit")
+    faults = (
+        Fault(margin <= least, "T.Limit %g C" % margin, "T.Limit above %g C" % least),
+        Fault(degrees >= most, "%g C" % degrees, "below %g C" % most),
+    )
+    have = "%g C" % degrees if has_limit else "T.Limit %g C" % margin if has_margin else None
+    return assess(TEMPERATURE, gpu, name, "temperature", faults, "below where it slows down", have)
 
 
 def _mig(gpu: smi.Gpu, name: str) -> Finding:
     on, pending = gpu.flags.get("mig"), gpu.flags.get("mig_pending")
-    have = None if on is None else "off"
-    if on or pending:
-        have = "on%s" % (", off after the next reset" if pending is False else "") if on else "on after the next reset"
+    text = "on%s" % (", off after the next reset" if pending is False else "") if on else "on after the next reset"
     fix = "drain the node, run nvidia-smi -i ADDRESS -mig 0, %s, then reset the GPUs; %s" % (EACH, RECHECK)
-    return _value(MIG, gpu, name, "mig_mode", bool(on or pending), "off", have, fix)
+    faults, have = [Fault(bool(on or pending), text, fix=fix)], None if on is None else "off"
+    return assess(MIG, gpu, name, "mig_mode", faults, "off", have)
 
 
 def _confidential(gpu: smi.Gpu, name: str) -> Finding:
     protected = gpu.counts.get("protected_mib")
     have = None if protected is None else "%d MiB are protected" % protected
-    return _value(CONFIDENTIAL, gpu, name, "cc_protected_memory_usage", bool(protected), "off", have)
+    return assess(CONFIDENTIAL, gpu, name, "cc_protected_memory_usage", [Fault(bool(protected))], "off", have)
 
 
 def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
@@ -371,9 +360,8 @@ def _replays(gpu: smi.Gpu, name: str, growth: Growth) -> Finding:
     # If the generation is not known, the limit of the fastest.
     most = _REPLAYS.get(gpu.counts.get("gen", 0), max(_REPLAYS.values())) * (gpu.counts.get("width") or 16) / 16.0
     n = grown.get("replays", 0) if seconds >= record.SHORTEST else 0
+    fault = Fault(n > most * seconds / 60, "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / max(seconds, 1.0)))
     have, want = None if total is None else "%d in all" % total, "%g a minute at most" % most
-    text = "%d%s, %.0f a minute" % (n, within(seconds), n * 60 / max(seconds, 1.0))
-    fault = Fault(n > most * seconds / 60, want, text)
     return assess(PCIE_REPLAY, gpu, name, "replay_counter", [fault], want, have)
 
 
