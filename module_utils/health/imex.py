@@ -107,16 +107,15 @@ class ImexState(Service):
 
 def parse_nodes(text: str) -> Tuple[str, ...]:
     """Return addresses in their order. Raises ParseError."""
-    lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
-    words = [(number, word) for number, word in lines if word]
-    if len(words) > MOST:
-        raise ParseError("has more than %d addresses" % MOST)
     found: List[str] = []
-    for number, word in words:
+    for number, line in enumerate(text.splitlines(), 1):
+        word = line.partition("#")[0].strip()
         try:
-            found.append(str(ip_address(word)))
+            found += [str(ip_address(word))] if word else []
         except ValueError as error:
             raise ParseError("line %d is %.60r, expected one address" % (number, word)) from error
+        if len(found) > MOST:
+            raise ParseError("has more than %d addresses" % MOST)
     return tuple(found)
 
 
@@ -124,22 +123,14 @@ def parse_domain(text: str) -> Domain:
     """Parse the output of nvidia-imex-ctl -N -j. Raises ParseError."""
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError("%.80r is not JSON" % text.strip()) from error
-    status, entries = (data.get("status"), data.get("nodes", {})) if isinstance(data, dict) else (None, {})
-    if not isinstance(status, str):
-        raise ParseError("has no status")
-    if not isinstance(entries, dict) or not all(isinstance(one, dict) for one in entries.values()):
-        raise ParseError("nodes is not a mapping of mappings")
-    if len(entries) > MOST:
-        raise ParseError("has more than %d nodes" % MOST)
-    nodes = [(_word(one, "host"), _word(one, "status"), _word(one, "version")) for _key, one in sorted(entries.items())]
-    return Domain(status[:40], tuple(nodes))
-
-
-def _word(entry: Dict[str, Any], key: str) -> str:
-    value = entry.get(key, "")
-    return value[:60] if isinstance(value, str) else ""
+        entries = [entry for _number, entry in sorted(data.get("nodes", {}).items())]
+        words = [[entry.get(key, "") for key in ("host", "status", "version")] for entry in entries]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("%.80r is not a domain" % text.strip()) from error
+    if not isinstance(data.get("status"), str) or len(entries) > MOST:
+        raise ParseError("has no status, or more than %d nodes" % MOST)
+    nodes = [[word[:60] if isinstance(word, str) else "" for word in each] for each in words]
+    return Domain(data["status"][:40], tuple((host, status, version) for host, status, version in nodes))
 
 
 def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:

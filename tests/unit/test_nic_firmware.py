@@ -97,7 +97,6 @@ def card(address: str) -> dict[str, Any]:
         "functions": [address],
         "flash": "28.43.8002",
         "running": "28.43.8002",
-        "levels": [3, 4],
         "settings": {
             "LINK_TYPE_P1": setting(1, words={"1": "IB", "2": "ETH"}),
             "ATS_ENABLED": setting(0, words={"0": "False", "1": "True"}),
@@ -108,11 +107,11 @@ def card(address: str) -> dict[str, Any]:
     }
 
 
-def release(root: Path | str, which: str, secure_boot: bool = False) -> None:
-    """The tools are of a release that has JSON, or of Debian's that has none."""
+def release(root: Path | str, which: str) -> None:
+    """The tools are of a new release, or of Debian's."""
     path = Path(root) / firmware_tools.NODE.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"release": which, "secure_boot": secure_boot}))
+    path.write_text(json.dumps({"release": which}))
 
 
 @pytest.fixture
