@@ -84,11 +84,15 @@ _ELSEWHERE: Mapping[int, Tuple[int, ...]] = {
     74: (45, 43),
 }
 _TOGETHER = 60.0
-# SXid numbers that are fatal where the line has no severity.
+# SXid numbers that are fatal where the line has no severity, and those that are not.
 _SXID_FATAL = frozenset(_numbers(
     "10001-10005 11001 11009 11013 11018-11020 12001 12002 12020 12022 12024-12027 12030-12032 14017 15001 15006 15009"
     " 15010 15012 15013 19047 19048 19054 19056 19058 19060 19061 19063 19064 19066 19067 19069 19070 20034 22003 22011"
     " 22012 23001-23017 24004-24007"
+))  # fmt: skip
+_SXID_HARMLESS = frozenset(_numbers(
+    "11004 11012 11021-11023 12021 12023 12028 15008 15011 19049 19055 19057 19059 19062 19065 19068 19071 19084 20001"
+    " 20009 20012 22013 24001-24003"
 ))  # fmt: skip
 # Of an Xid 154: the words of the new action, and what it asks for.
 _CHANGED = re.compile(r"recovery action changed from .{1,80} to 0x([0-9a-f]{1,8}) \(([^)]{0,60})\)", re.IGNORECASE)
@@ -188,7 +192,7 @@ def _asks_of_switch(number: int, text: str) -> Optional[str]:
     match = _SXID_SEVERITY.search(text)
     if match is not None:
         return RESET if match.group(1) in ("Fatal", "Severity 1") else NOTHING
-    return RESET if number in _SXID_FATAL else None
+    return RESET if number in _SXID_FATAL else NOTHING if number in _SXID_HARMLESS else None
 
 
 def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Event]:
