@@ -206,7 +206,7 @@ def _judge_owner(have: ImexState) -> List[Finding]:
         text = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
         fix = "systemctl disable --now %s (where ComputeDomains start IMEX, also systemctl mask %s); %s"
         return [SERVICE.judge(UNIT, "drift", want, text, source, fix % (UNIT, UNIT, RECHECK), severity="major")]
-    return [SERVICE.judge(UNIT, "ok", want, "%s, not enabled %s" % (have.state, have.mask), source)]
+    return [SERVICE.judge(UNIT, "ok", want, "%s, %s" % (have.state, "masked" if have.mask else "not enabled"), source)]
 
 
 def _judge_nodes(have: ImexState, domain: NvlinkDomain, unit: Finding) -> Finding:

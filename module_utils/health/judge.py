@@ -156,6 +156,7 @@ def _listed(
         problem = next((one for one in have.problems if _SMI in one.source), Problem(_SMI, "did not respond"))
         root = platform_checks.GPU_TOOL.finding_id("nvidia-smi")
         if topology.driver is None:
+            problem = Problem(_SMI, "was not queried: the NVIDIA driver is not loaded")
             root = platform_checks.GPU_DRIVER.finding_id("nvidia driver")
         return [GPU_ANSWERS.judge("nvidia-smi", "unknown", "a response", str(problem), _SMI, because=root)]
     want, text = "%d, as on the bus" % len(topology.gpus), "%d" % len(have.gpus)

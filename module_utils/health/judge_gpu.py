@@ -319,14 +319,14 @@ def _power(gpu: smi.Gpu, name: str, declared: Optional[float]) -> Finding:
         *(want, EACH, ", or set node_health_power_limit where the site means it" if declared is None else "", RECHECK),
     )
     have, faults = "%g W" % limit if known else None, [Fault(abs(limit - want) >= 1, fix=fix)]
-    return assess(POWER_LIMIT, gpu, name, "gpu_power_readings", faults, "%g W" % want, have)
+    return assess(POWER_LIMIT, gpu, name, "gpu_power_readings", faults, "%g W" % want if known else "the default", have)
 
 
 def _clocks(gpu: smi.Gpu, name: str) -> Finding:
     clock, default, known = _pair(gpu.numbers, "clock", "clock_default")
     faults = [Fault(clock < default, fix="run nvidia-smi -i ADDRESS -rac, %s; %s" % (EACH, RECHECK))]
-    have = "%g MHz" % clock if known else None
-    return assess(CLOCKS, gpu, name, "applications_clocks", faults, "%g MHz" % default, have)
+    have, want = ("%g MHz" % clock, "%g MHz" % default) if known else (None, "the default")
+    return assess(CLOCKS, gpu, name, "applications_clocks", faults, want, have)
 
 
 def _temperature(gpu: smi.Gpu, name: str) -> Finding:
