@@ -67,7 +67,8 @@ STATE = Check(
 CHANNEL = Check(
     "imex.channel",
     why="without an IMEX channel CUDA refuses to share memory between nodes (insufficient permission)",
-    fix="set NVreg_CreateImexChannel0=1 in driver_options of the profile, run site.yml --tags nvidia_peermem, reboot",
+    fix="load the NVIDIA driver with NVreg_CreateImexChannel0=1 (driver_options of the profile, site.yml --tags"
+    " nvidia_peermem, then reboot); %s" % RECHECK,
     severity="critical",
 )
 "Does the device of IMEX channel 0 exist, with the current major number of the driver"

@@ -189,8 +189,11 @@ def _judge_growth(check: Check, port: Port, growth: Growth, cause: Optional[Find
         least = {name: "at least " if name in growth.reset else "" for name in counts}
         texts = ["%s +%s%d" % (one.name, least[one.name], counts[one.name]) for one in bad]
         text = ", ".join(texts) + within(growth.seconds) + (", of %.2g packets" % sent if sent else "")
-        want = "%s: %.0f at most" % (bad[0].name, port_counters.allowed(bad[0], growth, sent))
-        want += " at %s" % (growth.speed or "an unknown speed") if check is PORT_SYMBOL_ERRORS else ""
+        # Findings are the same from run to run: a limit of the seconds between two runs is not.
+        want = "%g a second at most" % bad[0].share if bad[0].share else "%g a day at most" % bad[0].few
+        if check is PORT_SYMBOL_ERRORS:
+            most = port_counters.symbol_limit(growth.speed, growth.seconds)
+            want = "%d at most at %s" % (most, growth.speed or "an unknown speed")
         tool = ", ethtool -S %s" % port.netdev if port.netdev else ""
         source, fix = "%s%s; %s" % (port.folder, tool, record.FILE), _FIXES.get(bad[0].remedy)
         severity = "major" if any(port_counters.is_grave(one, growth) for one in bad) else None
