@@ -70,7 +70,6 @@ def _fresh(machine: Machine, card: list[Rdma]) -> dict[str, Any]:
         "functions": [rdma.address for rdma in card],
         "flash": card[0].fw_ver,
         "running": card[0].fw_ver,
-        "levels": [3, 4],
         "settings": settings,
     }
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nic_firmware
-short_description: Write the configured settings into the flash of NICs, and have the NICs load them
+short_description: Write the configured settings into the flash of NICs, which load them at the next reboot
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
   - Compares the active settings of the rails' NICs, and those after their next reset, with the configured ones, by
     C(mstconfig) or C(mlxconfig).
-  - Writes what differs, and has the card load it by the lowest reset level that it offers, if O(max_disruption)
-    allows it and the node is idle. Each level is tried once per boot; then one reboot is requested, and no second one.
+  - Writes what differs, and requests one reboot, at which the card loads it, and no second one. No card is reset.
   - A card none of whose ports is a rail or is named in O(devices) is neither queried nor written. Firmware is never
     burned.
   - In a virtual machine nothing is written. Without O(settings), O(recommended) and C(nic_firmware) of O(profile) no
@@ -42,7 +41,7 @@ options:
     type: dict
     default: {}
   firmware:
-    description: The site's C(busbar_firmware), PSID to version. A reset may load it where it was burned.
+    description: The site's C(busbar_firmware), PSID to version. A reboot may load it where it was burned.
     type: dict
     default: {}
 extends_documentation_fragment:
@@ -53,12 +52,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Have the rails come up as Ethernet, with their settings loaded by a reset of each card
+- name: Have the rails come up as Ethernet from the next reboot on
   busbar.fabric.nic_firmware:
     profile: "{{ busbar_intent.profile }}"
     fabric: ethernet
     settings: {LINK_TYPE: ETH, ROCE_CC_PRIO_MASK: 255}
-    max_disruption: driver
   register: nic_firmware_result
 """
 

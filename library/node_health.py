@@ -72,16 +72,9 @@ devices:
   elements: dict
   returned: success
   sample:
-    - pci: 0000:9a:00.0
-      name: GPU5
-      seconds: 86400.0
-      grown: {slowed hw_thermal_slowdown: 340000000, replays: 2}
-      product: NVIDIA H100 80GB HBM3
-      serial: "1654922006536"
-      part: 2330-885-A1
-      firmware: 96.00.5E.00.01
-      slot: "12"
-      board: S917AB123
+    - {pci: "0000:9a:00.0", name: GPU5, seconds: 86400.0, grown: {slowed hw_thermal_slowdown: 340000000, replays: 2},
+       product: NVIDIA H100 80GB HBM3, serial: "1654922006536", part: 2330-885-A1, firmware: 96.00.5E.00.01,
+       slot: "12", board: S917AB123}
 boot_id:
   description: Id of this boot; empty if it cannot be read.
   type: str
@@ -94,13 +87,8 @@ ports:
   elements: dict
   returned: success
   sample:
-    - rail: 0
-      pci: 0000:1b:00.0
-      device: mlx5_0
-      link_layer: InfiniBand
-      speed: NDR
-      seconds: 86400.0
-      grown: {port_rcv_packets: 812345678, symbol_error: 1}
+    - {rail: 0, pci: "0000:1b:00.0", device: mlx5_0, link_layer: InfiniBand, speed: NDR, seconds: 86400.0,
+       grown: {port_rcv_packets: 812345678, symbol_error: 1}}
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules
-from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FABRIC_MANAGER
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge, judge_gpu, judge_modules, nvlink
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_kernel_log import NIC_DRIVER, PCIE_ERROR, XID
+from ansible_collections.busbar.fabric.plugins.module_utils.health.service import FABRIC_MANAGER
 
-_LINKS = (judge_gpu.NVLINK_STATE.id, judge_gpu.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)
+_LINKS = (nvlink.NVLINK_STATE.id, nvlink.NVLINK_ERRORS.id, judge.FABRIC_STATE.id)
 _FAULTS = (judge_gpu.RECOVERY.id, XID.id, judge_gpu.ECC.id, judge_gpu.ROW_REMAP.id)
 _LIMITS = (judge_gpu.THROTTLE.id, judge_gpu.POWER_LIMIT.id, judge_gpu.CLOCKS.id, judge_gpu.TEMPERATURE.id)
 _MODULES = (judge.NIC_TEMPERATURE.id, judge_modules.MODULE_TEMPERATURE.id, judge_modules.BIT_ERRORS.id)
@@ -24,7 +24,7 @@ SLOWED = (*_LIMITS, *_LINKS, *_PCIE, *_FAULTS, "node_health.port_", *_MODULES)
 # Faults that keep a program over the node's GPUs from running.
 STOPPED = (
     *(judge.GPU_COUNT.id, judge_gpu.GPU_ANSWERS.id, FABRIC_MANAGER.id, judge.FABRIC_STATE.id),
-    *(judge_gpu.MIG.id, judge_gpu.CONFIDENTIAL.id, *_FAULTS, judge_gpu.NVLINK_STATE.id),
+    *(judge_gpu.MIG.id, judge_gpu.CONFIDENTIAL.id, *_FAULTS, nvlink.NVLINK_STATE.id),
 )
 RAIL = (*_PCIE, NIC_DRIVER.id, "node_health.port_", *_MODULES)
 

@@ -1,23 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""mstconfig, mstfwreset and mstflint of a simulated node, also by NVIDIA's names: with the real ones' words and codes.
+"""mstconfig and mstflint of a simulated node, also by NVIDIA's names: with the real ones' words and codes.
 
-mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes), mstfwreset with 1 (argparse: 2),
-mstflint with 1. Written from mstflint's sources and manual pages (mlxconfig/mlxcfg_ui.cpp, man/mstfwreset.md,
-small_utils/mlxfwresetlib/cmd_reg_mfrl.py, flint/subcommands.cpp); Debian's mstflint 4.21 was run for its arguments.
+mstconfig prints its errors to stdout and ends with 3 (2 where nobody says yes), mstflint with 1. Written from the
+sources of mstflint (mlxconfig/mlxcfg_ui.cpp, flint/subcommands.cpp); Debian's 4.21 was run for its arguments.
 
 Each card is a file of CARDS by the address of its first function: what it is, and of its settings "NAME default", "NAME
 current", "NAME next" and more. A setting counts from the next reset on that its ``needs`` names: "reset" (of the card),
-"reboot" (of the node), "power" (off and on), or "never". One with ``hidden`` is told of by nobody. ``resets`` is the
-levels by which the card was reset, the oldest first.
+"reboot" (of the node), "power" (off and on), or "never". One with ``hidden`` is told of by nobody.
 """
 
 from __future__ import annotations
 
-import getopt
 import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,13 +21,7 @@ from .roce_program import Stop, read
 
 CARDS = "/sys/kernel/busbar-lab/firmware"
 NODE = f"{CARDS}/node"  # release of the tools, and whether this is a virtual machine
-NAMES = {"mlxconfig": "mstconfig", "mlxfwreset": "mstfwreset", "flint": "mstflint"}
-LEVELS = {
-    0: 'Driver, PCI link, network link will remain up ("live-Patch")',
-    3: "Driver restart and PCI reset",
-    4: "Warm Reboot",
-}
-TYPES = {0: "Full chip reset", 1: "Phy-less reset (keep network port active during reset)"}
+NAMES = {"mlxconfig": "mstconfig", "flint": "mstflint"}
 COMMANDS = {"q": "query", "s": "set", "r": "reset", "i": "show_confs"}
 SPENT = {"reset": ("reset",), "reboot": ("reset", "reboot"), "power": ("reset", "reboot", "power")}
 
@@ -39,13 +29,12 @@ SPENT = {"reset": ("reset",), "reboot": ("reset", "reboot"), "power": ("reset", 
 def main(argv: Sequence[str], root: str) -> int:
     """``root``: the hardware root of the node."""
     name, arguments = os.path.basename(argv[0]), list(argv[1:])
-    tools = {"mstconfig": mstconfig, "mstfwreset": mstfwreset, "mstflint": mstflint}
+    tools = {"mstconfig": mstconfig, "mstflint": mstflint}
     try:
         return tools[NAMES.get(name, name)](root, arguments)
     except Stop as stop:
         for line in stop.said:
-            # argparse alone complains to stderr.
-            print(line, file=sys.stderr if stop.code == 2 and name.endswith("fwreset") else sys.stdout)
+            print(line)
         return stop.code
 
 
@@ -115,8 +104,8 @@ def _card(state: dict[str, Any], address: str) -> dict[str, Any] | None:
 # -- mstconfig -------------------------------------------------------------------------------------------------------
 
 
-_NO_ARGUMENT = {"-d": "-E- missing device name", "-j": "-E- missing .json output file"}
-_SHORT = {"--dev": "-d", "--json_format": "-j", "--enable_verbosity": "-e", "--yes": "-y"}
+_NO_ARGUMENT = {"-d": "-E- missing device name"}
+_SHORT = {"--dev": "-d", "--enable_verbosity": "-e", "--yes": "-y"}
 
 
 def _invalid(word: str) -> Stop:
@@ -132,7 +121,7 @@ def mstconfig(root: str, arguments: list[str]) -> int:
     while words and words[0].startswith("-"):
         word = words.pop(0)
         option = _SHORT.get(word, word)
-        if option not in ("-d", "-e", "-y", *(() if old else ("-j",))):
+        if option not in ("-d", "-e", "-y"):
             raise _invalid(word)
         if option in _NO_ARGUMENT and not words:
             raise Stop(3, _NO_ARGUMENT[option])
@@ -171,18 +160,6 @@ def _query(release: str, card: dict[str, Any], options: dict[str, str], names: l
     told = "-e" in options and not card.get("next_only")
     settings = _shown(card, names)
     columns = ("default", "current", "next") if told else ("next",)
-    if "-j" in options:
-        entries = {name: _entry(setting, columns) for name, setting in settings.items()}
-        device = {
-            "description": "simulated",
-            "device": options["-d"],
-            "device_type": card["type"],
-            "name": "N/A",
-            "tlv_configuration": entries,
-        }
-        _put(options["-j"], json.dumps({"Device #1": device}, indent=4))
-        print(f"Query output saved to {options['-j']} successfully")
-        return 0
     width = 20 if release == "new" else 16
     print("\nDevice #1:\n----------\n")
     for label, text in (("Device type:", card["type"]), ("Name:", "N/A"), ("Device:", options["-d"])):
@@ -224,16 +201,6 @@ def _text(setting: dict[str, Any], value: int | str | None) -> str:
     return f"{word}({value})" if word is not None else str(value)
 
 
-def _entry(setting: dict[str, Any], columns: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {"read_only": bool(setting.get("read_only"))}
-    for column in columns:
-        text = _text(setting, setting[column])
-        found[f"{column}_value"] = int(text) if text.isdigit() else text
-    if "current" in columns:
-        found["modified"] = setting["next"] not in (setting["default"], setting["current"])
-    return found
-
-
 def _set(root: str, state: dict[str, Any], card: dict[str, Any], options: dict[str, str], words: list[str]) -> int:
     asked = dict(word.split("=") for word in words)
     settings = _shown(card, list(asked))
@@ -261,77 +228,6 @@ def _set(root: str, state: dict[str, Any], card: dict[str, Any], options: dict[s
         # The card takes one after the other.
         save(root, state)
     print("Applying... Done!\n-I- Please reboot machine to load new configurations.")
-    return 0
-
-
-# -- mstfwreset ------------------------------------------------------------------------------------------------------
-
-_USAGE = (
-    "usage: mstfwreset --device DEVICE [--level {0,3,4}] [--type {0,1,2}]",
-    "                  [--sync {0,1}] [--yes] [--skip_driver] [--version] [--help]",
-    "                  {q,query,r,reset,reset_fsm_register}",
-)
-
-
-def mstfwreset(root: str, arguments: list[str]) -> int:
-    try:
-        options, words = getopt.gnu_getopt(arguments, "d:l:y", ["device=", "level=", "yes"])
-        given = {name.lstrip("-")[0]: value for name, value in options}
-        address, level, command = given["d"], given.get("l"), words[0]
-        if (level or "0") not in map(str, LEVELS) or command not in ("q", "query", "r", "reset"):
-            raise KeyError(level)
-    except (getopt.GetoptError, LookupError) as error:
-        raise Stop(2, *_USAGE, f"mstfwreset: error: {error}") from error
-    state = load(root)
-    if state.get("virtual"):
-        raise Stop(1, "-E- The tool is not supported on virtual machines.")
-    if state.get("secure_boot") and command[0] == "r" and level != "4":
-        raise Stop(1, "-E- The tool supports only reset-level 4 on UEFI Secure Boot.")
-    card = _card(state, address)
-    if card is None:
-        raise Stop(1, f"-E- Failed to Identify Device: {address}, No such file or directory", ".")
-    if command[0] == "q":
-        return _levels(card)
-    return _reset(root, state, card, address, int(level) if level else None, "y" in given)
-
-
-def _levels(card: dict[str, Any]) -> int:
-    usual = min(card["levels"], default=None)
-    print("\nReset-levels:")
-    for level, text in LEVELS.items():
-        print(_line(level, text, level in card["levels"], level == usual))
-    print(f"\nReset-types (relevant only for reset-levels {','.join(map(str, list(LEVELS)[1:]))}):")
-    for number, text in TYPES.items():
-        print(_line(number, text, number == 0, number == 0))
-    print("\nReset-sync (relevant only for reset-level 3):")
-    print(_line(0, "Tool is the owner", True, True))
-    return 0
-
-
-def _line(number: int, text: str, offered: bool, usual: bool) -> str:
-    said = "Supported" if offered else "Not Supported"
-    return f"{number}: {text:<62}-{said:<14}{'(default)' if usual else ''}"
-
-
-def _reset(root: str, state: dict[str, Any], card: dict[str, Any], address: str, level: int | None, yes: bool) -> int:
-    level = min(card["levels"], default=4) if level is None else level
-    if level not in card["levels"]:
-        raise Stop(1, f"-E- Reset-level '{level}' is not supported in the current state of this device")
-    print(f"The reset level for device, {address} is:\n\n{level}: {LEVELS[level]}")
-    if not yes:
-        raise Stop(1, "Continue with reset?[y/N] ", "-E- Aborted by user")
-    print("Continue with reset?[y/N] y")
-    card.setdefault("resets", []).append(level)
-    save(root, state)
-    if card.get("reset_fails"):
-        raise Stop(1, "-I- Sending Reset Command To Fw             -Failed", f"-E- {card['reset_fails']}")
-    print("-I- Sending Reset Command To Fw             -Done")
-    if level == 3:
-        for step in ("Stopping Driver", "Resetting PCI", "Starting Driver", "Restarting MST"):
-            print(f"-I- {step:<40}-Done")
-        _spend(card, "reset")
-        save(root, state)
-    print("-I- FW was loaded successfully.")
     return 0
 
 

@@ -20,7 +20,7 @@ from .. import qos
 from ..qos import Port, Refused
 from .roce_program import Stop, read, real, run_real
 
-FIRMWARE = ("mstconfig", "mstfwreset", "mstflint")
+FIRMWARE = ("mstconfig", "mstflint")
 PERFTEST = ("ib_write_bw", "ib_write_lat")
 # Where each tool is installed, below the system root.
 PLACES = {
@@ -29,7 +29,6 @@ PLACES = {
     "cma_roce_tos": "/usr/sbin/cma_roce_tos",
     "netplan": "/usr/sbin/netplan",
     "mstconfig": "/usr/bin/mstconfig",
-    "mstfwreset": "/usr/bin/mstfwreset",
     "mstflint": "/usr/bin/mstflint",
     "ib_write_bw": "/usr/bin/ib_write_bw",
     "ib_write_lat": "/usr/bin/ib_write_lat",

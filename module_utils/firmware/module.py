@@ -10,14 +10,15 @@ from typing import Any, Dict, List, Mapping
 from ..change import apply as changes
 from ..change import module
 from ..core import locks
-from ..core.host import Host
+from ..core.host import Host, ReadError
 from ..core.plan import Plan
 from ..machine import pci, rails, topology
 from ..machine.profile import Profile, from_options
 from ..machine.topology import Topology
 from ..roce_qos import chain
-from . import apply, plan, wanted
-from .read import NicsState, SettingsWanted, cards, read
+from . import plan, wanted
+from .pending import Record
+from .read import NicsState, SettingsWanted, read
 
 PATIENCE = 120.0
 SPEC: module.Spec = {
@@ -55,19 +56,53 @@ def bring_to(
 ) -> Dict[str, Any]:
     """Bring the cards to what is wanted of them, and return the module's result. most: the allowed disruption."""
     matched = rails.match(machine, expected)
-    functions = [address for card in cards(machine, expected, matched, asked) for address in card.functions]
-    permit = changes.Permission(host, functions, most)
-    hands = apply.Hands()
-    seen: List[NicsState] = []
-    plans: List[Plan] = []
+    failed: Dict[str, str] = {}
+    states: List[NicsState] = []
 
     def look() -> Plan:
-        seen.append(read(host, machine, expected, matched, asked, hands.failed))
-        plans.append(permit(plan.plan(seen[-1])))
-        return plans[-1]
+        states.append(read(host, machine, expected, matched, asked, failed))
+        return plan.plan(states[-1]).limit(most)
 
-    found = changes.converge(host, check_mode, look, hands, lambda finding: finding.id in plan.mended(plans[0]))
+    def write(_host: Host, planned: Plan) -> List[str]:
+        """Write each card. One that fails does not affect the others."""
+        for command in planned.commands:
+            try:
+                changes.run(host, command)
+            except ReadError as error:
+                failed[command.address if isinstance(command, plan.Write) else ""] = str(error)
+        return []
+
+    found = changes.converge(host, check_mode, look, write, plan.mends)
     if not check_mode:
-        apply.remember(host, seen[-1])
-        found["changed"] = apply.changed(plans[0], seen[0], seen[-1])
-    return dict(found, diff=apply.diff(seen[0]), notes=plan.notes(seen[0]))
+        remember(host, states[-1])
+        found["changed"] = states[0].answers != states[-1].answers
+    notes = [] if states[0].cards or states[0].absent else ["no rail's card has any of the wanted settings"]
+    return dict(found, diff=diff(states[0]), notes=notes)
+
+
+def remember(host: Host, have: NicsState) -> None:
+    """Store which cards wait in this boot, and forget those that do not. Raises ReadError."""
+    if not isinstance(have.record, Record):
+        return
+    cards = dict(have.record.cards)
+    for card, answer in have.responses():
+        if not card.waits(answer):
+            cards.pop(card.address, None)
+        elif have.record.boot_of(card.address, card.key) is None and not card.to_write(answer):
+            cards[card.address] = (have.boot, card.key)
+    change = have.record.change(cards)
+    if change is not None:
+        changes.write(host, change)
+
+
+def diff(have: NicsState) -> List[Dict[str, str]]:
+    """Return Ansible's diff of each card that is written: settings for its next reset, before and after."""
+    found = []
+    for card, answer in have.responses() if isinstance(have.record, Record) else ():
+        wrong = card.to_write(answer)
+        if wrong:
+            header = "%s, settings of the next reset" % card.label
+            before = "".join("%s=%s\n" % (one.name, setting.following) for one, setting in wrong)
+            after = "".join("%s\n" % one.argument for one, _setting in wrong)
+            found.append({"before_header": header, "after_header": header, "before": before, "after": after})
+    return found

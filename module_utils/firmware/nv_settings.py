@@ -2,18 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Parse mstconfig (mlxconfig): default, current and next-boot values of the settings that a NIC stores.
 
-Two forms: the table of ``-e query``, and JSON, which newer releases write to a file (``-j FILE query``). A
-value is a number (``8``), a word with its number (``ETH(2)``), a run of bytes (``0x00ff...``) or, of an array, its
-indices (``Array[0..7]``).
+In the table of ``-e query`` a value is a number (``8``), a word with its number (``ETH(2)``), a run of bytes
+(``0x00ff...``) or, of an array, its indices (``Array[0..7]``).
 Sources: mstflint mlxconfig/mlxcfg_ui.cpp, mlxcfg_parser.cpp, mlxconfig_dbs/mlxconfig_host.db; Debian's mstflint 4.21.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Dict, List, Mapping, Optional, Union
 
 from ..core.host import ParseError
 
@@ -77,39 +75,6 @@ def parse_value(text: str) -> Optional[Value]:
     if named is not None:
         return Value(text, int(named.group(2)), named.group(1))
     return Value(text, parse_number(text), text)
-
-
-def parse_json(text: str) -> Dict[str, Setting]:
-    """Return name -> setting of the file that ``-j FILE query`` of one device writes. Raises ParseError."""
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError("not JSON: %s" % type(error).__name__) from error
-    devices = [one for one in data.values() if isinstance(one, dict)] if isinstance(data, dict) else []
-    if len(devices) != 1 or not isinstance(devices[0].get("tlv_configuration"), dict):
-        raise ParseError("%.80r, expected one device with its tlv_configuration" % text)
-    found = {}
-    for name, entry in devices[0]["tlv_configuration"].items():
-        # jsoncpp writes null for an empty {}.
-        entry = {} if entry is None else entry
-        if not isinstance(entry, dict) or NAME.fullmatch(name.partition("[")[0]) is None:
-            raise ParseError("%.80r, expected a setting with its values" % name)
-        found[name] = Setting(
-            name,
-            _of_json(entry.get("default_value")),
-            _of_json(entry.get("current_value")),
-            _of_json(entry.get("next_value")),
-            entry.get("read_only") is True,
-        )
-    return found
-
-
-def _of_json(data: object) -> Optional[Value]:
-    if data is None:
-        return None
-    if isinstance(data, bool) or not isinstance(data, (int, str)):
-        raise ParseError("%.80r is not a value of a setting" % (data,))
-    return parse_value(str(data))
 
 
 def parse_text(text: str) -> Dict[str, Setting]:

@@ -1,14 +1,15 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read the cards that settings are wanted of: their settings, and of one whose settings wait also how it can be reset.
+"""Read the cards that settings are wanted of: their settings, and of one whose settings wait also its firmware.
 
-A card holds the settings of all its ports, so it is queried, written and reset as one, by the address of its first
-declared port. A card without a declared port is never touched.
+A card holds the settings of all its ports, so it is queried and written as one, by the address of its first declared
+port. A card without a declared port is never touched.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
@@ -19,12 +20,10 @@ from ..machine.topology import Nic, Topology
 from . import pending, tools, wanted
 from .nv_settings import Setting
 from .pending import Record
-from .tools import CardSettings, Image, Levels
+from .tools import CardSettings, Image
 from .wanted import Usual, Wanted
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
-BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
 T = TypeVar("T")
 
 
@@ -45,18 +44,11 @@ class SettingsWanted:
 
 @dataclass(frozen=True)
 class Card:
-    """address: of its first declared port, and label.   functions: of all declared ports.
-
-    others: labels of undeclared ports or virtual functions of the same card.
-    bluefield: it has a processor.
-    """
+    """address: of its first declared port, and label."""
 
     address: str
     label: str
-    functions: Tuple[str, ...]
-    others: Tuple[str, ...]
     wanted: Tuple[Wanted, ...]
-    bluefield: bool = False
 
     @property
     def key(self) -> str:
@@ -68,32 +60,28 @@ class Card:
         pairs = ((one, answer.settings.get(one.name)) for one in self.wanted)
         return [(one, setting) for one, setting in pairs if setting is not None and not setting.read_only]
 
+    def to_write(self, answer: CardSettings) -> List[Tuple[Wanted, Setting]]:
+        """Return the settings that differ from the wanted ones at the next boot."""
+        return [(one, setting) for one, setting in self.changeable(answer) if one.differs(setting.following)]
+
     def waits(self, answer: CardSettings) -> bool:
-        """Return whether a setting differs from the wanted one, and can be changed."""
+        """Return whether a current setting differs from the wanted one, and can be changed."""
         return any(one.differs(setting.current) for one, setting in self.changeable(answer))
-
-
-@dataclass(frozen=True)
-class CardState:
-    """Output of the tools for one card; a Problem on failure. levels, image: None while nothing waits."""
-
-    answer: Union[CardSettings, Problem]
-    levels: Union[Levels, Problem, None] = None
-    image: Union[Image, Problem, None] = None
 
 
 @dataclass(frozen=True)
 class NicsState:
     """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
 
-    told: by the card's address; empty where the tool is missing.   locked: the kernel's lockdown, "" where it has none.
-    firmware: as in SettingsWanted.
+    answers: by the card's address; empty where the tool is missing.   images: of cards whose settings wait.
+    locked: the kernel's lockdown, "" where it has none.   firmware: as in SettingsWanted.
     """
 
     hypervisor: str
     cards: Tuple[Card, ...]
     absent: Tuple[str, ...] = ()
-    told: Mapping[str, CardState] = field(default_factory=dict)
+    answers: Mapping[str, Union[CardSettings, Problem]] = field(default_factory=dict)
+    images: Mapping[str, Union[Image, Problem]] = field(default_factory=dict)
     boot: str = ""
     record: Union[Record, Problem] = field(default_factory=Record)
     missing: Optional[Problem] = None
@@ -101,12 +89,12 @@ class NicsState:
     locked: str = ""
     firmware: Mapping[str, str] = field(default_factory=dict)
 
-    def answers(self) -> Iterator[Tuple[Card, CardSettings]]:
+    def responses(self) -> Iterator[Tuple[Card, CardSettings]]:
         """Yield the cards that have responded, and what they report."""
         for card in self.cards:
-            told = self.told.get(card.address)
-            if told is not None and isinstance(told.answer, CardSettings):
-                yield card, told.answer
+            answer = self.answers.get(card.address)
+            if isinstance(answer, CardSettings):
+                yield card, answer
 
 
 def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted) -> Tuple[Card, ...]:
@@ -119,14 +107,11 @@ def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWan
         if nic.pci in declared:
             groups.setdefault(_card_of(nic), []).append(nic)
     found = []
-    for key, nics in groups.items():
-        own = tuple(nic.pci for nic in nics)
-        rest = [nic for nic in topology.nics if nic.pci not in own]
-        others = tuple(nic.label for nic in rest if _card_of(nic) == key or nic.device.physfn in own)
+    for nics in groups.values():
         ports = {int(nic.pci[-1]) + 1: declared[nic.pci] for nic in nics}
         want = wanted.card_settings((asked.of_profile, asked.settings), ports, asked.usual)
         if want:
-            found.append(Card(own[0], nics[0].label, own, others, want, nics[0].device.device in BLUEFIELD))
+            found.append(Card(nics[0].pci, nics[0].label, want))
     return tuple(found)
 
 
@@ -139,39 +124,32 @@ def _card_of(nic: Nic) -> str:
 def read(
     host: Host, topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted, failed: Mapping[str, str]
 ) -> NicsState:
-    """Query the cards; for one whose settings wait also its reset levels, and the firmware in its flash.
+    """Query the cards; for one whose settings wait also the firmware in its flash.
 
     failed: as in NicsState. Raises ReadError if settings wait and the boot has no id.
     """
     found = cards(topology, profile, rails, asked)
     there = {nic.pci for nic in topology.nics}
     absent = tuple(address for address in asked.devices if address not in there)
-    if topology.virtualization.is_vm:
-        return NicsState(topology.virtualization.owner, found, absent)
-    if not found:
-        return NicsState("", (), absent)
+    if topology.virtualization.is_vm or not found:
+        return NicsState(topology.virtualization.owner if topology.virtualization.is_vm else "", found, absent)
     try:
         tools.find_tool(host, tools.CONFIG)
     except ToolMissing as error:
         return NicsState("", found, absent, missing=error.problem)
-    told = {card.address: _query_card(host, card) for card in found}
+    answers, images = {}, {}
+    for card in found:
+        ask = partial(tools.query, host, card.address, [one.name for one in card.wanted])
+        answer = _attempt(ask, "%s -d %s" % (tools.CONFIG[0], card.address))
+        if isinstance(answer, CardSettings) and card.waits(answer):
+            images[card.address] = _attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query")
+        answers[card.address] = answer
     boot = host.read(BOOT_ID) or ""
-    if not boot and any(one.levels is not None for one in told.values()):
+    if not boot and images:
         raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
-    record = _attempt(lambda: pending.read(host), pending.STORE)
-    # It matters only for cards that fail or wait.
-    matters = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
-    locked = lockdown.read(host) if matters else ""
-    return NicsState("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
-
-
-def _query_card(host: Host, card: Card) -> CardState:
-    source = "%s -d %s" % (tools.CONFIG[0], card.address)
-    answer = _attempt(lambda: tools.query(host, card.address, [one.name for one in card.wanted]), source)
-    if isinstance(answer, Problem) or not card.waits(answer):
-        return CardState(answer)
-    levels = _attempt(lambda: tools.levels(host, card.address), tools.RESET[0] + " query")
-    return CardState(answer, levels, _attempt(lambda: tools.flash(host, card.address), tools.FLINT[0] + " query"))
+    record = _attempt(partial(pending.read, host), pending.STORE)
+    locked = lockdown.read(host) if any(isinstance(one, Problem) for one in answers.values()) else ""
+    return NicsState("", found, absent, answers, images, boot, record, None, dict(failed), locked, asked.firmware)
 
 
 def _attempt(step: Callable[[], T], source: str) -> Union[T, Problem]:

@@ -39,38 +39,31 @@ def devices(
     rails = {nic.pci: "rail %d" % rail for rail, nic in match(topology, profile).nics.items()}
     names = {**{gpu.pci: "GPU%d" % gpu.index for gpu in topology.gpus}, **rails}
     wrong = {one.identity for one in findings if not one.ok}
-    listed, now, found = have.gpus or {}, judge.counters(have), []
+    listed, now = have.gpus or {}, judge.counters(have)
+    found: List[Any] = []
     for pci in sorted({*names, *listed, *have.aer}):
         gpu = listed.get(pci)
-        grown, seconds = judge.grown(have, now, gpu.uuid) if gpu is not None else ({}, 0.0)
-        errors, since = judge.grown_errors(have, pci)
+        uuid, about = (None, {}) if gpu is None else (gpu.uuid, gpu.texts)
+        grown, seconds = judge.grown(have, now, uuid)
+        errors, since = judge.grown(have, now, pci)
         counts = {name: n for name, n in grown.items() if n and name != _NORMAL}
         counts.update({"PCIe %s" % kind: n for kind, n in errors.items() if n})
-        links = (have.speeds or {}).get((gpu.uuid if gpu else None) or "", {})
-        if not counts and pci not in wrong and None not in links.values():
-            continue
-        parts = (attempt(partial(vpd.read, host, pci), pci, []) if pci in rails else None) or {}
-        found.append(
-            {
-                "pci": pci,
-                "name": names.get(pci, "bridge"),
-                "seconds": (seconds or since) or None,
-                "grown": dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS]),
-                "product": gpu.product if gpu else None,
-                "serial": gpu.serial if gpu else parts.get("serial"),
-                "part": gpu.part if gpu else parts.get("part"),
-                "firmware": gpu.firmware if gpu else None,
-            }
-        )
-    if not found:
-        return []
-    slots, board = _slots(host), attempt(partial(host.read, BOARD), BOARD, [])
-    serial = None if board in (None, *_NO_SERIAL) else printable(str(board))[:200]
-    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=serial) for one in found]
+        links = (have.speeds or {}).get(uuid or "", {})
+        if counts or pci in wrong or None in links.values():
+            if pci in rails:
+                about = attempt(partial(vpd.read, host, pci), pci, []) or {}
+            most = dict(sorted(counts.items(), key=lambda one: -one[1])[:_COUNTERS])
+            known = {key: about.get(key) for key in ("product", "serial", "part", "firmware")}
+            name = names.get(pci, "bridge")
+            found.append({"pci": pci, "name": name, "seconds": (seconds or since) or None, "grown": most, **known})
+    slots = _slots(host) if found else {}
+    serial = attempt(partial(host.read, BOARD), BOARD, []) if found else None
+    board = None if serial in (None, *_NO_SERIAL) else printable(str(serial))[:200]
+    return [dict(one, slot=slots.get(one["pci"].rpartition(".")[0]), board=board) for one in found]
 
 
 def _slots(host: Host) -> Dict[str, str]:
     """Return ``0000:17:00`` -> slot. A machine whose firmware names none has no such folder."""
     names = attempt(partial(host.listdir, SLOTS), SLOTS, []) or []
-    said = {name: attempt(partial(host.read, "%s/%s/address" % (SLOTS, name)), SLOTS, []) for name in names}
-    return {address.strip(): printable(name)[:40] for name, address in said.items() if address}
+    addresses = {name: attempt(partial(host.read, "%s/%s/address" % (SLOTS, name)), SLOTS, []) for name in names}
+    return {address.strip(): printable(name)[:40] for name, address in addresses.items() if address}

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
@@ -29,9 +30,9 @@ from .service import RECHECK, Service
 
 UNIT = "nvidia-imex.service"
 NODES = "/etc/nvidia-imex/nodes_config.cfg"
-CHANNELS = "/dev/nvidia-caps-imex-channels"
-DEVICES = "/proc/devices"
 _DRIVER = "nvidia-caps-imex-channels"
+CHANNELS = "/dev/" + _DRIVER
+DEVICES = "/proc/devices"
 _OPTION = "CreateImexChannel0"
 TOOL = ("nvidia-imex-ctl", "-N", "-j")
 # It may hang, for ever (dra-driver-nvidia-gpu#1417).
@@ -49,8 +50,8 @@ SERVICE = Check(
 NODES_CONFIG = Check(
     "imex.nodes",
     why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
-    fix="write the address of each node of the domain into %s, one a line and the same file on all of them, then"
-    " systemctl restart %s on all; %s" % (NODES, UNIT, RECHECK),
+    fix="write the address of each node into %s, the same file on all, then systemctl restart %s; " % (NODES, UNIT)
+    + RECHECK,
     severity="critical",
     aspect="persisted",
 )
@@ -59,8 +60,7 @@ hosts: have all nodes of a domain the same"""
 STATE = Check(
     "imex.state",
     why="if the domain is not UP, a node cannot export or import memory: NCCL fails, or uses no NVLink between nodes",
-    fix="run nvidia-imex-ctl -N -H on the node, read /var/log/nvidia-imex.log on those that are not READY; %s"
-    % RECHECK,
+    fix="run nvidia-imex-ctl -N -H, read /var/log/nvidia-imex.log on nodes that are not READY; " + RECHECK,
     severity="critical",
 )
 "Is the IMEX domain UP, and are all its nodes READY with the driver's version"
@@ -72,14 +72,10 @@ CHANNEL = Check(
     severity="critical",
 )
 "Does the device of IMEX channel 0 exist, with the current major number of the driver"
-
-
 MEMBERSHIP = Check(
     "imex.domain",
-    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes,"
-    " for the whole job",
-    fix="look at the switch trays' Fabric Manager and NMX-C, and at nvidia-smi -q (Fabric) on the node; reset the GPU"
-    " or reboot the node; %s" % RECHECK,
+    why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes",
+    fix="look at Fabric Manager and NMX-C of the switch trays; reset the GPU or reboot the node; " + RECHECK,
     severity="critical",
 )
 "Do all GPUs of the node report the same NVLink domain, a pair of UUID and clique"
@@ -115,10 +111,8 @@ def parse_nodes(text: str) -> Tuple[str, ...]:
     found: List[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         word = line.partition("#")[0].strip()
-        if not word:
-            continue
         try:
-            found.append(str(ip_address(word)))
+            found += [str(ip_address(word))] if word else []
         except ValueError as error:
             raise ParseError("line %d is %.60r, expected one address" % (number, word)) from error
         if len(found) > MOST:
@@ -129,36 +123,27 @@ def parse_nodes(text: str) -> Tuple[str, ...]:
 def parse_domain(text: str) -> Domain:
     """Parse the output of nvidia-imex-ctl -N -j. Raises ParseError."""
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError("%.80r is not JSON" % text.strip()) from error
-    if not isinstance(said, dict) or not isinstance(said.get("status"), str):
-        raise ParseError("has no status")
-    entries = said.get("nodes", {})
-    if not isinstance(entries, dict) or not all(isinstance(one, dict) for one in entries.values()):
-        raise ParseError("nodes is not a mapping of mappings")
-    if len(entries) > MOST:
-        raise ParseError("has more than %d nodes" % MOST)
-    each = [entry for _number, entry in sorted(entries.items())]
-    nodes = tuple((_word(one, "host"), _word(one, "status"), _word(one, "version")) for one in each)
-    return Domain(said["status"][:40], nodes)
-
-
-def _word(entry: Dict[str, Any], key: str) -> str:
-    value = entry.get(key, "")
-    return value[:60] if isinstance(value, str) else ""
+        data = json.loads(text)
+        entries = [entry for _number, entry in sorted(data.get("nodes", {}).items())]
+        words = [[entry.get(key, "") for key in ("host", "status", "version")] for entry in entries]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ParseError("%.80r is not a domain" % text.strip()) from error
+    if not isinstance(data.get("status"), str) or len(entries) > MOST:
+        raise ParseError("has no status, or more than %d nodes" % MOST)
+    nodes = [[word[:60] if isinstance(word, str) else "" for word in each] for each in words]
+    return Domain(data["status"][:40], tuple((host, status, version) for host, status, version in nodes))
 
 
 def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
     """Read IMEX on this node. ask: query the state of the whole domain, which may take seconds."""
     problems: Dict[str, List[Problem]] = {"channel": [], "nodes": [], "state": []}
-    channel = _channel(host, problems["channel"])
-    loaded = attempt(lambda: host.read(nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
+    channel = attempt(partial(_channel, host), CHANNELS, problems["channel"]) or ""
+    loaded = attempt(partial(host.read, nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
     unit = service.read(host, UNIT)
     nodes = seen = None
     if domain.imex != "job":
-        text = attempt(lambda: host.read_system(NODES), NODES, problems["nodes"])
-        nodes = attempt(lambda: parse_nodes(text or ""), NODES, problems["nodes"]) if text is not None else None
+        text = attempt(partial(host.read_system, NODES), NODES, problems["nodes"])
+        nodes = None if text is None else attempt(partial(parse_nodes, text), NODES, problems["nodes"])
         if unit.active and ask:
             seen = attempt(lambda: parse_domain(host.query(TOOL, TIMEOUT)), " ".join(TOOL), problems["state"])
     return ImexState(
@@ -172,22 +157,18 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
     )
 
 
-def _channel(host: Host, problems: List[Problem]) -> str:
+def _channel(host: Host) -> str:
+    """Return what is wrong with channel 0. Raises ReadError."""
     path = CHANNELS + "/channel0"
+    match = re.search(r"(?m)^\s*([0-9]{1,5})\s+%s$" % _DRIVER, host.read(DEVICES) or "")
+    if match is None:
+        return "the driver has no %s" % _DRIVER
+    if "channel0" not in host.listdir(CHANNELS):
+        return "there is no %s" % path
     try:
-        devices = host.read(DEVICES) or ""
-        match = re.search(r"(?m)^\s*([0-9]{1,5})\s+%s$" % _DRIVER, devices)
-        if match is None:
-            return "the driver has no %s" % _DRIVER
-        if "channel0" not in host.listdir(CHANNELS):
-            return "there is no %s" % path
         found = os.stat(host.hardware(path))
-    except ReadError as error:
-        problems.append(error.problem)
-        return ""
     except OSError as error:
-        problems.append(Problem(path, "cannot be read: %s" % error.strerror))
-        return ""
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
     if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) != int(match.group(1)):
         return "%s has major number %d, the driver %s" % (path, os.major(found.st_rdev), match.group(1))
     return ""
@@ -220,53 +201,47 @@ def _judge_owner(have: ImexState) -> List[Finding]:
     if have.problem is not None:
         fix = "run %s on the node" % source
         return [SERVICE.judge(UNIT, "unknown", want, str(have.problem), source, fix, severity="major")]
+    if have.active is None:
+        return []
     if have.enabled:
         text = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
         fix = "systemctl disable --now %s (where ComputeDomains start IMEX, also systemctl mask %s); %s"
-        fix %= (UNIT, UNIT, RECHECK)
-        return [SERVICE.judge(UNIT, "drift", want, text, source, fix, severity="major")]
-    text = "%s, %s" % (have.state, "masked" if have.mask else "not enabled")
-    return [] if have.active is None else [SERVICE.judge(UNIT, "ok", want, text, source)]
+        return [SERVICE.judge(UNIT, "drift", want, text, source, fix % (UNIT, UNIT, RECHECK), severity="major")]
+    return [SERVICE.judge(UNIT, "ok", want, "%s, %s" % (have.state, "masked" if have.mask else "not enabled"), source)]
 
 
 def _judge_nodes(have: ImexState, domain: NvlinkDomain, unit: Finding) -> Finding:
-    want = "one address a line, of %d nodes at most" % domain.nodes
+    want, nodes, because = "one address a line, of %d nodes at most" % domain.nodes, have.nodes or (), None
     if "nodes" in have.problems:
         return NODES_CONFIG.judge(NODES, "unknown", want, str(have.problems["nodes"]), NODES)
-    nodes = have.nodes or ()
     twice = sorted({one for one in nodes if nodes.count(one) > 1})
-    text, state, because = "%d addresses" % len(nodes), "drift", None
+    text = "%s is listed twice" % twice[0] if twice else "%d addresses" % len(nodes)
     if not nodes:
         text = "no address" if have.nodes is not None else "absent"
         because = unit if have.installed is False or (have.mask and not have.active) else None
-    elif twice:
-        text = "%s is listed twice" % twice[0]
-    elif len(nodes) <= domain.nodes:
-        state = "ok"
+    state = "ok" if nodes and not twice and len(nodes) <= domain.nodes else "drift"
     return NODES_CONFIG.judge(NODES, state, want, text, because=because)
 
 
 def _judge_state(have: ImexState, driver: Optional[str], unit: Finding) -> Finding:
-    subject, want, source = "imex domain", "UP, every node READY", " ".join(TOOL)
-    if have.domain is None:
+    subject, want, source, domain = "imex domain", "UP, every node READY", " ".join(TOOL), have.domain
+    if domain is None:
         problem = have.problems.get("state")
         text = str(problem) if problem else "not checked: the service does not run"
-        because = None if have.active else unit
         severity = "major" if have.mask and not have.active else None
         fix = None if problem is None else "run %s on the node; where it hangs, restart %s" % (source, UNIT)
+        because = None if have.active else unit
         return STATE.judge(subject, "unknown", want, text, source, fix, because, severity=severity)
-    away = ["%s %s" % (host, status or "?") for host, status, _version in have.domain.nodes if status != "READY"]
-    versions = sorted({version for _host, _status, version in have.domain.nodes if version})
-    state, text, fix = "ok", "UP, %d nodes READY" % len(have.domain.nodes), None
-    if have.domain.state != "UP" or away:
-        more = ": %s%s" % (away[0], " and %d more" % (len(away) - 1) if away[1:] else "") if away else ""
-        state, text = "drift", have.domain.state + more
-    elif driver is not None and versions and versions != [driver]:
-        state, want, text = "drift", "version %s" % driver, "versions %s" % ", ".join(versions)
+    away = ["%s %s" % (host, status or "?") for host, status, _version in domain.nodes if status != "READY"]
+    versions = sorted({version for _host, _status, version in domain.nodes if version})
+    if domain.state != "UP" or away:
+        text = "%s: %s" % (domain.state, ", ".join(away[:3]) or "every node READY")
+        return STATE.judge(subject, "drift", want, text, source)
+    if driver is not None and versions and versions != [driver]:
         fix = "install nvidia-imex of the driver's version %s on every node, then systemctl restart %s" % (driver, UNIT)
-    elif not have.domain.nodes:
-        state, text = "unknown", "UP, and no node is listed"
-    return STATE.judge(subject, state, want, text, source, fix)
+        return STATE.judge(subject, "drift", "version %s" % driver, "versions " + ", ".join(versions), source, fix)
+    state = "ok" if domain.nodes else "unknown"
+    return STATE.judge(subject, state, want, "UP, %d nodes READY" % len(domain.nodes), source)
 
 
 # -- the domain -------------------------------------------------------------------------------------------------
@@ -286,13 +261,13 @@ def domain_of(host: Host) -> Tuple[str, str]:
         gpus = smi.parse(host.query(smi.COMMAND))
     except (ReadError, ParseError) as error:
         return "", str(problem_of(error, source))
+    domains = _domains(gpus)
+    if len(domains) == 1 and domains[0]:
+        return domains[0], ""
     lost = [gpu.pci for gpu in gpus if _pair_of(gpu) is None]
-    if not gpus:
-        return "", "%s lists no GPU" % source
     if lost:
         return "", "%d of %d GPUs have no UUID and clique of one (%s; %s)" % (len(lost), len(gpus), lost[0], source)
-    domains = _domains(gpus)
-    return (domains[0], "") if len(domains) == 1 else ("", "its GPUs are of %d domains (%s)" % (len(domains), source))
+    return "", "its GPUs are of %d domains (%s)" % (len(domains), source) if gpus else "%s lists no GPU" % source
 
 
 def _domains(gpus: Iterable[smi.Gpu]) -> List[str]:
@@ -304,24 +279,19 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
     """Judge the domain of each GPU. gpus, names: by address."""
     source, want = "%s, fabric" % " ".join(smi.COMMAND), "UUID and clique of an NVLink domain"
     found = []
-    pairs: Dict[Tuple[str, str], int] = {}
     for pci, gpu in gpus.items():
-        pair = _pair_of(gpu)
-        name = names.get(pci, pci)
-        if pair is not None:
-            pairs[pair] = pairs.get(pair, 0) + 1
-            found.append(MEMBERSHIP.judge(name, "ok", want, "%s, clique %s" % pair, source))
-            continue
+        text = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
         state = gpu.fabric.get("state", "").lower()
         unread = "clusterUuid" not in gpu.fabric or "cliqueId" not in gpu.fabric
-        said = "UUID %s, clique %s" % tuple(gpu.fabric.get(key, "not shown") for key in ("clusterUuid", "cliqueId"))
+        judged = "unknown" if not state or (unread and state == "completed") else "drift"
+        judged = judged if _pair_of(gpu) is None else "ok"
         # Before it is registered it has neither.
         because = None if state == "completed" else NVLINK_FABRIC.finding_id("nvlink fabric")
-        how = "unknown" if not state or (unread and state == "completed") else "drift"
-        found.append(MEMBERSHIP.judge(name, how, want, said, source, because=because))
-    if len(pairs) > 1:
-        said = "; ".join("%s, clique %s: %d GPUs" % (*pair, count) for pair, count in sorted(pairs.items()))
-        found.append(MEMBERSHIP.judge("gpus", "drift", "one domain for all GPUs", said, source))
+        found.append(MEMBERSHIP.judge(names.get(pci, pci), judged, want, text, source, because=because))
+    domains = [one for one in _domains(gpus.values()) if one]
+    if len(domains) > 1:
+        text = "; ".join(domains)
+        found.append(MEMBERSHIP.judge("gpus", "drift", "one domain for all GPUs", text, source))
     return found
 
 

@@ -31,8 +31,7 @@ XID = Check(
 KERNEL_LOG = Check(
     "node_health.kernel_log",
     why="only the kernel's log reports Xid errors and driver failures; faults in its missing part stay unknown",
-    fix="check that root can run dmesg; store more of the log: log_buf_len=4M on the kernel's command line, or"
-    " systemd-journald with Storage=persistent",
+    fix="check that root can run dmesg; boot with log_buf_len=4M, or set Storage=persistent for systemd-journald",
     severity="minor",
 )
 "Can the kernel's log since the previous run be read"
@@ -49,19 +48,18 @@ STORAGE = Check("node_health.storage", why="a file server or drive that does not
 _CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}
 # Subject of a line that names no device.
 _DRIVERS = {"gpu": "NVIDIA driver", "nic": "mlx5_core"}
-# A series that counts, its rule, its severity, and whether it has ended.
-Fault = Tuple[Series, Rule, str, bool]
-_Found = Mapping[Tuple[str, str], Finding]
 # A reset leaves no line in the log.
 _COUNTS = (
     "; the line counts for a day, or until the node is rebooted, the driver reloaded, or the recovery that Xid 154"
     " requests is done"
 )
+_SUPPORT = "save the archive of nvidia-bug-report.sh for the vendor's support; "
 _ACTIONS = {
-    xid.SUPPORT: "save the archive of nvidia-bug-report.sh and send it to NVIDIA's support, drain the node and reboot"
-    " it;",
+    None: "look the number up in NVIDIA's Xid catalog or Fabric Manager User Guide and follow it, or drain the node and"
+    " reboot it;",
+    xid.SUPPORT: _SUPPORT + "drain the node and reboot it;",
     xid.RESET: RESET,
-    xid.WORKFLOW: "save the archive of nvidia-bug-report.sh for the vendor's support; " + RESET,
+    xid.WORKFLOW: _SUPPORT + RESET,
     xid.REBOOT: "drain the node and reboot it; if the GPU is still missing, power-cycle the node, then reseat or"
     " replace the GPU;",
     xid.VM: "restart the virtual machine;",
@@ -71,6 +69,15 @@ _SWITCH = (
     "drain the node and run nvidia-smi --gpu-reset without -i, which resets all GPUs and NVSwitches, or reboot; if the"
     " error returns, have the NVSwitch or its board replaced;"
 )
+
+
+class Fault(NamedTuple):
+    """A series that counts.   ended: it is over."""
+
+    series: Series
+    rule: Rule
+    severity: str
+    ended: bool
 
 
 class Places(NamedTuple):
@@ -105,42 +112,40 @@ def places(topology: Topology, profile: Profile) -> Places:
             below.setdefault(bridge, []).append(names[device.address])
     for bridge, devices in below.items():
         names[bridge] = "bridge above %s%s" % (", ".join(devices[:4]), " ..." if devices[4:] else "")
-    aliases = {}
-    for nic in topology.nics:
-        for name in (*((nic.rdma.name,) if nic.rdma else ()), *(netdev.name for netdev in nic.netdevs)):
-            aliases[name.lower()] = nic.pci
+    aliases = {netdev.name.lower(): nic.pci for nic in topology.nics for netdev in nic.netdevs}
+    aliases.update({nic.rdma.name.lower(): nic.pci for nic in topology.nics if nic.rdma})
     subjects = {address: "%s %s" % (address, name) for address, name in names.items()}
     return Places(subjects, {nic.pci: nic for nic in rails.nics.values()}, aliases, bool(rails.missing))
 
 
 def faults(have: NodeState, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
     """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
-    log, healthy = have.log, settled(have)
+    healthy = settled(have)
     # For a line without a device: an Xid has named it, and no GPU needs anything any more.
     if healthy and len(healthy) == len(have.gpus or {}) and any(not event.is_quiet for event in have.events):
         healthy.append("")
-    last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in log.series}
-    loaded = last.get((LOADED, ""))
+    last = {(one.rule, path.find(one.rule.partition(".")[0], one.device)): one.last for one in have.log.series}
     found: Dict[Tuple[str, str], List[Fault]] = {}
-    for one in log.series:
+    for one in have.log.series:
         rule, (kind, _dot, name) = BY_NAME[one.rule], one.rule.partition(".")
         device = path.find(kind, one.device)
-        if kind not in _CHECKS or not rule.severity or (kind == "gpu" and not counts(one.last, loaded, True)):
+        if kind not in _CHECKS or not rule.severity:
             continue
-        started = last.get(("nic.started", device))
-        begin = started.at if started is not None and started.order < one.last.order else 0.0
-        if rule.boot and one.last.at is not None and one.last.at - (begin or 0.0) < rule.boot:
+        started, at = last.get(("nic.started", device)), one.last.at
+        begin = started.at or 0.0 if started is not None and started.order < one.last.order else 0.0
+        is_normal = rule.boot and at is not None and at - begin < rule.boot
+        if is_normal or (kind == "gpu" and not counts(one.last, last.get((LOADED, "")), True)):
             continue
         ends = [last[end, device] for end in rule.ended_by.split() if (end, device) in last]
         ended = any(line.order > one.last.order for line in ends) or (kind == "gpu" and device in healthy)
-        hours = ((one.last.at or 0.0) - (one.first.at or 0.0)) / 3600.0
-        often = rule.repeats if one.bursts > 1 and one.bursts - 1 >= hours else ""
-        severity = _weighed(kind, device, rule.ended if ended else often or rule.severity, path)
+        often = one.bursts > 1 and one.bursts - 1 >= ((at or 0.0) - (one.first.at or 0.0)) / 3600.0
+        severity = rule.ended if ended else rule.repeats if often and rule.repeats else rule.severity
+        severity = _weighed(kind, device, severity, path)
         if severity:
             subject = path.names.get(device) or device or _DRIVERS.get(kind, name.replace("_", " "))
-            found.setdefault((kind, subject), []).append((one, rule, severity, ended))
+            found.setdefault((kind, subject), []).append(Fault(one, rule, severity, ended))
     for several in found.values():
-        several.sort(key=lambda fault: (*SEVERITIES, NOTE).index(fault[2]))
+        several.sort(key=lambda fault: (*SEVERITIES, NOTE).index(fault.severity))
     return found
 
 
@@ -159,12 +164,14 @@ def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
 def plan(have: NodeState, topology: Topology, path: Places) -> Tuple[List[Finding], Dict[str, Finding]]:
     """Return the findings of the kernel's log but those of Xid, which are by the address of their GPU or switch."""
     log, complete = have.log, _complete(have.log)
-    xids = _xids(have, {gpu.pci: path.names[gpu.pci] for gpu in topology.gpus}, complete)
+    xids = {gpu.pci: _good(XID, path.names[gpu.pci], complete, log) for gpu in topology.gpus}
+    # Causes come first.
+    for trouble in sorted(troubles(have), key=lambda trouble: trouble.because is not None):
+        xids[trouble.pci] = _xid(trouble, path.names, log, xids.get(trouble.because or ""))
     found = {("xid", pci): finding for pci, finding in xids.items()}
     good = dict(_CHECKS)
-    # Causes come first.
     for (kind, subject), several in sorted(faults(have, path).items(), key=lambda item: item[0][0] != "pcie"):
-        several = [fault for fault in several if fault[2] != NOTE]
+        several = [fault for fault in several if fault.severity != NOTE]
         if several:
             found[kind, subject] = _finding(kind, subject, several, log, _cause(kind, subject, several, found, path))
             good.pop(kind, None)
@@ -192,16 +199,19 @@ def _good(check: Check, subject: str, complete: Finding, log: Log) -> Finding:
 
 def _finding(kind: str, subject: str, several: Sequence[Fault], log: Log, cause: Optional[str]) -> Finding:
     texts = []
-    for series, rule, _severity, ended in several:
-        times = ", %d times" % series.count if series.count > 1 else ""
-        texts.append("%s%s%s%s" % (rule.meaning, times, _ago(log.age(series.last)), ", recovered since" * ended))
-    worst, rule, severity, _ended = several[0]
-    text = "%s: %.200s" % ("; ".join(texts[:4]), worst.last.text)
-    fix = "%s; %s; the line counts for a day, or until the node is booted" % (rule.fix, RECHECK)
+    for fault in several[:4]:
+        times = ", %d times" % fault.series.count if fault.series.count > 1 else ""
+        ended = ", recovered since" if fault.ended else ""
+        texts.append("%s%s%s%s" % (fault.rule.meaning, times, _ago(log.age(fault.series.last)), ended))
+    text = "%s: %.200s" % ("; ".join(texts), several[0].series.last.text)
+    fix = "%s; %s; the line counts for a day, or until the node is booted" % (several[0].rule.fix, RECHECK)
+    severity = several[0].severity
     return _CHECKS[kind].judge(subject, "drift", "no such line", text, log.source, fix, cause, severity=severity)
 
 
-def _cause(kind: str, subject: str, several: Sequence[Fault], found: _Found, path: Places) -> Optional[str]:
+def _cause(
+    kind: str, subject: str, several: Sequence[Fault], found: Mapping[Tuple[str, str], Finding], path: Places
+) -> Optional[str]:
     """Return what explains lines: an Xid those of the NVIDIA driver, a PCIe error or a port that is down a NIC's."""
     nic = path.rails.get(subject.partition(" ")[0]) if kind == "nic" else None
     above = [] if nic is None else [("pcie", path.names.get(one)) for one in (nic.pci, *nic.device.ancestors)]
@@ -210,7 +220,7 @@ def _cause(kind: str, subject: str, several: Sequence[Fault], found: _Found, pat
         if explains and finding.state == "drift" and finding.because is None:
             return finding.id
     down = nic is not None and nic.port is not None and nic.port.state != "ACTIVE"
-    of_module = all(rule.name in ("nic.unplugged", "nic.module") for _series, rule, *_rest in several)
+    of_module = all(fault.rule.name in ("nic.unplugged", "nic.module") for fault in several)
     return platform_checks.RAIL_STATE.finding_id(nic.label) if nic is not None and down and of_module else None
 
 
@@ -225,22 +235,18 @@ _NOTES = {
 
 def notes(have: NodeState, path: Places) -> List[str]:
     """Return sentences about lines that are no finding: of programs, of readers, and those without a rule."""
-    sums: Dict[Tuple[str, str, int], int] = {}
+    sums: Dict[str, int] = {}
     in_trouble = {one.pci for one in troubles(have)}
     for event in have.events:
         ignored = event.cause is not None or (event.number == 154 and event.is_quiet)
         if not ignored and (event.is_quiet or event.pci not in in_trouble):
-            end = "no error that needs more than a restart of the program"
-            end = end if event.is_quiet else "the driver requests no recovery any more"
-            key = end, "SXid" if event.switch else "Xid", event.number
-            sums[key] = sums.get(key, 0) + event.count
-    texts = []
-    for (end, what, number), n in sorted(sums.items()):
-        meaning = "not fatal" if what == "SXid" else xid.TABLE.get(number, ("in no catalog", ""))[0]
-        texts.append("the kernel has logged %s %d (%s), %d lines: %s" % (what, number, meaning, n, end))
+            end = "the driver requests no recovery" + (" any more" if not event.is_quiet else "")
+            text = "the kernel has logged %s (%s), %%d lines: %s" % (event.name, _meaning(event), end)
+            sums[text] = sums.get(text, 0) + event.count
+    texts = [text % n for text, n in sorted(sums.items())]
     several = [fault for group in faults(have, path).values() for fault in group]
     for name, text in _NOTES.items():
-        lines = [series for series, rule, *_rest in several if rule.name == name]
+        lines = [fault.series for fault in several if fault.rule.name == name]
         if lines:
             texts.append(text % (sum(one.count for one in lines), lines[-1].last.text))
     return texts
@@ -256,42 +262,29 @@ def settled(have: NodeState) -> List[str]:
     return [
         pci
         for pci, gpu in (have.gpus or {}).items()
-        if (gpu.recovery or "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
+        if gpu.texts.get("recovery", "").lower() == "none" and not gpu.lost and not gpu.flags.get("reset_required")
     ]
 
 
-def _xids(have: NodeState, names: Mapping[str, str], complete: Finding) -> Dict[str, Finding]:
-    """Return the finding of each GPU, and of each switch in trouble, by address."""
-    found: Dict[str, Finding] = {}
-    # Causes come first.
-    for one in sorted(troubles(have), key=lambda trouble: trouble.because is not None):
-        found[one.pci] = _xid(one, names, have.log, found.get(one.because or ""))
-    return {**{pci: _good(XID, name, complete, have.log) for pci, name in names.items()}, **found}
+def _meaning(event: xid.Event) -> str:
+    if event.switch:
+        return {None: "of unknown severity", xid.RESET: "fatal"}.get(event.action, "not fatal")
+    return xid.TABLE.get(event.number, ("in no catalog", ""))[0]
 
 
 def _xid(one: xid.Trouble, names: Mapping[str, str], log: Log, cause: Optional[Finding]) -> Finding:
-    root, what = one.root, "SXid" if one.root.switch else "Xid"
-    meaning = "fatal" if root.switch else xid.TABLE.get(root.number, ("in no catalog", ""))[0]
-    if root.switch and root.action is None:
-        meaning = "of unknown severity"
-    text = "%s %d: %s%s" % (what, root.number, meaning, _ago(root.age))
-    if root.cause == root.number:
-        text += ", which another line names as its cause"
+    root = one.root
+    text = "%s: %s%s" % (root.name, _meaning(root), _ago(root.age))
     more = ["%d (%d times)" % pair if pair[1] > 1 else "%d" % pair[0] for pair in sorted(one.numbers.items())]
     if len(one.numbers) > 1 or one.numbers.get(root.number, 1) > 1:
         text += "; in all %s" % ", ".join(more)
-    details = xid.details(root)
-    text += "; %s" % details if details else ""
-    state, severity = "drift", "major" if one.action == xid.SUPPORT else "critical"
-    if one.action is None:
-        state, severity = "unknown", "major"
-        where = "the Fabric Manager User Guide" if root.switch else "NVIDIA's Xid catalog (docs.nvidia.com)"
-        fix = "look up %s %d in %s and follow it, or drain the node and reboot it;" % (what, root.number, where)
-    else:
-        fix = _SWITCH if root.switch else _ACTIONS[one.action]
+    text += ": %.160s" % root.text
+    fix = _SWITCH if root.switch and one.action else _ACTIONS[one.action]
+    state, severity = "drift" if one.action else "unknown", "critical"
+    if one.action in (None, xid.SUPPORT):
+        severity = "major"
     subject = names.get(one.pci, "%s NVSwitch" % one.pci if root.switch else one.pci)
-    want = "no Xid that outlasts its program"
-    fix = "%s %s%s" % (fix, RECHECK, _COUNTS)
+    want, fix = "no Xid that outlasts its program", "%s %s%s" % (fix, RECHECK, _COUNTS)
     return XID.judge(subject, state, want, text, log.source, fix, cause, severity=severity)
 
 

@@ -98,17 +98,17 @@ def parse(text: str, begin: float = 0.0) -> Tuple[Log, Optional[float]]:
     lines = text.splitlines()
     for order, raw in enumerate(lines):
         wanted = any(word in raw for word in WORDS)
-        if not wanted and first is not None and not (joins and raw[:1].isspace()):
+        continues = joins and raw[:1].isspace()
+        if not wanted and first is not None and not continues:
             joins = False
             continue
         head = _HEAD.match(raw)
         at = None if head is None else float(head.group(1))
         first = at if first is None else first
-        if head is None and joins and raw[:1].isspace():
+        if head is None and continues:
             records[-1] = _joined(records[-1], raw)
             continue
-        line = Line(at, printable((raw if head is None else head.group(2))[:_TEXT]), order)
-        joins = wanted and _added(records, line)
+        joins = wanted and _added(records, Line(at, printable((head.group(2) if head else raw)[:_TEXT]), order))
     series, dropped = _sorted(records, begin)
     return Log(series, total=len(lines), dropped=dropped), first
 
@@ -117,11 +117,11 @@ def _added(records: List[Line], line: Line) -> bool:
     """Add a line, or join it to the one that it continues. Return whether it stands at the end."""
     frame = _FRAME.search(line.text)
     if frame is not None:
-        for index in range(len(records) - 1, max(-1, len(records) - 6), -1):
-            before = records[index]
-            if _STALL.search(before.text) and (line.at or 0.0) - (before.at or 0.0) <= _STACK:
-                records[index] = _joined(before, frame.group(1))
-                break
+        recent = range(len(records) - 1, max(-1, len(records) - 6), -1)
+        stalls = (index for index in recent if _STALL.search(records[index].text))
+        index = next((one for one in stalls if (line.at or 0.0) - (records[one].at or 0.0) <= _STACK), None)
+        if index is not None:
+            records[index] = _joined(records[index], frame.group(1))
         return False
     if records and line.text.startswith(_GPU_TAIL) and records[-1].text.startswith(_GPU_HEAD):
         records[-1] = _joined(records[-1], line.text)
@@ -138,7 +138,7 @@ def _joined(line: Line, more: str) -> Line:
 def _sorted(records: Sequence[Line], begin: float) -> Tuple[Tuple[Series, ...], int]:
     """Return the series of the lines from ``begin`` on, and how many lines belong to series beyond the limits."""
     found: Dict[Tuple[str, str], Series] = {}
-    of_rule: Dict[str, int] = {}
+    per_rule: Dict[str, int] = {}
     dropped = 0
     for line in records:
         key = None if line.at is not None and line.at < begin else match_line(line.text)
@@ -146,12 +146,11 @@ def _sorted(records: Sequence[Line], begin: float) -> Tuple[Tuple[Series, ...], 
             continue
         known = found.get(key)
         if known is not None:
-            before, at = known.last.at, line.at
-            apart = before is not None and at is not None and at - before > _BURST
+            apart = (line.at or 0.0) - (known.last.at or line.at or 0.0) > _BURST
             found[key] = replace(known, last=line, count=known.count + 1, bursts=known.bursts + apart)
-        elif len(found) < _SERIES and of_rule.get(key[0], 0) < _OF_A_RULE:
-            found[key] = Series(key[0], key[1], line, line)
-            of_rule[key[0]] = of_rule.get(key[0], 0) + 1
+        elif len(found) < _SERIES and per_rule.get(key[0], 0) < _OF_A_RULE:
+            found[key] = Series(*key, line, line)
+            per_rule[key[0]] = per_rule.get(key[0], 0) + 1
         else:
             dropped += 1
     return tuple(found.values()), dropped
@@ -169,23 +168,20 @@ def read(host: Host, since: float, now: float) -> Log:
     try:
         log, first = parse(host.query(DMESG), begin)
     except ReadError as error:
-        log, first, why = Log(), None, error.problem
+        log, why = Log(), error.problem
     else:
         if first is None or uptime is None or first <= max(_BEGINNING, begin):
             return replace(log, uptime=uptime)
         why = Problem("dmesg", "begins %.0f s after the boot: what was before is overwritten or cleared" % first)
-    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic")
     try:
         # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
-        if not _journal(host, (*argv, "-n", "1")).strip():
+        if not _journal(host, "-n", "1").strip():
             raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
-        grep = "--grep=%s" % "|".join(map(re.escape, WORDS))
-        text = _journal(host, (*argv, "--since=@%d" % max(since, booted), grep))
+        text = _journal(host, "--since=@%d" % max(since, booted), "--grep=%s" % "|".join(map(re.escape, WORDS)))
         return replace(parse(text, begin)[0], uptime=uptime, source="journalctl -k -b")
-    except ToolHung as error:
-        problem = error.problem
     except ReadError as error:
-        problem = Problem(why.source, "%s; %s" % (why.message, error.problem))
+        hung = isinstance(error, ToolHung)
+        problem = error.problem if hung else Problem(why.source, "%s; %s" % (why.message, error.problem))
     # What is left of the ring counts all the same.
     return replace(log, uptime=uptime, problem=problem)
 
@@ -199,9 +195,9 @@ def read_uptime(host: Host) -> Optional[float]:
         return None
 
 
-def _journal(host: Host, argv: Sequence[str]) -> str:
+def _journal(host: Host, *more: str) -> str:
     """Return the output of journalctl, which ends with 1 if nothing matches. Raises ReadError."""
-    done = host.run(argv)
+    done = host.run(("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", *more))
     return done.stdout if done.rc == 1 and not done.stderr.strip() else done.answer()
 
 
@@ -213,16 +209,15 @@ def events(log: Log) -> Tuple[xid.Event, ...]:
     """
     loaded = max((one.last for one in log.series if one.rule == LOADED), key=lambda line: line.order, default=None)
     found: List[xid.Event] = []
-    for one in (one for one in log.series if one.rule == XID):
-        lines = [(one.first, 1), (one.last, one.count - 1)] if one.count > 1 else [(one.first, 1)]
-        for line, count in lines:
-            event = xid.parse(line.text, log.age(line), count)
+    for one in log.series:
+        for line, count in ((one.first, 1), (one.last, one.count - 1)):
+            event = xid.parse(line.text, log.age(line), count) if one.rule == XID and count else None
             if event is not None and counts(line, loaded, "Xid (" not in line.text):
                 found.append(event)
-    own = {(event.pci, event.number) for event in found}
+    known = {(event.pci, event.number) for event in found}
     for event in found[:]:
-        if event.cause is not None and (event.pci, event.cause) not in own:
-            own.add((event.pci, event.cause))
+        if event.cause is not None and (event.pci, event.cause) not in known:
+            known.add((event.pci, event.cause))
             found.append(xid.Event(event.pci, event.cause, event.text, event.age))
     return tuple(found)
 

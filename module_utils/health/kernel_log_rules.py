@@ -195,29 +195,23 @@ RULES: Tuple[Rule, ...] = (
 )
 # fmt: on
 BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
-# By the part of the name before the dot: words of which each such line has one.
-_WORDS = {
-    "xid": ("NVRM", "SXid"),
-    "gpu": ("NVRM", "nvidia-peermem"),
-    "nic": ("mlx5", "NETDEV WATCHDOG"),
-    "pcie": ("pciehp", "AER: ", "PCIe Bus", "DPC: ", "inaccessible", "DMAR: ", "AMD-Vi: ", "smmu"),
-    "kernel": ("Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup", "LOCKUP", "rcu", "blocked", "[#")
-    + ("ut of memory", "callbacks suppressed", "DMAR: ", "AMD-Vi: ", "smmu"),
-    "storage": ("server ", "nvme", "ilesystem", "EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
-}
-_COMPILED = tuple((rule.name, _WORDS[rule.name.partition(".")[0]], re.compile(rule.pattern)) for rule in RULES)
-# Of frames of a stack, which name the module.
-_FRAME_WORDS = ("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc")
-# What a line needs to be looked at.
-WORDS = tuple(dict.fromkeys((*(word for words in _WORDS.values() for word in words), *_FRAME_WORDS)))
+# What a line needs to be looked at: words of the rules, and the frames of a stack, which name the module.
+WORDS = (
+    *("NVRM", "SXid", "nvidia-peermem", "mlx5", "NETDEV WATCHDOG", "pciehp", "AER: ", "PCIe Bus", "DPC: "),
+    *("inaccessible", "DMAR: ", "AMD-Vi: ", "smmu", "Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup"),
+    *("LOCKUP", "rcu", "blocked", "[#", "ut of memory", "callbacks suppressed", "server ", "nvme", "ilesystem"),
+    *("EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
+    *("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc"),
+)
+_COMPILED = tuple((rule.name, re.compile(rule.pattern)) for rule in RULES)
 # Lines without a rule are distinguished by their words.
 _DIGITS = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
 
 def match_line(text: str) -> Optional[Tuple[str, str]]:
     """Return the name of the rule that takes a line, and the line's device, "" where it names none."""
-    for name, words, pattern in _COMPILED:
-        found = pattern.search(text) if any(word in text for word in words) else None
+    for name, pattern in _COMPILED:
+        found = pattern.search(text)
         event = xid.parse(text) if found is not None and name == XID else None
         if event is not None:
             return name, event.key

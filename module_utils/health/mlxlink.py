@@ -3,8 +3,7 @@
 """Read with mlxlink a rail's module temperature and the errors that its error correction could not correct.
 
 InfiniBand has no other source: IPoIB has no ``ethtool -m``. The tool is part of NVIDIA's MFT; without it nothing is
-read. Ports are read one by one, once, within one time limit: a card takes some tenths of a second. Only rails of the
-profile are read, and no virtual functions: their module is the host's.
+read. Ports are read one by one, within one time limit. Virtual functions are not read: their module is the host's.
 
 Source: mstflint's mlxlink (mlxlink_commander.cpp, mlxlink_cables_commander.cpp), MFT's manual. Every value is a text;
 N/A if the port does not have it, or not while its link is down. ``-m`` has the module's alarm; its warning is in the
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.finding import printable
-from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
+from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, problem_of
 from ..machine.topology import Nic
 from .port_counters import Port
 
@@ -34,12 +33,10 @@ NEAR = 15.0
 _MODULE, _COUNTERS, _THRESHOLDS = "Module Info", "Physical Counters and BER Info", "DDM Thresholds"
 # Bytes; an output has about 5 KB.
 _LARGEST = 1 << 20
-_NONE = ("", "N/A")
 # "52 [-5..80]", "52", "52C".
 _TEMPERATURE = re.compile(r"(-?[0-9]{1,3})C?(?: \[-?[0-9]{1,3}\.\.(-?[0-9]{1,3})\])?")
 _COUNT = re.compile(r"[0-9]{1,20}")
-_MINUTES = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?")
-_RATE = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,6})?(?:[eE]-?[0-9]{1,3})?")
+_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?(?:[eE]-?[0-9]{1,3})?")
 # The firmware's zero is 15E-255; no port has counted for long enough for a smaller rate.
 _LEAST = 1e-60
 
@@ -90,36 +87,37 @@ def read(
 
     clock: monotonic time in seconds.
     """
-    own = [(rail, nic) for rail, nic in sorted(nics.items()) if nic.role != "vf" and nic.rdma and nic.port]
-    if own and not host.has(TOOL):
+    ports = [(rail, nic) for rail, nic in sorted(nics.items()) if nic.role != "vf" and nic.rdma and nic.port]
+    if ports and not host.has(TOOL):
         return None
     found: List[Module] = []
-    hung: Optional[Problem] = None
+    skipped: Optional[Problem] = None
     until = clock() + BOUND
-    for rail, nic in own:
+    for rail, nic in ports:
         module = Module(rail, nic.pci, nic.label)
-        if hung is None and clock() > until:
-            hung = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
-        argv = command(nic.pci)
+        if skipped is None and clock() > until:
+            skipped = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
         try:
-            if hung is None:
-                module = replace(module, reading=parse(_answer(host, argv)))
-            if module.reading is not None and module.reading.is_near:
-                argv = (TOOL, "-d", nic.pci, "--cable", "--ddm", "--json")
-                module = replace(module, warning=parse_warning(_answer(host, argv)))
+            found.append(_read_module(host, module) if skipped is None else replace(module, problem=skipped))
         except ToolHung as error:
-            hung = error.problem
-        except ReadError as error:
+            skipped = error.problem
+            found.append(replace(module, problem=skipped))
+        except (ReadError, ParseError) as error:
+            problem = problem_of(error, " ".join(command(nic.pci)))
             # The same cause gives the same message on all ports.
-            message = error.problem.message.replace(nic.pci, "DEVICE")
-            module = Module(rail, nic.pci, nic.label, problem=Problem(error.problem.source, message))
-        except ParseError as error:
-            module = Module(rail, nic.pci, nic.label, problem=Problem(" ".join(argv), str(error)))
-        found.append(module if hung is None else Module(rail, nic.pci, nic.label, problem=hung))
+            message = problem.message.replace(nic.pci, "DEVICE")
+            found.append(replace(module, problem=Problem(problem.source, message)))
     return tuple(found)
 
 
-def _answer(host: Host, argv: Sequence[str]) -> str:
+def _read_module(host: Host, module: Module) -> Module:
+    reading, warning = parse(_run(host, command(module.pci))), None
+    if reading.is_near:
+        warning = parse_warning(_run(host, (TOOL, "-d", module.pci, "--cable", "--ddm", "--json")))
+    return replace(module, reading=reading, warning=warning)
+
+
+def _run(host: Host, argv: Sequence[str]) -> str:
     """Return the output. If it could read only a part, it ends with 1 and prints that part. Raises ReadError."""
     done = host.run(argv, SECONDS)
     return done.stdout if done.stdout.lstrip().startswith("{") else done.answer()
@@ -127,11 +125,9 @@ def _answer(host: Host, argv: Sequence[str]) -> str:
 
 def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> Tuple[Port, ...]:
     """Return the ports with mlxlink's counts added, so that the record has them."""
-    errors = {one.pci: one.reading.errors for one in modules or () if one.reading is not None}
-    return tuple(
-        port if errors.get(port.pci) is None else replace(port, values={**port.values, ERRORS: errors[port.pci]})
-        for port in ports
-    )
+    readings = {one.pci: one.reading for one in modules or () if one.reading is not None}
+    errors = {pci: {ERRORS: reading.errors} for pci, reading in readings.items() if reading.errors is not None}
+    return tuple(replace(port, values={**port.values, **errors.get(port.pci, {})}) for port in ports)
 
 
 # -- its output ----------------------------------------------------------------------------------------------------
@@ -140,29 +136,25 @@ def with_errors(ports: Sequence[Port], modules: Optional[Sequence[Module]]) -> T
 def parse(text: str) -> Reading:
     """Parse ``-m -c --json``. Raises ParseError."""
     output, refused = _output(text)
-    sections = []
-    for name in (_MODULE, _COUNTERS):
-        section = output.get(name)
-        if not isinstance(section, dict):
-            raise ParseError("mlxlink reports: %.160s" % refused if refused else "the output has no %r" % name)
-        sections.append(section)
-    module, counted = sections
-    degrees, alarm = _temperature(module)
-    kind = "Symbol" if _value(counted, "Symbol Errors", _COUNT) is not None else "Effective Physical"
-    errors = _value(counted, kind + " Errors", _COUNT)
-    share = _value(counted, kind + " BER", _RATE)
-    rate = None if share is None else float(share)
-    minutes = _value(counted, "Time Since Last Clear [Min]", _MINUTES)
-    if errors is not None and int(errors) >= 1 << 64:
-        raise ParseError("%r is not a count" % errors)
-    if rate is not None and rate > 1:
-        raise ParseError("%r is not an error rate" % share)
+    module, counted = output.get(_MODULE), output.get(_COUNTERS)
+    if not isinstance(module, dict) or not isinstance(counted, dict):
+        missing = "the output has not both %r and %r" % (_MODULE, _COUNTERS)
+        raise ParseError("mlxlink reports: %.160s" % refused if refused else missing)
+    match = _value(module, "Temperature [C]", _TEMPERATURE)
+    # A copper cable has no sensor: N/A, or zeros.
+    has_sensor = match is not None and match.group(2) is not None and int(match.group(2)) > 0
+    kind = "Symbol" if _value(counted, "Symbol Errors", _COUNT) else "Effective Physical"
+    errors, rate = _value(counted, kind + " Errors", _COUNT), _value(counted, kind + " BER", _NUMBER)
+    minutes = _value(counted, "Time Since Last Clear [Min]", _NUMBER)
+    share = None if rate is None else float(rate.group())
+    if (errors is not None and int(errors.group()) >= 1 << 64) or (share is not None and share > 1):
+        raise ParseError("%s errors, a share of %s: not plausible" % (errors and errors.group(), share))
     return Reading(
-        degrees=degrees,
-        alarm=alarm,
-        errors=None if errors is None else int(errors),
-        rate=0.0 if rate is not None and rate < _LEAST else rate,
-        seconds=None if minutes is None else float(minutes) * 60,
+        degrees=float(match.group(1)) if match is not None and has_sensor else None,
+        alarm=float(match.group(2)) if match is not None and has_sensor else None,
+        errors=None if errors is None else int(errors.group()),
+        rate=0.0 if share is not None and share < _LEAST else share,
+        seconds=None if minutes is None else float(minutes.group()) * 60,
     )
 
 
@@ -170,11 +162,9 @@ def parse_warning(text: str) -> Optional[float]:
     """Return the upper warning of ``--cable --ddm --json``; None if the module has none. Raises ParseError."""
     output, refused = _output(text)
     section = output.get(_THRESHOLDS)
-    if not isinstance(section, dict):
-        if refused:
-            return None
-        raise ParseError("the output has no %r" % _THRESHOLDS)
-    row = section.get("High warning threshold")
+    if section is None and refused:
+        return None
+    row = section.get("High warning threshold") if isinstance(section, dict) else None
     # The temperature is the first of five.
     values = row.get("values") if isinstance(row, dict) else None
     first = values[0] if isinstance(values, list) and values else None
@@ -203,21 +193,13 @@ def _output(text: str) -> Tuple[Mapping[str, Any], str]:
     return (output if isinstance(output, dict) else {}), refused
 
 
-def _value(section: Mapping[str, object], name: str, form: re.Pattern[str]) -> Optional[str]:
-    """Return a value; None if absent or N/A. Raises ParseError."""
+def _value(section: Mapping[str, object], name: str, form: re.Pattern[str]) -> Optional[re.Match[str]]:
+    """Return a value of this form; None if absent or N/A. Raises ParseError."""
     value = section.get(name)
     text = str(value).strip() if isinstance(value, (str, int, float)) and not isinstance(value, bool) else None
-    if value is None or text in _NONE:
+    if value is None or text in ("", "N/A"):
         return None
-    if text is None or not form.fullmatch(text):
+    match = None if text is None else form.fullmatch(text)
+    if match is None:
         raise ParseError("%s: %.40r makes no sense" % (name, value))
-    return text
-
-
-def _temperature(module: Mapping[str, Any]) -> Tuple[Optional[float], Optional[float]]:
-    """Return (degrees, alarm). A copper cable has no sensor: N/A, or zeros. Raises ParseError."""
-    text = _value(module, "Temperature [C]", _TEMPERATURE)
-    match = _TEMPERATURE.fullmatch(text) if text else None
-    if match is None or match.group(2) is None or int(match.group(2)) <= 0:
-        return None, None
-    return float(match.group(1)), float(match.group(2))
+    return match

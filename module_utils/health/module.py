@@ -25,26 +25,28 @@ SPEC: module.Spec = {
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
-    asked, timeout = profile.from_options(given), module.seconds(given)
+    wanted, timeout = judge.Wanted(profile.from_options(given), given["power_limit"] or None), module.seconds(given)
     if given["power_limit"] < 0:
         raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])
     machine = topology.read(host, ask_nvidia_smi=False)
-    have = node.read(host, machine, asked, timeout, given["states_only"], since_boot=given["since_boot"])
+    have = node.read(host, machine, wanted.profile, timeout, given["states_only"], since_boot=given["since_boot"])
     if given["since_boot"] and have.before is None and have.uptime:
         have = replace(have, before=record.since_boot(judge.counters(have), have.uptime))
-    wanted = judge.Wanted(asked, given["power_limit"] or None)
     version = machine.driver.version if machine.driver else None
-    host_wide = (*system.judge_page_size(host, asked.page_size), *system.judge_libraries(host, version))
-    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), Plan(host_wide))
+    pages = system.judge_page_size(host, wanted.profile.page_size)
+    host_wide = Plan((*pages, *system.judge_libraries(host, version)))
+    found = merge(judge.plan(have, machine, wanted), judge_ports.plan(have), host_wide)
     found = merge(found, judge_modules.plan(have, found.findings))
     if given["record"]:
         found = judge.store_counters(host, have, found)
-    devices = device_report.devices(host, have, machine, asked, found.findings)
-    notes = [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes]
     domain = imex.fleet_facts(have.imex, have.gpus or {})
-    more: Dict[str, Any] = {} if domain is None else {"imex": domain}
-    images = None if have.gpus is None else sorted({gpu.firmware for gpu in have.gpus.values() if gpu.firmware})
-    more["facts"] = {"vbios": None if images is None else ", ".join(images)}
-    more["boot_id"] = have.boot_id
-    ports = [asdict(port) for port in judge_ports.fleet_counters(have)]
-    return dict(found.result(), notes=notes, devices=devices, ports=ports, **more)
+    images = None if have.gpus is None else {gpu.texts.get("firmware", "") for gpu in have.gpus.values()} - {""}
+    return {
+        **found.result(),
+        "notes": [*judge.notes(have), *judge_ports.notes(have), *judge_modules.notes(have), *found.notes],
+        "devices": device_report.devices(host, have, machine, wanted.profile, found.findings),
+        "ports": [asdict(port) for port in judge_ports.fleet_counters(have)],
+        **({} if domain is None else {"imex": domain}),
+        "facts": {"vbios": None if images is None else ", ".join(sorted(images))},
+        "boot_id": have.boot_id,
+    }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
@@ -19,12 +20,10 @@ from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
-from . import fabric_manager, imex, kernel_log, limits, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
+from . import imex, kernel_log, mlxlink, nvlink, port_counters, record, service, smi, system, xid
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
-# Drivers whose counters restart when they are loaded.
-DRIVERS = ("nvidia", "mlx5_core")
 # A reason that slows a GPU counts where it is active so many times in a row, so many seconds apart.
 _POLLS, _APART = 3, 1.0
 _NVIDIA, _NVSWITCH = 0x10DE, 0x0680
@@ -36,8 +35,8 @@ class NodeState:
     """gpus: by address, as nvidia-smi lists them; None if it failed, and problems have the reason.
 
     speeds, errors: of NVLinks by UUID; None likewise.   events: Xid errors that count.
-    hot: sensors of the rails' NICs at or above their limit.   ports: of the rails.
-    modules: likewise, as mlxlink reads them; None if it is not installed.
+    hot: sensors of the rails' NICs at or above their limit.   ports, modules: of the rails; modules by mlxlink, None if
+        it is not installed.
     fabric_manager, imex: None if not wanted.   boot_id: "" if it could not be read: nothing is compared.
     driver_loaded: as in Record.   now: seconds of the epoch.   kept: the record; None: none yet.
     before: what counters are held to.   unkept: why the record could not be read.
@@ -53,10 +52,10 @@ class NodeState:
     log: kernel_log.Log = field(default_factory=kernel_log.Log)
     events: Tuple[xid.Event, ...] = ()
     aer: record.Counters = field(default_factory=dict)
-    hot: Tuple[pci_sysfs.Sensor, ...] = ()
+    hot: Tuple[system.Sensor, ...] = ()
     ports: Tuple[port_counters.Port, ...] = ()
     modules: Optional[Tuple[mlxlink.Module, ...]] = ()
-    fabric_manager: Optional[fabric_manager.FabricManager] = None
+    fabric_manager: Optional[service.Service] = None
     imex: Optional[imex.ImexState] = None
     kept: Optional[record.StoredRecords] = None
     before: Optional[record.Record] = None
@@ -81,22 +80,18 @@ def read(
     """
     problems: List[Problem] = []
     now = clock()
-    boot_id = attempt(lambda: host.read(BOOT_ID), BOOT_ID, problems) or ""
+    boot_id = attempt(partial(host.read, BOOT_ID), BOOT_ID, problems) or ""
     unread_record: List[Problem] = []
-    kept = attempt(lambda: record.read(host), record.FILE, unread_record)
+    kept = attempt(partial(record.read, host), record.FILE, unread_record)
     before = record.baseline(kept, now, boot_id) if boot_id else None
     uptime = kernel_log.read_uptime(host) if since_boot else None
     # A line of the kernel counts from the last record on, and for a day at least.
-    window = max(limits.WINDOW, now - before.at if before else uptime or 0.0)
-    before = None if states_only else before
-    log = kernel_log.read(host, now - window, now)
-    nvidia = {}
-    if topology.gpus and topology.driver is not None:
-        nvidia = _nvidia(host, profile, timeout, None if states_only else pause, problems)
+    log = kernel_log.read(host, now - max(record.DAY, now - before.at if before else uptime or 0.0), now)
+    has_driver = bool(topology.gpus) and topology.driver is not None
+    nvidia = _nvidia(host, profile, timeout, None if states_only else pause, problems) if has_driver else {}
     rails = {} if states_only else match(topology, profile).nics
     nics = [nic.pci for nic in rails.values()]
-    modules = mlxlink.read(host, rails)
-    domain = profile.nvlink_domain
+    modules, domain = mlxlink.read(host, rails), profile.nvlink_domain
     has_imex = domain is not None and domain.imex != "none" and bool(topology.gpus)
     return NodeState(
         now=now,
@@ -105,14 +100,14 @@ def read(
         **nvidia,
         log=log,
         events=kernel_log.events(log),
-        aer=pci_sysfs.read_errors(host, [] if states_only else _functions(topology, nics), problems),
-        hot=pci_sysfs.read_hot(host, nics, problems),
+        aer=system.read_errors(host, [] if states_only else _functions(topology, nics), problems),
+        hot=system.read_hot(host, nics, problems),
         ports=mlxlink.with_errors(port_counters.read(host, rails, now), modules),
         modules=modules,
-        fabric_manager=fabric_manager.read(host) if needs_fabric_manager(host, topology, profile) else None,
+        fabric_manager=service.read_fabric_manager(host) if needs_fabric_manager(host, topology, profile) else None,
         imex=imex.read(host, domain, not states_only) if has_imex and domain is not None else None,
         kept=kept,
-        before=before,
+        before=None if states_only else before,
         uptime=uptime,
         unkept=next(iter(unread_record), None),
         problems=tuple(problems),
@@ -132,8 +127,8 @@ def _nvidia(
         found["gpus"] = _gpus(host, timeout, pause)
         # Not of boards without NVLinks, nor of one passed-through GPU with links to nowhere.
         if pause is not None and len(found["gpus"]) > 1 and profile.gpus.nvlinks != 0:
-            found["speeds"] = _answer(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
-            found["errors"] = _answer(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
+            found["speeds"] = _nvlinks(host, nvlink.STATUS, timeout, nvlink.parse_status, problems)
+            found["errors"] = _nvlinks(host, nvlink.ERRORS, timeout, nvlink.parse_errors, problems)
     return found
 
 
@@ -142,12 +137,11 @@ def needs_fabric_manager(host: Host, topology: Topology, profile: Profile) -> bo
 
     A guest without them has its fabric from the host. Where NVLinks lead to other nodes it runs on the switch trays.
     """
-    if profile.nvlink_domain is not None:
+    if profile.nvlink_domain is not None or not profile.gpus.nvlink_fabric or not topology.gpus:
         return False
-    if not profile.gpus.nvlink_fabric or not topology.gpus or not topology.virtualization.is_vm:
-        return profile.gpus.nvlink_fabric and bool(topology.gpus)
-    devices, _problems = pci.read(host)
-    return any(one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH for one in devices.values())
+    devices = pci.read(host)[0].values() if topology.virtualization.is_vm else ()
+    switches = [one for one in devices if one.vendor == _NVIDIA and one.class_code >> 8 == _NVSWITCH]
+    return bool(switches) or not topology.virtualization.is_vm
 
 
 def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float], None]]) -> Dict[str, smi.Gpu]:
@@ -155,18 +149,18 @@ def _gpus(host: Host, timeout: Optional[float], pause: Optional[Callable[[float]
 
     pause: None: what slows a GPU is not judged.
     """
-    found = _listed(host, timeout)
+    looks = [_listed(host, timeout)]
     if pause is None:
-        return {pci: replace(gpu, reasons=None) for pci, gpu in found.items()}
-    looks = [found]
+        return {pci: replace(gpu, reasons=None) for pci, gpu in looks[0].items()}
     while len(looks) < _POLLS and any(gpu.reasons for gpu in looks[-1].values()):
         pause(_APART)
         looks.append(_listed(host, timeout))
-    return {
-        pci: replace(gpu, reasons=frozenset.intersection(*(look[pci].reasons or frozenset() for look in looks)))
-        for pci, gpu in looks[-1].items()
-        if all(pci in look for look in looks)
-    }
+    found = {}
+    for address, gpu in looks[-1].items():
+        reasons = [look[address].reasons or frozenset() for look in looks if address in look]
+        if len(reasons) == len(looks):
+            found[address] = replace(gpu, reasons=frozenset.intersection(*reasons))
+    return found
 
 
 def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
@@ -176,14 +170,14 @@ def _listed(host: Host, timeout: Optional[float]) -> Dict[str, smi.Gpu]:
     return {gpu.pci: gpu for gpu in smi.parse(done.stdout)}
 
 
-def _answer(
+def _nvlinks(
     host: Host, argv: Sequence[str], timeout: Optional[float], parse: Callable[[str], T], problems: List[Problem]
 ) -> Optional[T]:
     """Run and parse a tool; None plus a Problem on failure. Raises ToolHung, after which no call is worth making."""
     try:
         done = host.run(argv, timeout)
-        said = done.stdout if done.stdout.strip() else done.stderr
-        return parse(said if nvlink.has_no_nvlink(said) else done.answer())
+        text = done.stdout if done.stdout.strip() else done.stderr
+        return parse(text if nvlink.has_no_nvlink(text) else done.answer())
     except ToolHung:
         raise
     except (ReadError, ParseError) as error:
@@ -199,11 +193,7 @@ def _functions(topology: Topology, nics: Sequence[str]) -> List[str]:
 
 
 def _drivers(host: Host, problems: List[Problem]) -> Dict[str, str]:
-    """Return size and address of each of DRIVERS that is loaded; the address differs after each load."""
-    text = attempt(lambda: host.read(MODULES), MODULES, problems) or ""
-    found = {}
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 5 and words[0] in DRIVERS:
-            found[words[0]] = "%s %s" % (words[1][:20], words[5][:20])
-    return found
+    """Return size and address of the drivers whose counters restart when they are loaded; both differ after that."""
+    text = attempt(partial(host.read, MODULES), MODULES, problems) or ""
+    lines = [line.split() for line in text.splitlines() if line.startswith(("nvidia ", "mlx5_core "))]
+    return {words[0]: "%s %s" % (words[1][:20], words[5][:20]) for words in lines if len(words) > 5}

@@ -14,20 +14,22 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..change import apply
 from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError
 from ..core.plan import FileChange
-from .limits import DAY, HISTORY
 
 FORMAT = 1
 FOLDERS = ("/var/lib/busbar", "/var/lib/busbar/health")
 FILE = FOLDERS[1] + "/last.json"
 # Seconds for which counters stay the baseline: shorter than a night, longer than a day's work.
 KEPT = 12 * 3600.0
+DAY = 86400.0
+# Seconds that the history of GPUs in trouble goes back. own
+HISTORY = 30 * DAY
 # Seconds below which a rate is meaningless.
 SHORTEST = 60.0
 _BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
@@ -83,32 +85,25 @@ def parse(text: str) -> StoredRecords:
         data = json.loads(text)
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ParseError("is not a record of format %d" % FORMAT)
-        before = data.get("before")
-        return StoredRecords(_record(data), None if before is None else _record(before))
+        return StoredRecords(_record(data), None if data.get("before") is None else _record(data["before"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ParseError("is not a record of this suite: %.120s" % error) from error
 
 
-def _record(data: Mapping[str, object]) -> Record:
-    history = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
+def _record(data: Mapping[str, Any]) -> Record:
+    events = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
+    loaded = {_text(name): _text(value) for name, value in data["driver_loaded"].items()}
     ports = data["ports"]
-    if not isinstance(ports, dict) or len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
+    if len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
         raise ValueError("ports are not counters of at most %d devices" % _DEVICES)
-    return Record(
-        boot_id=_text(data["boot_id"]),
-        at=_time(data["at"]),
-        driver_loaded={_text(name): _text(value) for name, value in dict(data["driver_loaded"]).items()},
-        gpus=_counters(data["gpus"]),
-        pci=_counters(data["pci"]),
-        ports=ports,
-        history=tuple(history[-_EVENTS:]),
-    )
+    gpus, pci = _counters(data["gpus"]), _counters(data["pci"])
+    return Record(_text(data["boot_id"]), _time(data["at"]), loaded, gpus, pci, ports, tuple(events[-_EVENTS:]))
 
 
-def _counters(data: object) -> Dict[str, Dict[str, int]]:
+def _counters(data: Mapping[str, Mapping[str, object]]) -> Dict[str, Dict[str, int]]:
     if len(data) > _DEVICES or any(len(counts) > _COUNTERS for counts in data.values()):
         raise ValueError("it has more counters than a node has")
-    return {_text(of): {_text(name): _count(n) for name, n in counts.items()} for of, counts in data.items()}
+    return {_text(key): {_text(name): _count(n) for name, n in counts.items()} for key, counts in data.items()}
 
 
 def _count(value: object) -> int:
@@ -118,7 +113,7 @@ def _count(value: object) -> int:
 
 
 def _time(value: object) -> float:
-    if not 0 <= float(value) < 1e11:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
         raise ValueError("%.40r is not a time" % (value,))
     return float(value)
 
@@ -131,13 +126,11 @@ def _text(value: object) -> str:
 
 def render(kept: StoredRecords) -> str:
     """Return the text that ``parse`` reads."""
-    before = None if kept.before is None else _plain(kept.before)
-    return json.dumps(dict(_plain(kept.last), format=FORMAT, before=before), sort_keys=True)
-
-
-def _plain(record: Record) -> Dict[str, Any]:
-    events = [[event.at, event.boot_id, event.gpu, event.xid] for event in record.history]
-    return dict(asdict(replace(record, history=())), history=events)
+    plain = [
+        None if one is None else {**vars(one), "history": list(map(astuple, one.history))}
+        for one in (kept.last, kept.before)
+    ]
+    return json.dumps({**(plain[0] or {}), "format": FORMAT, "before": plain[1]}, sort_keys=True)
 
 
 def baseline(kept: Optional[StoredRecords], now: float, boot_id: str) -> Optional[Record]:
@@ -154,40 +147,28 @@ def baseline(kept: Optional[StoredRecords], now: float, boot_id: str) -> Optiona
 
 def update_records(kept: Optional[StoredRecords], now: Record) -> StoredRecords:
     """Return the new content of the file after a run with the counters ``now``, whose history is complete."""
-    if kept is None:
+    last = None if kept is None else kept.last
+    if kept is None or last is None or last.boot_id != now.boot_id or last.at > now.at:
         return StoredRecords(now)
-    last = kept.last
-    same = last.boot_id == now.boot_id and last.driver_loaded == now.driver_loaded
-    if same and 0 <= now.at - last.at < KEPT:
-        # New counters are added: they have no earlier value.
-        return StoredRecords(replace(last, history=now.history, **_added(last, now)), kept.before)
-    return StoredRecords(now, replace(last, history=()) if last.boot_id == now.boot_id and last.at <= now.at else None)
+    if last.driver_loaded != now.driver_loaded or now.at - last.at >= KEPT:
+        return StoredRecords(now, replace(last, history=()))
+    # New counters are added: they have no earlier value. A port counts anew with another card or interface.
+    same = {key: port for key, port in last.ports.items() if _same_port(port, now.ports.get(key, port))}
+    gpus, pci, ports = {**now.gpus, **last.gpus}, {**now.pci, **last.pci}, {**now.ports, **same}
+    return StoredRecords(replace(last, history=now.history, gpus=gpus, pci=pci, ports=ports), kept.before)
 
 
-def _added(last: Record, now: Record) -> Dict[str, Any]:
-    found: Dict[str, Any] = {name: dict(getattr(now, name), **getattr(last, name)) for name in ("gpus", "pci")}
-    found["ports"] = {
-        **now.ports,
-        **{key: one for key, one in last.ports.items() if _same_port(one, now.ports.get(key))},
-    }
-    return found
-
-
-def _same_port(last: Mapping[str, object], now: Optional[Mapping[str, object]]) -> bool:
-    """Return whether a port still has the same card and interface."""
-    return now is None or all(last.get(name) == now.get(name) for name in ("guid", "loaded"))
+def _same_port(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    return all(one.get(name) == other.get(name) for name in ("guid", "loaded"))
 
 
 def history(kept: Optional[StoredRecords], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
     """Return stored and new events, each trouble of a GPU once per boot, without expired ones."""
-    found: List[Event] = []
-    known = set()
+    found: Dict[Tuple[str, str, int], Event] = {}
     for event in (*(kept.last.history if kept else ()), *new):
-        key = (event.boot_id, event.gpu, event.xid)
-        if key not in known and now - HISTORY <= event.at <= now:
-            known.add(key)
-            found.append(event)
-    return tuple(found[-_EVENTS:])
+        if now - HISTORY <= event.at <= now:
+            found.setdefault((event.boot_id, event.gpu, event.xid), event)
+    return tuple(found.values())[-_EVENTS:]
 
 
 def grown(before: Mapping[str, int], now: Mapping[str, int]) -> Dict[str, int]:
@@ -201,23 +182,22 @@ def since_boot(now: Record, uptime: float) -> Record:
     Memory errors are counted over the GPU's life, and the recoveries of an NVLink have a limit a day, not a rate.
     uptime: seconds.
     """
-    share = min(1.0, DAY / max(uptime, 1.0))
+    share, at = min(1.0, DAY / max(uptime, 1.0)), now.at - uptime
 
-    def of_gpu(name: str, n: int) -> int:
+    def at_boot(name: str, n: int) -> int:
         if name.startswith("link "):
             return 0 if name.endswith(("failed recoveries", "replays")) else n - int(n * share)
         return 0 if name.startswith("slowed ") or name == "replays" else n
 
-    ports = {}
-    for key, port in now.ports.items():
-        values = {name: min(n, _AT_BOOT.get(name, 0)) for name, n in port["values"].items()}
-        ports[key] = {**port, "at": now.at - uptime, "values": values}
+    def port_at_boot(port: Mapping[str, Any]) -> Dict[str, Any]:
+        return {**port, "at": at, "values": {key: min(n, _AT_BOOT.get(key, 0)) for key, n in port["values"].items()}}
+
     return replace(
         now,
-        at=now.at - uptime,
-        gpus={uuid: {name: of_gpu(name, n) for name, n in counts.items()} for uuid, counts in now.gpus.items()},
+        at=at,
+        gpus={uuid: {name: at_boot(name, n) for name, n in counts.items()} for uuid, counts in now.gpus.items()},
         pci={pci: dict.fromkeys(counts, 0) for pci, counts in now.pci.items()},
-        ports=ports,
+        ports={key: port_at_boot(port) for key, port in now.ports.items()},
         history=(),
     )
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Parse the health of each GPU in ``nvidia-smi -q -x`` of drivers 535 to 610.
 
-An element without a value is None, whether it is absent, N/A, not supported or deprecated. One that failed
+An element without a value has no key, whether it is absent, N/A, not supported or deprecated. One that failed
 (``Unknown Error``) or has another form is in ``lost``, too. ``unread`` has what a check needs and lacks: an element is
 needed if the GPU can have it and its driver prints it. Product, architecture and driver version decide that, never the
 absent value. Of a product, architecture or driver that is not known everything is needed.
@@ -13,8 +13,8 @@ change log; NVIDIA dynamic page retirement; NVIDIA GPU memory error management.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
-from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Set, Tuple, TypeVar
 from xml.etree.ElementTree import Element
 
 from ..core.finding import printable
@@ -43,110 +43,125 @@ _CONSUMER = re.compile(r"GeForce|TITAN|Jetson|Orin|Thor|GB10\b")
 _WITH_MIG = re.compile(r"A100|A800|A30\b|RTX PRO [56]000")
 _HBM_SINCE_HOPPER = re.compile(r"\bG?[HB][0-9]{2,3}\b")
 
+
+class Value(NamedTuple):
+    """name: its key in the mapping of Gpu that ``form`` names (texts, counts, numbers, flags; "" for none).
+
+    paths: below <gpu>, with ``|`` between; the first with a value counts.
+    check: that needs it, its name below ``node_health``.   feature: what the GPU must have for it; "" for every GPU.
+    since: the first driver version that prints it.   until: the first that never does; (): every later one does.
+        Before that, a driver that prints "deprecated" in its place does not have it.
+    unless: another path that makes it needless.
+    """
+
+    name: str
+    form: str
+    paths: str
+    check: str = ""
+    feature: str = ""
+    since: Version = ()
+    until: Version = ()
+    unless: str = ""
+
+
 # Reasons that slow a GPU for a cause outside of the job, as the elements of every driver end.
 SLOWED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
-# The cumulative ones of them: the name of the counter's element -> the reason. Drivers before 575 have none.
-_COUNTERS = {
+# How their counters' elements end.
+_SLOWED_COUNTERS = {
     "sw_power_cap": "sw_power_cap",
     "sw_therm_slowdown": "sw_thermal_slowdown",
     "hw_therm_slowdown": "hw_thermal_slowdown",
     "hw_power_brake": "hw_power_brake_slowdown",
 }
 # Drivers before 535 call them throttle reasons.
-_EVENTS = ("clocks_event_reasons/clocks_event_reason_", "clocks_throttle_reasons/clocks_throttle_reason_")
+_REASON = "clocks_event_reasons/clocks_event_reason_%s|clocks_throttle_reasons/clocks_throttle_reason_%s"
 _COUNTER = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
 _POWER = ("gpu_power_readings/", "gpu_power_readings/gpu_ceiling_power_limit/", "power_readings/")
-_POWER_LIMIT = tuple(group + name for group in _POWER for name in ("current_power_limit", "power_limit"))
-_POWER_DEFAULT = tuple(group + "default_power_limit" for group in _POWER)
-# Element -> flag.
-_FLAGS = {
-    "remapped_rows/remapped_row_pending": "row_pending",
-    "remapped_rows/remapped_row_failure": "row_failure",
-    "ecc_errors/aggregate/sram_threshold_exceeded": "sram_threshold",
-    "ecc_errors/unrepairable_memory": "unrepairable",
-    "ecc_errors/channel_repair_pending": "channel_pending",
-    "ecc_errors/tpc_repair_pending": "tpc_pending",
-    "retired_pages/pending_retirement": "retirement_pending",
-    "retired_pages/pending_blacklist": "retirement_pending",
-    "gpu_reset_status/reset_required": "reset_required",
-    "gpu_reset_status/drain_and_reset_recommended": "drain_and_reset",
-}
-_PAGES = tuple("retired_pages/%s_bit_retirement/retired_count" % kind for kind in ("multiple_single", "double"))
-_DRAM = ("sram_correctable", "dram_correctable", "dram_uncorrectable")
+_POWER_LIMITS = (group + name for group in _POWER for name in ("current_power_limit", "power_limit"))
+_CORRECTED = ("sram_correctable", "dram_correctable", "dram_uncorrectable")
 _SRAM = ("sram_uncorrectable_parity", "sram_uncorrectable_secded")
-_ECC = {name: name for name in (*_DRAM, "sram_uncorrectable", *_SRAM)}
-_ECC_KINDS = ("ecc_errors/volatile/", "ecc_errors/aggregate/")
-
-
-class Needed(NamedTuple):
-    """Elements that a check needs.
-
-    check: its name below ``node_health``.   feature: what the GPU must have for them; "" for every GPU.
-    paths: below <gpu>; of several, with ``|`` between, one needs a value.
-    since: the first driver version that prints them.   until: the first that never does; (): every later one does.
-        Before that, a driver that prints "deprecated" in its place does not have it.
-    """
-
-    check: str
-    feature: str
-    paths: Tuple[str, ...]
-    since: Version = ()
-    until: Version = ()
-
-
-_CLOCKS = ("applications_clocks/graphics_clock", "default_applications_clocks/graphics_clock")
-_MARGIN = ("temperature/gpu_temp_tlimit", "temperature/gpu_temp_slow_tlimit_threshold")
-_TEMPERATURE = ("temperature/gpu_temp", "temperature/gpu_temp_slow_threshold")
-_LINK = ("pci/pci_gpu_link_info/pcie_gen/max_link_gen", "pci/pci_gpu_link_info/link_widths/max_link_width")
+_ECC = (("volatile ", "ecc_errors/volatile/"), ("ecc ", "ecc_errors/aggregate/"))
+_LINK = "pci/pci_gpu_link_info/"
+_RETIRED = "retired_pages/%s_bit_retirement/retired_count"
+_SLOW, _TLIMIT = "temperature/gpu_temp_slow_threshold", "temperature/gpu_temp"
+_RECOVERY, _RESET = "gpu_recovery_action", "gpu_reset_status/"
 _ROUTES = ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery")
-NEEDED = (
-    Needed("recovery_action", "", ("gpu_recovery_action|gpu_reset_status/reset_required",)),
-    Needed("recovery_action", "", ("gpu_recovery_action",), (570,)),
-    Needed("recovery_action", "row_remapper", ("gpu_recovery_action|gpu_reset_status/drain_and_reset_recommended",)),
-    Needed("ecc", "ecc", ("uuid", "ecc_mode/current_ecc", "ecc_mode/pending_ecc")),
-    Needed("ecc", "ecc", tuple(kind + name for kind in _ECC_KINDS for name in _DRAM)),
-    Needed("ecc", "ecc", tuple(f"{kind}{name}|{kind}sram_uncorrectable" for kind in _ECC_KINDS for name in _SRAM)),
-    Needed(
-        "row_remap", "row_remapper", tuple("remapped_rows/remapped_row_" + of for of in ("unc", "pending", "failure"))
-    ),
-    Needed("row_remap", "page_retirement", (*_PAGES, "retired_pages/pending_retirement")),
-    Needed("memory_repair", "row_remapper", ("ecc_errors/aggregate/sram_threshold_exceeded",), (550,)),
-    Needed(
-        "memory_repair", "row_remapper", tuple("ecc_errors/%s_repair_pending" % of for of in ("channel", "tpc")), (580,)
-    ),
-    Needed("memory_repair", "unrepairable_flag", ("ecc_errors/unrepairable_memory",), (580, 159)),
-    Needed("throttle", "", ("uuid", *("|".join(prefix + name for prefix in _EVENTS) for name in SLOWED))),
-    Needed("throttle", "", tuple(_COUNTER + name for name in _COUNTERS), (575,)),
-    Needed("power_limit", "", ("|".join(_POWER_LIMIT), "|".join(_POWER_DEFAULT))),
-    Needed("application_clocks", "application_clocks", _CLOCKS, until=(590,)),
-    Needed("temperature", "", (_TEMPERATURE[0], *("%s|%s" % (path, _TEMPERATURE[1]) for path in _MARGIN))),
-    Needed("mig", "mig", ("mig_mode/current_mig", "mig_mode/pending_mig")),
-    Needed("confidential_computing", "confidential_computing", ("cc_protected_memory_usage/total",)),
-    Needed("pcie_replay", "", ("uuid", "pci/replay_counter", *_LINK)),
-    Needed("fabric_state", "fabric", ("fabric/state", "fabric/status")),
-    Needed("fabric_state", "fabric", ("fabric/cliqueId", "fabric/clusterUuid"), (550,)),
-    Needed("fabric_state", "fabric_health", ("fabric/health/summary",), (580,)),
-    Needed("fabric_state", "nvlink_domain", tuple("fabric/health/" + name for name in _ROUTES), (580,)),
-)
-ELEMENTS = sum(len(needed.paths) for needed in NEEDED)
+VALUES = (
+    Value("uuid", "texts", "uuid", "throttle"),
+    Value("", "", "uuid", "ecc", "ecc"),
+    Value("", "", "uuid", "pcie_replay"),
+    Value("product", "texts", "product_name"),
+    Value("serial", "texts", "serial"),
+    Value("part", "texts", "gpu_part_number|board_part_number"),
+    Value("firmware", "texts", "vbios_version"),
+    Value("architecture", "texts", "product_architecture"),
+    Value("persistence", "flags", "persistence_mode"),
+    Value("recovery", "texts", _RECOVERY, "recovery_action", since=(570,)),
+    Value("reset_required", "flags", _RESET + "reset_required", "recovery_action", unless=_RECOVERY),
+    Value("drain_and_reset", "flags", _RESET + "drain_and_reset_recommended", "recovery_action", "row_remapper",
+          unless=_RECOVERY),
+    Value("ecc", "flags", "ecc_mode/current_ecc", "ecc", "ecc"),
+    Value("ecc_pending", "flags", "ecc_mode/pending_ecc", "ecc", "ecc"),
+    *(Value(kind + name, "counts", path + name, "ecc", "ecc") for kind, path in _ECC for name in _CORRECTED),
+    *(Value(kind + name, "counts", path + name, "ecc", "ecc", unless=path + "sram_uncorrectable")
+      for kind, path in _ECC for name in _SRAM),
+    *(Value(kind + "sram_uncorrectable", "counts", path + "sram_uncorrectable") for kind, path in _ECC),
+    Value("rows", "counts", "remapped_rows/remapped_row_unc", "row_remap", "row_remapper"),
+    Value("row_pending", "flags", "remapped_rows/remapped_row_pending", "row_remap", "row_remapper"),
+    Value("row_failure", "flags", "remapped_rows/remapped_row_failure", "row_remap", "row_remapper"),
+    Value("single_pages", "counts", _RETIRED % "multiple_single", "row_remap", "page_retirement"),
+    Value("double_pages", "counts", _RETIRED % "double", "row_remap", "page_retirement"),
+    Value("retirement_pending", "flags", "retired_pages/pending_retirement|retired_pages/pending_blacklist",
+          "row_remap", "page_retirement"),
+    Value("sram_threshold", "flags", "ecc_errors/aggregate/sram_threshold_exceeded", "memory_repair", "row_remapper",
+          (550,)),
+    Value("unrepairable", "flags", "ecc_errors/unrepairable_memory", "memory_repair", "unrepairable_flag", (580, 159)),
+    Value("channel_pending", "flags", "ecc_errors/channel_repair_pending", "memory_repair", "row_remapper", (580,)),
+    Value("tpc_pending", "flags", "ecc_errors/tpc_repair_pending", "memory_repair", "row_remapper", (580,)),
+    *(Value(name, "flags", _REASON % (name, name), "throttle") for name in SLOWED),
+    *(Value("slowed " + name, "counts", _COUNTER + end, "throttle", "", (575,))
+      for end, name in _SLOWED_COUNTERS.items()),
+    Value("power_limit", "numbers", "|".join(_POWER_LIMITS), "power_limit"),
+    Value("power_default", "numbers", "|".join(group + "default_power_limit" for group in _POWER), "power_limit"),
+    Value("clock", "numbers", "applications_clocks/graphics_clock", "application_clocks", "application_clocks",
+          until=(590,)),
+    Value("clock_default", "numbers", "default_applications_clocks/graphics_clock", "application_clocks",
+          "application_clocks", until=(590,)),
+    Value("temperature", "numbers", "temperature/gpu_temp", "temperature"),
+    Value("temperature_limit", "numbers", _SLOW),
+    Value("margin", "numbers", _TLIMIT + "_tlimit", "temperature", unless=_SLOW),
+    Value("margin_limit", "numbers", _TLIMIT + "_slow_tlimit_threshold", "temperature", unless=_SLOW),
+    Value("mig", "flags", "mig_mode/current_mig", "mig", "mig"),
+    Value("mig_pending", "flags", "mig_mode/pending_mig", "mig", "mig"),
+    Value("protected_mib", "counts", "cc_protected_memory_usage/total", "confidential_computing",
+          "confidential_computing"),
+    Value("replays", "counts", "pci/replay_counter", "pcie_replay"),
+    Value("gen", "counts", _LINK + "pcie_gen/max_link_gen", "pcie_replay"),
+    Value("width", "counts", _LINK + "link_widths/max_link_width", "pcie_replay"),
+    *(Value("", "", "fabric/" + name, "fabric_state", "fabric") for name in ("state", "status")),
+    *(Value("", "", "fabric/" + name, "fabric_state", "fabric", (550,)) for name in ("cliqueId", "clusterUuid")),
+    Value("", "", "fabric/health/summary", "fabric_state", "fabric_health", (580,)),
+    *(Value("", "", "fabric/health/" + name, "fabric_state", "nvlink_domain", (580,)) for name in _ROUTES),
+)  # fmt: skip
+NEEDED = sum(bool(value.check) for value in VALUES)
 
 
 class _Reader:
     """Read values of one element by path.
 
-    values: the paths that have a value.   deprecated: those that the driver reports as such.
+    read: the paths that have a value.   deprecated: those that the driver reports as such.
     lost: "path: text" of each that failed or is not understood.
     """
 
     def __init__(self, element: Element) -> None:
         self._element = element
-        self.values: Set[str] = set()
+        self.read: Set[str] = set()
         self.deprecated: Set[str] = set()
         self.lost: List[str] = []
 
-    def _parsed(self, paths: Sequence[str], parse: Callable[[str], Optional[T]]) -> Optional[T]:
+    def _parsed(self, paths: str, parse: Callable[[str], Optional[T]]) -> Optional[T]:
         """Return the first of these elements that has a value; None if it has another form."""
-        for path in paths:
+        for path in paths.split("|"):
             text = (self._element.findtext(path) or "").strip()
             word = text.lower().strip("[]")
             if word in ABSENT:
@@ -156,59 +171,32 @@ class _Reader:
             if value is None:
                 self.lost.append(printable("%s: %s" % (path, text[:_TEXT])))
             else:
-                self.values.add(path)
+                self.read.add(path)
             return value
         return None
 
-    def text(self, *paths: str) -> Optional[str]:
-        return self._parsed(paths, _text)
-
-    def number(self, *paths: str) -> Optional[float]:
-        """Return the number without its unit."""
-        return self._parsed(paths, lambda text: float(text.split(" ")[0]) if _NUMBER.fullmatch(text) else None)
-
-    def count(self, *paths: str) -> Optional[int]:
-        """Return a counter, exact up to 64 bits, which a float is not."""
-        return self._parsed(paths, _count)
-
-    def flag(self, path: str) -> Optional[bool]:
-        return self._parsed([path], lambda text: _FLAG_WORDS.get(text.lower()))
+    def values(self, form: str, parse: Callable[[str], Optional[T]]) -> Dict[str, T]:
+        """Return the values of one form."""
+        found = {value.name: self._parsed(value.paths, parse) for value in VALUES if value.form == form}
+        return {name: value for name, value in found.items() if value is not None}
 
     def children(self, path: str) -> Dict[str, str]:
         """Return values of an element's children that have no children."""
         names = [child.tag for child in self._element.findall(path + "/*") if not len(child)][:_GPUS]
-        return _known({name: self._parsed(["%s/%s" % (path, name)], _FORMS.get(name, _text)) for name in names})
-
-    def counts(self, prefix: str, names: Mapping[str, str]) -> Dict[str, int]:
-        """Return the counters that have a value.   names: what follows ``prefix`` -> the counter's name."""
-        return _known({name: self.count(prefix + end) for end, name in names.items()})
-
-    def pair(self, *paths: str) -> Optional[Tuple[float, float]]:
-        """Return two numbers; None if one of them has no value."""
-        first, second = map(self.number, paths)
-        return None if first is None or second is None else (first, second)
-
-    def pages(self) -> Tuple[Optional[int], Optional[int]]:
-        return self.count(_PAGES[0]), self.count(_PAGES[1])
-
-    def reasons(self) -> FrozenSet[str]:
-        return frozenset(name for name in SLOWED if any(self.flag(prefix + name) for prefix in _EVENTS))
-
-    def flags(self) -> Dict[str, bool]:
-        found: Dict[str, bool] = {}
-        for path, name in _FLAGS.items():
-            flag = self.flag(path)
-            if flag is not None:
-                found[name] = flag or found.get(name, False)
-        return found
-
-
-def _known(values: Mapping[str, Optional[T]]) -> Dict[str, T]:
-    return {name: value for name, value in values.items() if value is not None}
+        found = {name: self._parsed("%s/%s" % (path, name), _FORMS.get(name, _text)) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def _text(text: str) -> str:
     return printable(text[:_TEXT])
+
+
+def _number(text: str) -> Optional[float]:
+    return float(text.split(" ")[0]) if _NUMBER.fullmatch(text) else None
+
+
+def _flag(text: str) -> Optional[bool]:
+    return _FLAG_WORDS.get(text.lower())
 
 
 def _count(text: str) -> Optional[int]:
@@ -225,65 +213,26 @@ _FORMS: Mapping[str, Callable[[str], Optional[str]]] = {
 }
 
 
-def _by(read: Callable[..., object], *arguments: object) -> Dict[str, Callable[[_Reader], object]]:
-    """Return how a field of Gpu is read: by a method of the reader, with these arguments."""
-    return {"read": lambda reader: read(reader, *arguments)}
-
-
 @dataclass(frozen=True)
 class Gpu:
-    """One <gpu>; None, or no key, if there is no value.
+    """One <gpu>. texts, counts, numbers, flags: by the names of VALUES, without those that have no value.
 
-    serial, part, firmware: as the vendor wants them for a replacement; firmware is the VBIOS.
-    recovery: what the driver asks for (gpu_recovery_action), as it words it.
-    flags: values of _FLAGS that were read -> whether they are set.
-    ecc, ecc_pending: whether ECC is on now, and after the next reset.   volatile, aggregate: its counters.
-    rows: rows remapped for uncorrectable errors.   retired: pages retired for single and for double bit errors.
-    reasons: those of SLOWED that are active now; None: not judged.
-    slowed_us: reason -> microseconds since the driver was loaded.
-    power_limit, power_default: watts.   clock, clock_default: MHz of the application clock.
-    temperature: degrees Celsius, and of what it may be: (is, at most). With ``margin`` the two are distances to the
-        limit (T.Limit), of which the first must not come down to the second.
-    replays: of PCIe, since the GPU was reset.   gen, width: what its PCIe link can, which an idle one does not show.
-    protected_mib: memory that confidential computing protects.   fabric: state, status, cliqueId, clusterUuid.
-    fabric_health: element -> value.   persistence: persistence mode.
+    reasons: those of SLOWED that are active now; None: not judged.   driver: its version.
+    fabric: state, status, cliqueId, clusterUuid.   fabric_health: element -> value.
     lost: "element: its text" of each that failed or has another form.
-    driver: its version.   unread: check -> elements that it needs and that have no value. A check without a key needs
-        none: this GPU or its driver cannot have them.
+    unread: check -> elements that it needs and that have no value. A check without a key needs none: this GPU or its
+        driver cannot have them.
     """
 
     pci: str
-    uuid: Optional[str] = field(default=None, metadata=_by(_Reader.text, "uuid"))
-    product: Optional[str] = field(default=None, metadata=_by(_Reader.text, "product_name"))
-    serial: Optional[str] = field(default=None, metadata=_by(_Reader.text, "serial"))
-    part: Optional[str] = field(default=None, metadata=_by(_Reader.text, "gpu_part_number", "board_part_number"))
-    firmware: Optional[str] = field(default=None, metadata=_by(_Reader.text, "vbios_version"))
-    architecture: Optional[str] = field(default=None, metadata=_by(_Reader.text, "product_architecture"))
-    recovery: Optional[str] = field(default=None, metadata=_by(_Reader.text, "gpu_recovery_action"))
-    flags: Mapping[str, bool] = field(default_factory=dict, metadata=_by(_Reader.flags))
-    ecc: Optional[bool] = field(default=None, metadata=_by(_Reader.flag, "ecc_mode/current_ecc"))
-    ecc_pending: Optional[bool] = field(default=None, metadata=_by(_Reader.flag, "ecc_mode/pending_ecc"))
-    volatile: Mapping[str, int] = field(default_factory=dict, metadata=_by(_Reader.counts, _ECC_KINDS[0], _ECC))
-    aggregate: Mapping[str, int] = field(default_factory=dict, metadata=_by(_Reader.counts, _ECC_KINDS[1], _ECC))
-    rows: Optional[int] = field(default=None, metadata=_by(_Reader.count, "remapped_rows/remapped_row_unc"))
-    retired: Tuple[Optional[int], Optional[int]] = field(default=(None, None), metadata=_by(_Reader.pages))
-    reasons: Optional[FrozenSet[str]] = field(default=frozenset(), metadata=_by(_Reader.reasons))
-    slowed_us: Mapping[str, int] = field(default_factory=dict, metadata=_by(_Reader.counts, _COUNTER, _COUNTERS))
-    power_limit: Optional[float] = field(default=None, metadata=_by(_Reader.number, *_POWER_LIMIT))
-    power_default: Optional[float] = field(default=None, metadata=_by(_Reader.number, *_POWER_DEFAULT))
-    clock: Optional[float] = field(default=None, metadata=_by(_Reader.number, _CLOCKS[0]))
-    clock_default: Optional[float] = field(default=None, metadata=_by(_Reader.number, _CLOCKS[1]))
-    temperature: Optional[Tuple[float, float]] = field(default=None, metadata=_by(_Reader.pair, *_TEMPERATURE))
-    margin: Optional[Tuple[float, float]] = field(default=None, metadata=_by(_Reader.pair, *_MARGIN))
-    mig: Optional[bool] = field(default=None, metadata=_by(_Reader.flag, "mig_mode/current_mig"))
-    mig_pending: Optional[bool] = field(default=None, metadata=_by(_Reader.flag, "mig_mode/pending_mig"))
-    replays: Optional[int] = field(default=None, metadata=_by(_Reader.count, "pci/replay_counter"))
-    gen: Optional[int] = field(default=None, metadata=_by(_Reader.count, _LINK[0]))
-    width: Optional[int] = field(default=None, metadata=_by(_Reader.count, _LINK[1]))
-    protected_mib: Optional[int] = field(default=None, metadata=_by(_Reader.count, "cc_protected_memory_usage/total"))
-    fabric: Mapping[str, str] = field(default_factory=dict, metadata=_by(_Reader.children, "fabric"))
-    fabric_health: Mapping[str, str] = field(default_factory=dict, metadata=_by(_Reader.children, "fabric/health"))
-    persistence: Optional[bool] = field(default=None, metadata=_by(_Reader.flag, "persistence_mode"))
+    uuid: Optional[str] = None
+    texts: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    flags: Mapping[str, bool] = field(default_factory=dict)
+    reasons: Optional[FrozenSet[str]] = frozenset()
+    fabric: Mapping[str, str] = field(default_factory=dict)
+    fabric_health: Mapping[str, str] = field(default_factory=dict)
     lost: Tuple[str, ...] = ()
     driver: str = ""
     unread: Mapping[str, Tuple[str, ...]] = field(default_factory=lambda: _missing(frozenset(), None, set(), set()))
@@ -302,11 +251,14 @@ def parse(text: str) -> List[Gpu]:
 
 def _gpu(element: Element, driver: str) -> Gpu:
     reader = _Reader(element)
-    values = {one.name: one.metadata["read"](reader) for one in fields(Gpu) if one.metadata}
-    gpu = Gpu(parse_address(element.get("id", "")), driver=driver, **values)
-    lacks = _lacking(gpu.product or "", gpu.architecture or "")
-    unread = _missing(lacks, _version(driver), reader.values, reader.deprecated)
-    return replace(gpu, lost=tuple(reader.lost), unread=unread)
+    texts, flags = reader.values("texts", _text), reader.values("flags", _flag)
+    counts, numbers = reader.values("counts", _count), reader.values("numbers", _number)
+    reasons = frozenset(name for name in SLOWED if flags.get(name))
+    fabric, health = reader.children("fabric"), reader.children("fabric/health")
+    lacks = _lacking(texts.get("product", ""), texts.get("architecture", ""))
+    unread = _missing(lacks, _version(driver), reader.read, reader.deprecated)
+    pci, lost = parse_address(element.get("id", "")), tuple(reader.lost)
+    return Gpu(pci, texts.get("uuid"), texts, counts, numbers, flags, reasons, fabric, health, lost, driver, unread)
 
 
 def _version(text: str) -> Optional[Version]:
@@ -337,19 +289,19 @@ def _lacking(product: str, architecture: str) -> FrozenSet[str]:
 
 
 def _missing(
-    lacks: FrozenSet[str], driver: Optional[Version], values: Set[str], deprecated: Set[str]
+    lacks: FrozenSet[str], driver: Optional[Version], read: Set[str], deprecated: Set[str]
 ) -> Dict[str, Tuple[str, ...]]:
     """Return check -> needed elements without a value, for every check that needs an element at all.
 
-    lacks: as ``_lacking`` returns it.   driver: its version, None: not known.   values: paths that have a value.
-    deprecated: paths that the driver reports as deprecated.
+    lacks: as ``_lacking`` returns it.   driver: its version, None: not known.   read, deprecated: as in _Reader.
     """
     found: Dict[str, Tuple[str, ...]] = {}
-    for needed in NEEDED:
-        for path in needed.paths if needed.feature not in lacks else ():
-            dropped = needed.until and (path in deprecated or (driver is not None and driver >= needed.until))
-            if (driver is None or driver >= needed.since) and not dropped:
-                paths, so_far = path.split("|"), found.get(needed.check, ())
-                complete = any(path in values for path in paths) or paths[0] in so_far
-                found[needed.check] = so_far if complete else (*so_far, paths[0])
+    for value in VALUES:
+        paths = value.paths.split("|")
+        dropped = value.until and (paths[0] in deprecated or (driver is not None and driver >= value.until))
+        later = driver is not None and driver < value.since
+        if not value.check or value.feature in lacks or dropped or later:
+            continue
+        complete = any(path in read for path in (*paths, value.unless))
+        found[value.check] = (*found.get(value.check, ()), *(() if complete else paths[:1]))
     return found

@@ -19,33 +19,25 @@ from ..core.host import ParseError
 from ..machine.pci import parse_address
 
 # What an Xid asks for, the least first.
-NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER = (
-    *("nothing", "restart", "support", "reset", "workflow"),
-    *("vm", "reboot", "power"),
-)
-ACTIONS = (NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER)
+ACTIONS = ("nothing", "restart", "support", "reset", "workflow", "vm", "reboot", "power")
+NOTHING, RESTART, SUPPORT, RESET, WORKFLOW, VM, REBOOT, POWER = ACTIONS
 # What each number means, by what it asks for.
 # fmt: off
 _CATALOG: Mapping[str, str] = {
     NOTHING:
-    "14 106 107 a test message; 37 38 error of the driver's firmware; 43 a program's channel was stopped; 44 fault "
-    "at a context switch; 63 a memory row is recorded for remapping; 66 67 illegal driver access; 92 many corrected "
-    "ECC errors; 93 the InfoROM's memory is worn; 108 137 illegal access to another GPU's memory over NVLink; 121 "
-    "corrected error of the chip-to-chip link; 141 error on CUDA's fast path; 152 153 deep learning engine error; "
-    "154 the driver's recovery action changed; 157 a resource could not be retired; 160 GPU memory is marked for "
-    "repair; 161 retirement of a memory channel failed; 162 164 165 the power smoothing circuit changed; 171 "
-    "uncorrectable DRAM error, beside Xid 48; 172 uncorrectable SRAM error, beside Xid 48; 174 a program was ended",
+    "14 37 38 44 66 67 93 106 107 137 141 152 153 157 162 164 165 an event of the driver that needs nothing; 43 a "
+    "program's channel was stopped; 63 a memory row is recorded for remapping; 92 many corrected ECC errors; 108 "
+    "illegal access to another GPU's memory over NVLink; 121 corrected error of the chip-to-chip link; 154 the "
+    "driver's recovery action changed; 160 161 GPU memory is marked for repair; 171 172 uncorrectable memory error, "
+    "beside Xid 48; 174 a program was ended",
     RESTART:
-    "8 a program's channel was idle for too long; 11 25 32 corrupted push buffer; 13 graphics engine exception, "
-    "usually of the program; 31 memory page fault of the program; 39-41 70-72 75-77 85 126-135 copy engine error; 45 "
-    "a program's channel was torn down; 60 security processor (SEC2) error; 68 83 84 88 89 96-98 video decoder "
-    "error; 69 graphics engine class error; 80 corrupted data sent to the GPU; 82 99-105 JPEG engine error; 86 139 "
-    "optical flow engine error; 94 contained memory error, of one program",
+    "8 11 25 32 39-41 60 68-72 75-77 80 82-86 88 89 96-105 126-135 139 an error of one of the GPU's engines; 13 "
+    "graphics engine exception, usually of the program; 31 memory page fault of the program; 45 a program's channel "
+    "was torn down; 94 contained memory error, of one program",
     SUPPORT:
-    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 142 an error that "
-    "current GPUs should not report; 78 a vGPU could not start: update the host's or guest's driver; 159 error of "
-    "the coherent CPU link, usually an echo; 163 the power smoothing circuit is off; 168 GPU memory is smaller after "
-    "an error; 175 176 error of memory or PCIe that the catalog does not explain",
+    "1-7 9 10 12 15-24 26-30 33-36 42 47 49-53 55-59 61 65 73 81 87 90 91 111-118 122-125 138 142 159 163 175 176 an "
+    "error that current GPUs should not report; 78 a vGPU could not start: update the host's or guest's driver; 168 "
+    "GPU memory is smaller after an error",
     RESET:
     "46 the GPU stopped processing; 62 the internal micro-controller halted; 64 a memory row could not be recorded "
     "for remapping; 95 uncontained memory error, of all programs; 109 context switch timeout; 110 security fault; "
@@ -92,7 +84,7 @@ _ELSEWHERE: Mapping[int, Tuple[int, ...]] = {
     74: (45, 43),
 }
 _TOGETHER = 60.0
-# SXid numbers that are fatal where the line does not say, and those that are not.
+# SXid numbers that are fatal where the line has no severity, and those that are not.
 _SXID_FATAL = frozenset(_numbers(
     "10001-10005 11001 11009 11013 11018-11020 12001 12002 12020 12022 12024-12027 12030-12032 14017 15001 15006 15009"
     " 15010 15012 15013 19047 19048 19054 19056 19058 19060 19061 19063 19064 19066 19067 19069 19070 20034 22003 22011"
@@ -112,17 +104,18 @@ _NVLINK_5 = re.compile(
 # Of NETIR_LINK_EVT: the peer or the host has shut the link down, which asks for nothing.
 _SHUT_DOWN = (0x26, 0x28)
 _PREVIOUS = re.compile(r"caused by previous Xid ([0-9]{1,5})")
-_PCI = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,20})(?: GPU-I:[0-9]{1,4})?(?: GPU-CI:[0-9]{1,4})?\): ([0-9]{1,5}), ?(.*)"
 )
 # The driver also writes this without a number, in one line or in three, which kernel_log.py joins.
-_FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?%s\b.*fallen off the bus" % _PCI)
+_FALLEN = re.compile(
+    r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
+    r".*fallen off the bus"
+)
 # nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46 ...; ``Severity 1 Engine instance 46 ...`` of 1 is
 # fatal as well; others have no severity.
 _SXID = re.compile(r"nvidia-nvswitch[0-9]{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{7,20})\): ([0-9]{1,6}), ?(.*)")
 _SXID_SEVERITY = re.compile(r"(Fatal|Non-fatal|Severity [0-9]|Data \{)")
-_NVLINK_FATAL = re.compile(r"detected on link ([0-9]{1,3})\((0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6})\)")
 
 
 @dataclass(frozen=True)
@@ -138,8 +131,12 @@ class Event:
 
     @property
     def action(self) -> Optional[str]:
-        """Return the action; None if no catalog has the number."""
-        return asks_of_switch(self.number, self.text) if self.switch else asks(self.number, self.text)
+        """Return what the line asks for; None if no catalog has the number, or its severity is unknown."""
+        return _asks_of_switch(self.number, self.text) if self.switch else _asks(self.number, self.text)
+
+    @property
+    def name(self) -> str:
+        return "%s %d" % ("SXid" if self.switch else "Xid", self.number)
 
     @property
     def is_quiet(self) -> bool:
@@ -155,7 +152,7 @@ class Event:
     @property
     def key(self) -> str:
         """Return what distinguishes lines of one device: the number, and the action that the line requests."""
-        return "%s %s%d %s %s" % (self.pci, "S" if self.switch else "", self.number, self.action, self.cause)
+        return "%s %s %s %s" % (self.pci, self.name, self.action, self.cause)
 
 
 @dataclass(frozen=True)
@@ -173,11 +170,8 @@ class Trouble:
     because: Optional[str] = None
 
 
-def asks(number: int, text: str = "") -> Optional[str]:
-    """Return what an Xid's line asks for; None for a number that the catalog lacks.
-
-    Of NVLink 5 (144-150) the severity in the line decides: what is nonfatal needs nothing but what an Xid 154 says.
-    """
+def _asks(number: int, text: str) -> Optional[str]:
+    """Return what an Xid asks for. Of NVLink 5 (144-150) what is nonfatal needs nothing but what 154 requests."""
     if number == 154:
         match = _CHANGED.search(text)
         if match is None or int(match.group(1), 16) == 0:
@@ -185,18 +179,16 @@ def asks(number: int, text: str = "") -> Optional[str]:
         return next((action for word, action in _RECOVERY if word in match.group(2).lower()), None)
     if 144 <= number <= 150:
         match = _NVLINK_5.search(text)
-        if match is not None and match.group(2).lower().startswith("non"):
-            return NOTHING
         if match is None and _PREVIOUS.search(text):
             return None
-        code = int(match.group(3), 16) >> 20 & 0x3F if match is not None and match.group(3) else 0
-        if match is not None and match.group(1).startswith("NETIR_LINK") and code in _SHUT_DOWN:
+        unit, severity, register = match.groups() if match else ("", "", None)
+        shut_down = int(register or "0", 16) >> 20 & 0x3F in _SHUT_DOWN and unit.startswith("NETIR_LINK")
+        if severity.lower().startswith("non") or shut_down:
             return NOTHING
     return TABLE[number][1] if number in TABLE else None
 
 
-def asks_of_switch(number: int, text: str) -> Optional[str]:
-    """Return what an SXid's line asks for; None where neither the line nor the guide has its severity."""
+def _asks_of_switch(number: int, text: str) -> Optional[str]:
     match = _SXID_SEVERITY.search(text)
     if match is not None:
         return RESET if match.group(1) in ("Fatal", "Severity 1") else NOTHING
@@ -205,18 +197,16 @@ def asks_of_switch(number: int, text: str) -> Optional[str]:
 
 def parse(text: str, age: Optional[float] = None, count: int = 1) -> Optional[Event]:
     """Return None for a line that has neither Xid nor SXid."""
-    match = _XID.search(text)
-    switch = None if match else _SXID.search(text)
-    fallen = None if match or switch else _FALLEN.search(text)
-    found = match or switch or fallen
+    numbered = _XID.search(text) or _SXID.search(text)
+    found = numbered or _FALLEN.search(text)
     if found is None:
         return None
-    pci = found.group(1)
     try:
-        pci = parse_address(pci if "." in pci else pci + ".0")
+        pci = parse_address(found.group(1) + ("" if "." in found.group(1) else ".0"))
     except ParseError:
         return None
-    return Event(pci, 79 if fallen else int(found.group(2)), text[found.start() :], age, bool(switch), count)
+    number = int(numbered.group(2)) if numbered else 79
+    return Event(pci, number, text[found.start() :], age, found.re is _SXID, count)
 
 
 def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Trouble, ...]:
@@ -228,34 +218,32 @@ def troubles(found: Sequence[Event], settled: Iterable[str] = ()) -> Tuple[Troub
     by_pci: Dict[str, List[Event]] = {}
     for event in found:
         by_pci.setdefault(event.pci, []).append(event)
-    roots: Dict[str, Tuple[Event, Optional[str]]] = {}
-    for pci, own in by_pci.items():
-        followers = {number for event in own for number in FOLLOWS.get(event.number, ()) if not event.switch}
-        first = [event for event in own if event.switch or event.number not in followers] or own
+    troubled = []
+    for pci, events in sorted(by_pci.items()):
+        followers = {number for event in events for number in FOLLOWS.get(event.number, ()) if not event.switch}
+        first = [event for event in events if event.switch or event.number not in followers] or events
         # One that is not in the table is reported where nothing known is graver.
-        grave = [event for event in first if not event.is_quiet]
-        if pci in done:
-            grave = [event for event in grave if not _is_resolved(event, own)]
+        grave = [event for event in first if not event.is_quiet and not (pci in done and _is_resolved(event, events))]
         if grave:
             # Xid 154 only announces what another asks for.
             root = max(grave, key=lambda event: (event.number != 154 or event.switch, rank(event.action)))
-            roots[pci] = root, max((event.action for event in grave), key=rank)
-    return tuple(
-        Trouble(pci, root, _counted(by_pci[pci]), action, _causing_gpu(by_pci, pci, root))
-        for pci, (root, action) in sorted(roots.items())
-    )
+            action = max((event.action for event in grave), key=rank)
+            numbers: Dict[int, int] = {}
+            for event in events:
+                numbers[event.number] = numbers.get(event.number, 0) + event.count
+            troubled.append(Trouble(pci, root, numbers, action, _causing_gpu(by_pci, pci, root)))
+    return tuple(troubled)
 
 
-def _is_resolved(event: Event, own: Sequence[Event]) -> bool:
+def _is_resolved(event: Event, others: Sequence[Event]) -> bool:
     """Return whether the driver's "None" proves that nothing is left of this, though a reset leaves no line in the log.
 
     It does so for memory errors (NVIDIA's GPU memory error management), and for an action that an Xid 154 beside it
     has announced: no action now means that an administrator has taken it since.
     """
-    if event.switch:
-        return False
-    announced = any(other.number == 154 and other.action != NOTHING and _together(event, other) for other in own)
-    return event.action == RESET or event.number in (48, 154) or (event.action == WORKFLOW and announced)
+    announced = any(other.number == 154 and other.action != NOTHING and _together(event, other) for other in others)
+    by_driver = event.action == RESET or event.number in (48, 154) or (event.action == WORKFLOW and announced)
+    return by_driver and not event.switch
 
 
 def rank(action: Optional[str]) -> int:
@@ -263,16 +251,9 @@ def rank(action: Optional[str]) -> int:
     return -1 if action is None else ACTIONS.index(action)
 
 
-def _counted(own: Sequence[Event]) -> Dict[int, int]:
-    sums: Dict[int, int] = {}
-    for event in own:
-        sums[event.number] = sums.get(event.number, 0) + event.count
-    return sums
-
-
 def _causing_gpu(by_pci: Mapping[str, Sequence[Event]], pci: str, root: Event) -> Optional[str]:
-    for other, theirs in sorted(by_pci.items()):
-        for event in theirs if other != pci else ():
+    for other, events in sorted(by_pci.items()):
+        for event in events if other != pci else ():
             if root.number in _ELSEWHERE.get(event.number, ()) and not event.switch and _together(event, root):
                 return other
     return None
@@ -280,15 +261,3 @@ def _causing_gpu(by_pci: Mapping[str, Sequence[Event]], pci: str, root: Event) -
 
 def _together(one: Event, other: Event) -> bool:
     return one.age is None or other.age is None or abs(one.age - other.age) <= _TOGETHER
-
-
-def details(event: Event) -> str:
-    """Return the link and registers of an Xid 74, the unit of an NVLink 5 error, or what an Xid 154 asks for."""
-    link = _NVLINK_FATAL.search(event.text) if event.number == 74 else None
-    if link is not None:
-        return "link %s, registers %s" % link.groups()
-    unit = _NVLINK_5.search(event.text) if 144 <= event.number <= 150 else None
-    if unit is not None:
-        return "%s %s" % (unit.group(1), unit.group(2))
-    action = _CHANGED.search(event.text) if event.number == 154 else None
-    return "to %s" % action.group(2) if action is not None else ""

@@ -4,7 +4,7 @@
 
 A total since boot shows no recent error. After a reset, or a reboot of the host, the present value is the least that
 was counted. Pure. Sources: IBTA specification 1, 16.1.3 and 16.1.4 (widths of the counters); symbol errors:
-port_limits.py; the other limits are heuristics.
+port_counters.py; the other limits are heuristics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import COUNTERS
-from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import symbol_limit
 
 from ..terminal import counted
 from .map import SWEEP_AGAIN, Entry, Fabric, names, several

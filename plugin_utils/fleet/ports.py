@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_limits
+from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_modules, judge_ports, port_counters
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_ports import PortGrowth
 
 from .. import codec, result_schema, suite
@@ -35,7 +35,7 @@ PORT_OUTLIER = Check(
 )
 "Does no rail's port stand out from the ports like it: ten times what three quarters of them stay below"
 # Ports needed for a usual value, and the seconds of a run's interval. No published source.
-FEWEST, SHORTEST = 8, port_limits.HOUR
+FEWEST, SHORTEST = 8, port_counters.HOUR
 # Factor over the upper quartile. No published source.
 FACTOR = 10.0
 # Packets from which a share of them is significant. No published source.
@@ -82,11 +82,11 @@ class Measure:
 def _symbols(port: Port) -> float | None:
     """Return errors a day after FEC; the other counter of Ethernet includes corrected ones."""
     name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    return port.count(name) * port_limits.DAY / port.seconds
+    return port.count(name) * port_counters.DAY / port.seconds
 
 
 def _a_day(*names: str) -> Callable[[Port], float | None]:
-    return lambda port: sum(port.count(name) for name in names) * port_limits.DAY / port.seconds
+    return lambda port: sum(port.count(name) for name in names) * port_counters.DAY / port.seconds
 
 
 def _of_a_million(packets: str, *names: str) -> Callable[[Port], float | None]:
@@ -104,18 +104,18 @@ def _of_the_time(name: str) -> Callable[[Port], float | None]:
 # Floors have no published source: a healthy port's errors of a day, and a few millionths of the packets.
 MEASURES = (
     Measure("symbol errors", "a day", 10, _symbols, grave=True),
-    Measure("damaged packets", "a day", 10, _a_day(*port_limits.ERRORS), grave=True),
+    Measure("damaged packets", "a day", 10, _a_day(*port_counters.judged("errors")), grave=True),
     Measure(
         *("packets sent again", "of a million", 10),
         _of_a_million("port_xmit_packets", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"),
     ),
     Measure(
         *("packets dropped on the switch's side", "of a million", 1),
-        _of_a_million("port_xmit_packets", *port_limits.DISCARDS),
+        _of_a_million("port_xmit_packets", *port_counters.judged("discards")),
     ),
     Measure(
         *("packets dropped by the host", "of a million", 1),
-        _of_a_million("port_rcv_packets", *port_limits.PCIE, *port_limits.BUFFERS),
+        _of_a_million("port_rcv_packets", *port_counters.judged("host_discards", ("pcie", "buffers"))),
     ),
     Measure(
         "packets marked by ECN", "of a million", 10_000, _of_a_million("port_rcv_packets", "np_ecn_marked_roce_packets")

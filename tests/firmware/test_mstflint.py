@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The real mstconfig, mstfwreset and mstflint of Debian: what they take, and how they end where there is no card.
+"""The real mstconfig and mstflint of Debian: what they take, and how they end where there is no card.
 
 The lab's own have to say and do the same. What needs a card is written from the tools' sources alone.
 """
@@ -8,7 +8,6 @@ The lab's own have to say and do the same. What needs a card is written from the
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import tool
 
 from lab.toolkit import firmware_tools
 from tests import debian
-from tests.trees import put, tool
+from tests.trees import put
 
 NOWHERE = "ffff:ff:1f.7"
-PROGRAMS = {"mstconfig": "mstflint", "mstfwreset": "mstflint", "mstflint": "mstflint"}
+PROGRAMS = {"mstconfig": "mstflint", "mstflint": "mstflint"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,27 +56,6 @@ def test_the_labs_mstconfig_says_what_debians_says(words: str, lab: str, capsys:
     assert real.returncode == 3
 
 
-@pytest.mark.parametrize("words", ["query", f"{ON} -l 9 reset", ON, f"{ON} -l x -y reset"])
-def test_the_labs_mstfwreset_takes_what_debians_takes(words: str, lab: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = words.split()
-    real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False)
-    assert (firmware_tools.main(["mstfwreset", *arguments], lab), 2) == (real.returncode, real.returncode)
-    assert capsys.readouterr().err.startswith("usage: mstfwreset")
-    assert real.stderr.startswith("usage: mstfwreset")
-
-
-def test_with_secure_boot_the_labs_mstfwreset_says_what_debians_says(
-    lab: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tool(tmp_path, "bin/mokutil", "echo SecureBoot enabled")
-    path = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    arguments = ["-d", NOWHERE, "-l", "3", "-y", "reset"]
-    real = subprocess.run(["mstfwreset", *arguments], capture_output=True, text=True, check=False, env=path)
-    Path(lab + firmware_tools.NODE).write_text(json.dumps({"release": "old", "secure_boot": True}))
-    assert (firmware_tools.main(["mstfwreset", *arguments], lab), real.returncode) == (1, 1)
-    assert capsys.readouterr().out == real.stdout == "-E- The tool supports only reset-level 4 on UEFI Secure Boot.\n"
-
-
 def test_the_labs_mstflint_says_what_debians_says(lab: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["-d", NOWHERE, "query"]
     real = subprocess.run(["mstflint", *arguments], capture_output=True, text=True, check=False)
@@ -85,14 +63,8 @@ def test_the_labs_mstflint_says_what_debians_says(lab: str, capsys: pytest.Captu
     assert capsys.readouterr().out.split(".")[0] == real.stdout.strip().split(".")[0]
 
 
-def test_debians_release_takes_the_suites_questions_and_has_no_json() -> None:
+def test_debians_release_takes_the_suites_questions() -> None:
     with pytest.raises(ReadError, match=rf"mstconfig -d {NOWHERE} -e query ATS_ENABLED: exited with 3.*Failed to open"):
         tools.query(Host(), NOWHERE, ["ATS_ENABLED"])
-    assert tools.as_json(Host(), "mstconfig", NOWHERE, ["ATS_ENABLED"]) is None
     with pytest.raises(ReadError, match=r"mstflint -d .* query: exited with 1.*Cannot open Device"):
         tools.flash(Host(), NOWHERE)
-    # In a virtual machine it says that it is not for these.
-    with pytest.raises(ReadError, match=r"query: exited with 1: -E- "):
-        tools.levels(Host(), NOWHERE)
-    with pytest.raises(ReadError, match=r"reset: exited with 1: -E- "):
-        tools.reset(Host(), NOWHERE, 3)

@@ -14,13 +14,12 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    fabric_manager,
     judge,
-    judge_gpu,
     judge_ports,
     kernel_log,
     nvlink,
     port_counters,
+    service,
     smi,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
@@ -41,7 +40,7 @@ def machine(gpus: Mapping[str, smi.Gpu], driver: str, guest: bool) -> Topology:
     """With the GPUs that nvidia-smi lists, on the bus."""
     device = PciDevice("", 0x030200, 0x10DE, 0x2330, None, (), None, None, None, None, None, "nvidia", "/sys")
     there = tuple(
-        Gpu(pci, n, replace(device, address=pci), one.product, one.uuid, True, 18, 18, None, None, ())
+        Gpu(pci, n, replace(device, address=pci), one.texts.get("product"), one.uuid, True, 18, 18, None, None, ())
         for n, (pci, one) in enumerate(sorted(gpus.items()))
     )
     return Topology(there, (), {}, Driver(driver, True, "x"), (), Virtualization(guest, "kvm", "x"), (), ())
@@ -87,8 +86,9 @@ def test_one_h200_that_was_passed_through(samples: Path) -> None:
     have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5))
     assert bad(have, machine(gpus, "580.159.04", guest=True), links=0) == []
     (gpu,) = gpus.values()
-    assert (gpu.lost, gpu.recovery, gpu.margin, gpu.power_limit) == ((), "None", (50.0, -2.0), 700.0)
-    assert set(gpu.slowed_us) == {
+    margin = (gpu.numbers["margin"], gpu.numbers["margin_limit"])
+    assert (gpu.lost, gpu.texts["recovery"], margin, gpu.numbers["power_limit"]) == ((), "None", (50.0, -2.0), 700.0)
+    assert {name.partition(" ")[2] for name in gpu.counts if name.startswith("slowed ")} == {
         *("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
     }
 
@@ -96,10 +96,10 @@ def test_one_h200_that_was_passed_through(samples: Path) -> None:
 def test_eight_h100_whose_replays_and_persistence_mode_are_no_findings(samples: Path) -> None:
     (path,) = (samples / "misc").glob("nvidia-smi-q-x-*.xml.gz")
     gpus = listed(gzip.decompress(path.read_bytes()).decode())
-    manager = fabric_manager.FabricManager(True, True, True, "active (running)", version="570.86.15")
+    manager = service.Service(True, True, True, "active (running)", version="570.86.15")
     have = NodeState(now=1e9, boot_id="b", gpus=gpus, log=kernel_log.Log(uptime=1e5), fabric_manager=manager)
     assert bad(have, machine(gpus, "570.86.15", guest=False), links=18) == []
-    assert [gpu.replays for gpu in gpus.values()] == [3, 0, 0, 0, 0, 0, 0, 3]
+    assert [gpu.counts["replays"] for gpu in gpus.values()] == [3, 0, 0, 0, 0, 0, 0, 3]
     assert "persistence mode is off on 8 GPUs" in " ".join(judge.notes(have))
     assert {gpu.lost for gpu in gpus.values()} == {()}
 
@@ -113,13 +113,13 @@ def test_nvlinks_of_eight_h200_and_of_a100s(samples: Path) -> None:
         assert [set(of.values()) for of in speeds.values()] == [{speed}] * 8
         assert {len(of) for of in speeds.values()} == {links}
         gpus = {
-            f"0000:{n:02x}:00.0": smi.Gpu(f"0000:{n:02x}:00.0", uuid, architecture=architecture)
+            f"0000:{n:02x}:00.0": smi.Gpu(f"0000:{n:02x}:00.0", uuid, texts={"architecture": architecture})
             for n, uuid in enumerate(speeds)
         }
         have = NodeState(now=1e9, boot_id="b", gpus=gpus, speeds=speeds, log=kernel_log.Log(uptime=1e5))
         profile = Profile("captured", "", GpuProfile(8, (), links, False, None, ()), ())
         plan = judge.plan(have, machine(gpus, "580.159.04", guest=True), Wanted(profile))
-        states = [one for one in plan.findings if one.check == judge_gpu.NVLINK_STATE.id]
+        states = [one for one in plan.findings if one.check == nvlink.NVLINK_STATE.id]
         assert {(one.state, one.have) for one in states} == {("ok", f"{links} links of {speed:g} GB/s or more")}
 
 

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, Sweep
-from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
+from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import symbol_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Wanted

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -44,18 +43,3 @@ def test_what_is_no_answer_is_an_error(tmp_path: Path, script: str, name: str, m
     tool(tmp_path, "/usr/bin/mstconfig", script)
     with pytest.raises(ReadError, match=message):
         tools.query(Host(str(tmp_path), str(tmp_path)), "0000:3b:00.0", [name])
-
-
-_JSON = json.dumps({"Device #1": {"tlv_configuration": {"AN_ODD_ONE": {"next_value": 7, "current_value": 8}}}})
-
-
-@pytest.mark.parametrize(
-    ("on_json", "told"),
-    [(f"echo '{_JSON}' >\"$4\"", Value("7", 7, "7")), ("echo '-E- invalid argument: -j'; exit 3", None)],
-)
-def test_what_the_table_does_not_tell_is_asked_as_json(tmp_path: Path, on_json: str, told: Value | None) -> None:
-    table = f"cat <<'END'\n{NEW}\nEND"
-    tool(tmp_path, "/usr/bin/mstconfig", f'if [ "$3" = -j ]; then\n{on_json}\nelse\n{table}\nfi')
-    answer = tools.query(Host(str(tmp_path), str(tmp_path)), "0000:1b:00.0", ["AN_ODD_ONE"])
-    assert answer.settings["AN_ODD_ONE"].following == told
-    assert answer.source == "mstconfig -d 0000:1b:00.0 -e query AN_ODD_ONE"

@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import systemd_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    fabric_manager,
     imex,
+    service,
     system,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.imex import Domain, ImexState
@@ -61,22 +61,22 @@ def test_each_fault_is_its_finding() -> None:
 def test_a_masked_service_is_never_started(
     tmp_path: Path, mask: str, running: bool, domain: NvlinkDomain, expected: list[str]
 ) -> None:
-    for unit in (imex.UNIT, fabric_manager.UNIT):
+    for name in (imex.UNIT, service.FABRIC_MANAGER_UNIT):
         for folder in ("/usr/lib/systemd/system", "/etc/systemd/system/multi-user.target.wants"):
-            put_all(tmp_path, {f"{folder}/{unit}": "[Unit]\n"})
+            put_all(tmp_path, {f"{folder}/{name}": "[Unit]\n"})
         if running:
-            put_all(tmp_path, {f"/sys/fs/cgroup/system.slice/{unit}/cgroup.procs": "12\n"})
+            put_all(tmp_path, {f"/sys/fs/cgroup/system.slice/{name}/cgroup.procs": "12\n"})
         if mask:
-            unit_file = tmp_path / mask[1:] / "systemd/system" / unit
+            unit_file = tmp_path / mask[1:] / "systemd/system" / name
             unit_file.parent.mkdir(parents=True, exist_ok=True)
             unit_file.symlink_to("/dev/null")
     host = Host(str(tmp_path), str(tmp_path))
     have = imex.read(host, domain, ask=False)
-    (service,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
-    assert [service.state, service.severity] == expected
-    manager = fabric_manager.judge(replace(fabric_manager.read(host), version="1.2.3"), "1.2.3")
+    (unit,) = (one for one in imex.judge(have, domain, None) if one.check == imex.SERVICE.id)
+    assert [unit.state, unit.severity] == expected
+    manager = service.judge_fabric_manager(replace(service.read_fabric_manager(host), version="1.2.3"), "1.2.3")
     assert manager.state == ("unknown" if mask and not running else "drift" if mask else "ok")
-    for finding in (service, manager):
+    for finding in (unit, manager):
         at = finding.fix.find("enable")
         assert at < 0 or not mask or 0 <= finding.fix.find("systemctl unmask") < at
     assert systemd_files.wanted_at_boot(host, imex.UNIT) == (not mask)

@@ -16,14 +16,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge,
     kernel_log,
     nvlink,
-    pci_sysfs,
     record,
     smi,
+    system,
     xid,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import FabricManager
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge import Wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
+from ansible_collections.busbar.fabric.plugins.module_utils.health.service import Service
 
 from tests import goldens, readings, smi_answers
 from tests.unit import finding_rows
@@ -32,7 +32,7 @@ from tests.unit.conftest import built_in, machine
 NOW, NIGHT = 1_800_000_000.0, 86400.0
 NODE, PROFILE = machine(), built_in("hgx-h100", "infiniband")
 GPUS = [gpu.pci for gpu in NODE.gpus]
-RUNNING = FabricManager(installed=True, active=True, enabled=True, state="active (running)")
+RUNNING = Service(installed=True, active=True, enabled=True, state="active (running)")
 DRIVER_580 = "580.159.04"
 DRIVER = {"nvidia": "56758272 0xffffffffc1200000"}
 
@@ -326,7 +326,7 @@ SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "part of the log": lambda: healthy(log=kernel_log.Log(problem=Problem("dmesg", "7000 s late"))),
     "record not read": lambda: healthy(unkept=Problem(record.FILE, "x")),
     "boot not known": lambda: healthy(boot_id=""),
-    "hot module": lambda: healthy(hot=(pci_sysfs.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
+    "hot module": lambda: healthy(hot=(system.Sensor(NODE.nics[0].pci, "Module0", 81.0, 80.0, "temp2_input"),)),
 }
 
 

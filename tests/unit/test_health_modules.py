@@ -19,8 +19,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge_ports,
     mlxlink,
     node,
-    pci_sysfs,
     record,
+    system,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.mlxlink import Module, Reading
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
@@ -93,7 +93,7 @@ NIGHTS = {
     "counted by the port, too": replace(night(PORT, symbol_error=9000), modules=(module(OLD),)),
     "hot": first(module(replace(OLD, degrees=90.0))),
     "hot by a sensor": replace(
-        first(module(HOT)), hot=(pci_sysfs.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)
+        first(module(HOT)), hot=(system.Sensor(PORT.pci, "Module0", 90.0, 80.0, "temp2_input"),)
     ),
     # What is well is said once, and only where every rail was compared.
     "well": first(module(), SECOND),

@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import device_report, judge, node, record
-from ansible_collections.busbar.fabric.plugins.module_utils.health.fabric_manager import UNIT
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
+from ansible_collections.busbar.fabric.plugins.module_utils.health.service import FABRIC_MANAGER_UNIT as UNIT
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization

@@ -18,7 +18,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import (
     judge,
     judge_ports,
     port_counters,
-    port_limits,
     record,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.health.node import NodeState
@@ -97,7 +96,7 @@ class Nic:
     wrapped: bool = False
 
     def count(self, name: str, more: int) -> None:
-        end = port_limits.END.get(name)
+        end = port_counters.END.get(name)
         self.counts[name] += more
         if end is not None:
             self.counts[name] = min(self.counts[name], end)
@@ -361,7 +360,7 @@ def test_an_interface_that_alone_tells_loses_its_carrier_and_has_it_again(up: bo
     now = port("Ethernet", up=up, values={port_counters.CARRIER: 2 + changes})
     growth = port_counters.grown(now, replace(now, at=NOW - NIGHT, values={port_counters.CARRIER: 2}).record_entry)
     assert growth is not None
-    assert port_counters.downs(now, growth) == downs
+    assert growth.counts["link downs"] == downs
 
 
 def test_what_is_not_the_same_is_not_compared() -> None:

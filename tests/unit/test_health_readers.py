@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.health import (
-    fabric_manager,
     kernel_log,
-    pci_sysfs,
+    service,
     smi,
+    system,
     xid,
 )
 from hypothesis import given
@@ -112,10 +112,10 @@ def test_aer_of_functions_that_count(tmp_path: Path) -> None:
     line(folder / "aer_dev_fatal", "TOTAL_ERR_FATAL 0")
     host = Host(str(tmp_path), str(tmp_path))
     problems: list[Problem] = []
-    found = pci_sysfs.read_errors(host, [PCI, "0000:01:00.0"], problems)
+    found = system.read_errors(host, [PCI, "0000:01:00.0"], problems)
     assert (found, problems) == ({PCI: {"correctable": 7, "fatal": 0}}, [])
     line(folder / "aer_dev_fatal", "what")
-    assert (pci_sysfs.read_errors(host, [PCI], problems), len(problems)) == ({PCI: {"correctable": 7}}, 1)
+    assert (system.read_errors(host, [PCI], problems), len(problems)) == ({PCI: {"correctable": 7}}, 1)
 
 
 def test_hwmon_names_what_is_at_its_own_limit(tmp_path: Path) -> None:
@@ -123,25 +123,28 @@ def test_hwmon_names_what_is_at_its_own_limit(tmp_path: Path) -> None:
     lines(folder, {"temp1_input": "65000", "temp1_crit": "105000", "temp1_label": "asic"})
     lines(folder, {"temp2_input": "80000", "temp2_crit": "80000", "temp2_label": "Module0", "temp3_input": "99000"})
     problems: list[Problem] = []
-    (hot,) = pci_sysfs.read_hot(Host(str(tmp_path), str(tmp_path)), [PCI], problems)
+    (hot,) = system.read_hot(Host(str(tmp_path), str(tmp_path)), [PCI], problems)
     assert (hot.label, hot.degrees, hot.limit, problems) == ("Module0", 80.0, 80.0, [])
 
 
 def test_the_fabric_manager_and_its_version(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
-    assert fabric_manager.read(host).installed is False
-    put(tmp_path, f"usr/lib/systemd/system/{fabric_manager.UNIT}", "[Service]\n")
-    there = fabric_manager.read(host)
+    assert service.read_fabric_manager(host).installed is False
+    put(tmp_path, f"usr/lib/systemd/system/{service.FABRIC_MANAGER_UNIT}", "[Service]\n")
+    there = service.read_fabric_manager(host)
     assert (there.installed, there.active, there.enabled, there.version) == (True, False, False, None)
     assert there.problem is not None
     # Whatever its slice, and where nothing is to be seen of it, systemd is asked.
     tool(tmp_path, "usr/bin/systemctl", "printf 'ActiveState=failed\\nSubState=failed\\n'")
-    assert (fabric_manager.read(host).active, fabric_manager.read(host).state) == (False, "failed (failed)")
-    group = tmp_path / "sys/fs/cgroup/system.slice" / fabric_manager.UNIT
+    assert (service.read_fabric_manager(host).active, service.read_fabric_manager(host).state) == (
+        False,
+        "failed (failed)",
+    )
+    group = tmp_path / "sys/fs/cgroup/system.slice" / service.FABRIC_MANAGER_UNIT
     put(tmp_path, f"{group.relative_to(tmp_path)}/cgroup.procs", "")
-    assert not fabric_manager.read(host).active
+    assert not service.read_fabric_manager(host).active
     line(group / "cgroup.procs", "4242")
-    put(tmp_path, f"etc/systemd/system/multi-user.target.requires/{fabric_manager.UNIT}", "")
+    put(tmp_path, f"etc/systemd/system/multi-user.target.requires/{service.FABRIC_MANAGER_UNIT}", "")
     tool(tmp_path, "usr/bin/nv-fabricmanager", "printf '\\n\\tFabric Manager version is : 580.95.05\\n\\n'; exit 1")
-    there = fabric_manager.read(host)
+    there = service.read_fabric_manager(host)
     assert (there.installed, there.active, there.enabled, there.version) == (True, True, True, "580.95.05")
