@@ -30,6 +30,13 @@ KEY = "_written"
 SAME, OLDER, EDITED, DIFFERENT = "same", "older", "edited", "different"
 _NO_EFFECT = ("Description", "Documentation")
 Effect = Callable[[str, str], object]
+# Programs and units of release 0.1.0, which had no seals: SHA-256 of their lines without those of _VALUE.
+_FORMER = (
+    "cde9f4e76bf98c94f24e4ad08a53170f5341df3a0c95549a09dac5a267fabad3",
+    "674f5a672add91289233cd29d99b4e4064f0a1a95add70f9ad9b48694b5586fa",
+    "9ea6f73cb264b1c41783df67ced4eba87c8e32db81862dfd54cad3e7012065e9",
+)
+_VALUE = re.compile(r"(?:DEVICES|BRIDGES|NICS|READ_REQUEST) = |    '[0-9a-f:.]{12}': '")
 
 
 @dataclass(frozen=True)
@@ -109,8 +116,21 @@ def _status(change: FileChange, effect: Effect) -> str:
     same = effect(change.path, before) == effect(change.path, after)
     if found and (same or (wanted and found[1] == wanted[1] and PROGRAMS.fullmatch(change.path))):
         return OLDER
-    # Before there were seals the head had no release.
-    return DIFFERENT if not same else OLDER if HEAD + " (role" in before else EDITED
+    if _is_former(change.path, before, after, same):
+        return OLDER
+    return EDITED if same else DIFFERENT
+
+
+def _is_former(path: str, before: str, after: str, same: bool) -> bool:
+    """Return whether release 0.1.0, whose heads had no seals, wrote the text for what is wanted now."""
+    if same:
+        is_plain = (
+            path.endswith(".json") and before == json.dumps(effect(path, before), indent=1, sort_keys=True) + "\n"
+        )
+        return is_plain or HEAD + " (role" in before
+    lines, wanted = before.split("\n"), after.split("\n")
+    program = "\n".join(line for line in lines if not _VALUE.match(line))
+    return _hash(program) in _FORMER and [*filter(_VALUE.match, lines)] == [*filter(_VALUE.match, wanted)]
 
 
 def collect(judged: Iterable[Tuple[FileChange, str]]) -> Files:

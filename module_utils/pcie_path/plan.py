@@ -231,8 +231,5 @@ def _persisted(
     files = written.compare(candidates)
     if not texts and not files.changes:
         return Plan()
-    # Release 0.1.0 left SrcValid, which slows nothing.
-    former = written.compare(candidates, lambda path, text: written.effect(path, text.replace("0x1C, 0)", "0x1D, 0)")))
-    severity = former.severity if former.wrong else "minor"
-    found = _unit(files.state, have=files.wrong or "set at boot", severity=severity)
+    found = _unit(files.state, have=files.wrong or "set at boot", severity=files.severity)
     return Plan((found,), files.changes, notes=files.notes)

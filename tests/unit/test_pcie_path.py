@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -304,8 +305,10 @@ def write_file(node: Node, path: str, text: str) -> None:
 
 
 def earlier_release(node: Node) -> Node:
+    """Release 0.1.0 had no seals, left SrcValid, and printed the number of an error, too."""
     for change in pcie_path.plan(have(node), WANT).changes:
-        write_file(node, change.path, (change.after or "").replace("0x1D, 0)", "0x1C, 0)"))
+        text = re.sub(r"(Written by Busbar) 0\S+, intent \S+, sha256 \S+", r"\1", change.after or "")
+        write_file(node, change.path, text.replace("0x1D, 0)", "0x1C, 0)").replace("error.strerror or str", "str"))
     return node
 
 
