@@ -9,11 +9,12 @@ unplugged cable, and one to a switch that is gone, is reported once. Pure.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
@@ -22,8 +23,6 @@ from . import cabling_plan
 from .cabling_plan import Cable
 from .map import Entry, Fabric, Pair, names, node_name, several
 from .planes import End, Plane
-
-_BY_PLAN = "the plan has it"
 
 DOWN = Check("ib_fabric.link_down", why="its rail is gone, or its leaf has fewer uplinks", severity="critical")
 "Is every link of the cabling plan between existing nodes up"
@@ -51,22 +50,18 @@ def resolve(fabric: Fabric) -> None:
     counts = Counter(node for cable in cables for node, _port in cable.ends)
     for cable in cables:
         ends: list[End] = []
-        why = ""
-        for place, (node, port) in enumerate(cable.ends):
-            end, why = names_of.end(node, port, cable.rail if place == 0 else None)
-            if why:
-                break
-            if end is None:
-                # A port with a name, of a node that no sweep has, gets a number that no port has.
-                end = (node, port if isinstance(port, int) else -1 - len(fabric.labels))
-                fabric.labels[end] = cabling_plan.end(node, port)
-            ends.append(end)
-        if not why:
-            found.nodes.update(end[0] for end in ends)
+        try:
+            for place, (node, port) in enumerate(cable.ends):
+                end = names_of.end(node, port, cable.rail if place == 0 else None)
+                if end is None:
+                    # A port with a name, of a node that no sweep has, gets a number that no port has.
+                    end = (node, port if isinstance(port, int) else -1 - len(fabric.labels))
+                    fabric.labels[end] = cabling_plan.end(node, port)
+                ends.append(end)
             if found.planned.keys() & set(ends):
-                why = "two cables of the plan end at one port, which it names in two ways"
-        if why:
-            found.odd.setdefault(why, []).append(cable.line)
+                raise ParseError("two cables of the plan end at one port, which it names in two ways")
+        except ParseError as error:
+            found.odd[str(error)].append(cable.line)
             continue
         found.planned.update(zip(ends, reversed(ends), strict=True))
         found.rows.update(dict.fromkeys(ends, cable))
@@ -80,7 +75,7 @@ def _is_switch(fabric: Fabric, cable: Cable, place: int, end: End, counts: Count
     kind = (cable.a_type, cable.z_type)[place]
     if kind:
         return kind == cabling_plan.SWITCH
-    if end[0] in fabric.nodes or end[0] in fabric.was_nodes:
+    if end[0] in fabric.every:
         return fabric.is_switch(end[0])
     if cable.rail is not None:
         return place == 1
@@ -93,24 +88,26 @@ class _Names:
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
-        self._described: dict[str, list[str]] = {}
-        for guid, node in {**fabric.was_nodes, **fabric.nodes}.items():
-            for text in dict.fromkeys((" ".join(node.description.split()), node_name(node))):
-                self._described.setdefault(text, []).append(guid)
+        self._described: dict[str, list[str]] = defaultdict(list)
+        for guid, node in fabric.every.items():
+            for text in {" ".join(node.description.split()), node_name(node)}:
+                self._described[text].append(guid)
         hosts = fabric.evidence.hosts
         short = Counter(host.partition(".")[0] for host in hosts)
         self._hosts = {host.partition(".")[0]: host for host in hosts if short[host.partition(".")[0]] == 1}
         self._hosts.update({host: host for host in hosts})
-        self._numbers: dict[str, tuple[set[int], bool]] = {}
+        # Switch -> its last port, None where a port may be missing.
+        self._last: dict[str, int | None] = {}
 
-    def end(self, name: str, port: int | str, rail: int | None) -> tuple[End | None, str]:
-        """Return the port, or why it is not clear; neither where the node is not in the fabric."""
+    def end(self, name: str, port: int | str, rail: int | None) -> End | None:
+        """Return the port; None where the node is not in the fabric. Raises ParseError where it is not clear."""
+        fabric = self.fabric
         if cabling_plan.is_guid(name):
-            return self._port(name, port) if name in self.fabric.nodes else (self._known_end(name, port), "")
+            return self._port(name, port) if name in fabric.nodes else self._known_end(name, port)
         host = self._hosts.get(name) or self._hosts.get(name.partition(".")[0])
         end = None if host is None else self._host_end(host, port, rail)
         if end is not None:
-            return end, ""
+            return end
         guids, number = self._described.get(" ".join(name.split()), []), port
         if not guids and isinstance(port, str):
             # The description of an HCA is its host and device: "node001 mlx5_0".
@@ -120,14 +117,14 @@ class _Names:
             number = port if decimal is None else decimal
         shown = printable(name)[:64]
         if len(guids) > 1:
-            return None, f"{len(guids)} nodes are called {shown}: name them by GUID"
-        if guids and guids[0] in self.fabric.nodes:
+            raise ParseError(f"{len(guids)} nodes are called {shown}: name them by GUID")
+        if guids and guids[0] in fabric.nodes:
             return self._port(guids[0], number)
         if guids:
-            return (guids[0], number if isinstance(number, int) else 0), ""
-        if host is not None and self.fabric.evidence.hosts[host].rails:
-            return None, f"{shown} has no rail at port {printable(str(port))[:32]}: set the column rail"
-        return None, ""
+            return guids[0], number if isinstance(number, int) else 0
+        if host is not None and fabric.evidence.hosts[host].rails:
+            raise ParseError(f"{shown} has no rail at port {printable(str(port))[:32]}: set the column rail")
+        return None
 
     def _known_end(self, guid: str, port: int | str) -> End | None:
         """Return the port of a node that no sweep has: a rail's host reports its GUID also while its cable is out."""
@@ -147,26 +144,27 @@ class _Names:
         ]
         return ends[0] if len(ends) == 1 else None
 
-    def _port(self, guid: str, port: int | str) -> tuple[End | None, str]:
+    def _port(self, guid: str, port: int | str) -> End:
         node = self.fabric.nodes[guid]
+        numbers = [one.number for one in node.ports if one.number]
         if isinstance(port, str):
-            ports = [one.number for one in node.ports if one.number]
-            if node.kind == CA and len(ports) == 1 and "/" not in port:
-                return (guid, ports[0]), ""
+            if node.kind == CA and len(numbers) == 1 and "/" not in port:
+                return guid, numbers[0]
             number = re.fullmatch(r"[Pp]?(?:ort ?)?0*([0-9]{1,3})", port)
             if number is None:
                 shown = printable(port)[:32]
-                return None, f"{self.fabric.node(guid)} has no port {shown}: number it as iblinkinfo does"
+                raise ParseError(f"{self.fabric.node(guid)} has no port {shown}: number it as iblinkinfo does")
             port = int(number.group(1))
-        if guid not in self._numbers:
+        if guid not in self._last:
             # In a plane that was swept in part a port may be missing.
             plane = self.fabric.find_plane((guid, port))
             free = any(one.peer is None and one.number for one in node.ports)
-            self._numbers[guid] = {one.number for one in node.ports}, free and plane is not None and plane.complete
-        numbers, all_listed = self._numbers[guid]
-        if port not in numbers and all_listed and node.kind == SWITCH:
-            return None, f"{self.fabric.node(guid)} has no port {port}: it ends at {max(numbers)}"
-        return (guid, port), ""
+            listed = node.kind == SWITCH and free and plane is not None and plane.complete
+            self._last[guid] = max(numbers) if listed else None
+        last = self._last[guid]
+        if last is not None and not 0 < port <= last:
+            raise ParseError(f"{self.fabric.node(guid)} has no port {port}: it ends at {last}")
+        return guid, port
 
 
 # -- the cables --------------------------------------------------------------------------------------------------------
@@ -221,11 +219,6 @@ def _cycles(fabric: Fabric, wrong: dict[End, End]) -> tuple[list[list[Pair]], se
 
 
 def _swapped(fabric: Fabric, cycle: Sequence[Pair]) -> Entry:
-    def describe(pair: Sequence[End]) -> str:
-        # A rail's name lacks the port of its HCA.
-        odd = [f" (port {end[1]} of the HCA)" for end in pair if end in fabric.rails and end[1] != 1]
-        return " - ".join(map(fabric.end, pair)) + "".join(odd)
-
     ends = [end for pair in cycle for end in pair]
     plane = next(filter(None, map(fabric.find_plane, ends)))
     now = sorted({tuple(fabric.host_first(end, fabric.cables[end])) for end in ends})
@@ -233,9 +226,9 @@ def _swapped(fabric: Fabric, cycle: Sequence[Pair]) -> Entry:
     fix = f"unplug the {len(cycle)} cables at {several(far, 6, ', ')}; plug each where WANT has it"
     if len(cycle) == 2:
         fix = f"exchange the two plugs at {' and '.join(far)}"
-    want = several([describe(fabric.host_first(*pair)) for pair in cycle], 6)
+    want = several([fabric.cable(*fabric.host_first(*pair)) for pair in cycle], 6)
     subject = f"cables of {several(sorted(fabric.subject(*pair) for pair in cycle), 6, ' and ')}"
-    about = (SWAPPED, "drift", plane, ends, want, several([describe(pair) for pair in now], 6), fix)
+    about = (SWAPPED, "drift", plane, ends, want, several([fabric.cable(*pair) for pair in now], 6), fix)
     severity, source = _severity(fabric, ends), fabric.plan_source
     return fabric.entry(*about, subject=subject, source=source, severity=severity, roots=ends)
 
@@ -246,55 +239,57 @@ def _severity(fabric: Fabric, ends: Sequence[End]) -> str:
     if any(_other_rail(fabric, end, cables[end]) for end in ends):
         return "critical"
     hosts = [cables[end][0] == planned[end][0] for end in ends if not fabric.is_switch(end[0])]
-    switches = [
-        Counter(cables[end][0] for end in ends if end[0] == guid)
-        == Counter(planned[end][0] for end in ends if end[0] == guid)
-        for guid in {end[0] for end in ends if fabric.is_switch(end[0])}
-    ]
-    return "minor" if all(hosts) and (hosts or all(switches)) else "major"
+    switches = [end for end in ends if fabric.is_switch(end[0])]
+    same = Counter((end[0], cables[end][0]) for end in switches) == Counter(
+        (end[0], planned[end][0]) for end in switches
+    )
+    return "minor" if all(hosts) and (hosts or same) else "major"
 
 
 def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
     """Report a cable that is not where the plan has it, and in no cycle."""
     end, other = fabric.host_first(end, other)
     plane = fabric.find_plane(other) or fabric.find_plane(end)
-    if plane is None:
+    switch = next((guid for guid in (end[0], other[0]) if guid not in fabric.nodes and guid in fabric.gone), None)
+    if switch is not None:
+        fabric.roots.update(dict.fromkeys((end, other), fabric.gone[switch]))
+    if plane is None or switch is not None:
         return
-    line, row = fabric.plan_source, fabric.plan.rows[end]
-    line = f"line {row.line} of {line}" if row.line else line
-    want, is_rail = fabric.cable(end, other), end in fabric.rails
+    row, is_rail = fabric.plan.rows[end], end in fabric.rails
+    line = f"line {row.line} of {fabric.plan_source}" if row.line else fabric.plan_source
     at, back = fabric.cables.get(end), fabric.cables.get(other)
-    for guid in (end[0], other[0]):
-        if guid not in fabric.nodes and guid in fabric.gone:
-            fabric.roots.update(dict.fromkeys((end, other), fabric.gone[guid]))
-            return
-    check, severity, cause = PLAN, None, None
+    check, severity, cause, kind = PLAN, None, None, "cables elsewhere than in the plan"
     if at is not None:
         rails = _other_rail(fabric, end, at)
         have = fabric.cable(end, at) + (f"; that leaf is of rail {rails}" if rails else "")
         fix = f"move the cable from {fabric.end(at)} to {fabric.end(other)}, or correct {line} if that is intended"
-        # Another port of the same switch costs nothing.
-        kind = "cables at another port of their switch"
         if rails:
             check, kind = RAIL_LEAF, f"cables on a leaf of rail {rails}"
         elif at[0] != other[0]:
-            severity, kind = "major", "cables elsewhere than in the plan"
+            severity = "major"
+        else:
+            # Another port of the same switch costs nothing.
+            kind = "cables at another port of their switch"
     elif back is None:
         if is_rail and end[0] not in fabric.nodes and _is_off(fabric, fabric.rails[end][0]):
             # ``members`` reports the host.
             return
-        check, have = DOWN, _states(fabric, end, other)
-        fix, kind = _plug(fabric, end, other), "links down" if is_rail else "links between switches down"
+        check, have, kind = (
+            DOWN,
+            _states(fabric, end, other),
+            "links down" if is_rail else "links between switches down",
+        )
         # A rail of the inventory has to be in the fabric, whatever the plan says.
+        fix = _plug(fabric, end, other)
         fix += "" if is_rail or other in fabric.rails else f"; or take {line} out of the plan"
     else:
         have = f"{fabric.end(other)} leads to {fabric.end(back)}; {_states(fabric, end)}"
         fix = f"plug {fabric.end(end)} in at {fabric.end(other)}, or correct {line}"
-        cause, kind = fabric.roots.get(back), "cables elsewhere than in the plan"
+        cause = fabric.roots.get(back)
         if is_rail:
             check, kind = DOWN, "links down"
-    about, source = (check, "drift", plane, (end, other), want, have, fix), fabric.plan_source
-    roots = [one for one in (end, other, at) if one is not None]
+    about, source = (check, "drift", plane, (end, other), fabric.cable(end, other), have, fix), fabric.plan_source
+    roots = list(filter(None, (end, other, at)))
     yield fabric.entry(*about, source=source, severity=severity, because=cause, kind=kind, roots=roots)
 
 
@@ -306,11 +301,11 @@ def _is_off(fabric: Fabric, host: str) -> bool:
 
 def _other_rail(fabric: Fabric, end: End, at: End) -> str:
     """Return the rails of the plan on the switch where a rail is; "" where its own is among them."""
-    rails = fabric.rails
+    rails, planned = fabric.rails, fabric.plan.planned.items()
     if end not in rails:
         return ""
-    planned = {rails[one][1].rail for one, other in fabric.plan.planned.items() if other[0] == at[0] and one in rails}
-    return "" if rails[end][1].rail in planned else ", ".join(map(str, sorted(planned)))
+    there = {rails[one][1].rail for one, other in planned if other[0] == at[0] and one in rails}
+    return "" if rails[end][1].rail in there else ", ".join(map(str, sorted(there)))
 
 
 def _states(fabric: Fabric, *ends: End) -> str:
@@ -323,16 +318,16 @@ def _plug(fabric: Fabric, *ends: End) -> str:
             plane = fabric.plane_of[end]
             command = f"ibportstate {plane.options}-G 0x{end[0]} {end[1]} enable"
             return f"{fabric.end(end)} is switched off: {command}, as root on {plane.hosts[0]}"
-    return f"reseat the cable {' - '.join(map(fabric.end, ends))} at both ends, then exchange it and its transceivers"
+    return f"reseat the cable {fabric.cable(*ends)} at both ends, then exchange it and its transceivers"
 
 
 def _odd(fabric: Fabric) -> Iterator[Entry]:
     """Report rows of the plan that could not be compared."""
-    source = fabric.plan_source
     if fabric.plan.odd:
         parts = [f"{why} (line {several([*map(str, n)], 5, ', ')})" for why, n in sorted(fabric.plan.odd.items())]
         rows = counted(sum(map(len, fabric.plan.odd.values())), "cable")
-        have, fix = f"{rows} could not be checked: {several(parts, 6)}", f"correct these lines of {source}"
+        have = f"{rows} could not be checked: {several(parts, 6)}"
+        fix, source = f"correct these lines of {fabric.plan_source}", fabric.plan_source
         about = (PLAN, "unknown", None, (), "rows that name nodes and ports", have, fix)
         yield fabric.entry(*about, subject="rows of the plan", source=source)
 
@@ -343,9 +338,10 @@ def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
     unseen: list[str] = []
     for guid in sorted(by_plan):
         others = [other for end, other in fabric.plan.planned.items() if end[0] == guid]
-        planes = {plane.index: plane for plane in map(fabric.find_plane, others) if plane is not None}
-        if any(plane.complete for plane in planes.values()):
-            yield _switch(fabric, guid, others, [*planes.values()], _BY_PLAN)
+        planes = [plane for plane in fabric.planes if plane in map(fabric.find_plane, others)]
+        if any(plane.complete for plane in planes):
+            removed = f"take its lines out of {fabric.plan_source}, and sweep twice"
+            yield _switch(fabric, guid, others, planes, "the plan has it", removed)
         elif not planes:
             unseen.append(guid)
     if unseen:
@@ -357,19 +353,19 @@ def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
     for plane in fabric.planes:
         for guid in sorted(plane.was_switches - set(fabric.nodes) - by_plan) if plane.complete else ():
             others = [other for end, other in sorted(fabric.was_cables.items()) if end[0] == guid]
-            yield _switch(fabric, guid, others, [plane], "the last sweep had it")
+            yield _switch(fabric, guid, others, [plane], "the last sweep had it", "this sweep is the last to miss it")
 
 
-def _switch(fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[Plane], who: str) -> Entry:
+def _switch(
+    fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[Plane], known: str, removed: str
+) -> Entry:
     rails = [fabric.rails[end][0] for end in others if end in fabric.rails]
     at = [fabric.end(end) for end in others if end not in fabric.rails]
-    name = fabric.node(guid) if cabling_plan.is_guid(guid) else printable(guid)[:64]
-    have = f"{name}: in no sweep, and {who}"
+    name = fabric.node(guid)
+    have = f"{name}: in no sweep, and {known}"
     have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
     have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
-    removed = f"take its lines out of {fabric.plan_source}, and sweep twice: the first" * (who == _BY_PLAN)
-    fix = f"check power and console of {name}; if you removed it, {removed or 'this sweep'} is the last that misses it"
-    fix += "; its rails need another leaf" if rails else ""
+    fix = f"check power and console of {name}; if you removed it, {removed}"
     about, kind = (SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix), "switches that are gone"
     subject = f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}"
     hosts, source = sorted({*rails, *(host for plane in planes for host in plane.hosts)}), fabric.plan_source

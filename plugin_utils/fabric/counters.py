@@ -9,24 +9,24 @@ port_limits.py; the other limits are heuristics.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import COUNTERS
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits import symbol_limit
 
 from ..terminal import counted
-from .map import SWEEP_AGAIN, Entry, Fabric, names, several
+from .map import SWEEP_AGAIN, Entry, Fabric, Pair, names, several
 from .planes import End, Plane
 
-SYMBOL, DOWNED = "SymbolErrorCounter", "LinkDownedCounter"
+SYMBOL, DOWNED, DISCARDS = "SymbolErrorCounter", "LinkDownedCounter", "PortXmitDiscards"
 # Counter -> the most in so many seconds. Fewer than that many are no rate yet.
 LIMITS = {
     "LinkErrorRecoveryCounter": (5, 60.0),
     "PortRcvErrors": (10, 1.0),
-    "PortXmitDiscards": (100, 1.0),
+    DISCARDS: (100, 1.0),
     "LocalLinkIntegrityErrors": (0, 1.0),
     "ExcessiveBufferOverrunErrors": (0, 1.0),
 }
@@ -57,6 +57,11 @@ LINK_DOWNED = Check(
 SATURATED = Check("ib_fabric.saturated", why="a counter at its maximum counts no further errors", severity="minor")
 "Are no error counters at their maximum"
 
+_CONGESTED = (
+    "check the device at the slow end (platform.rail_pcie, platform.pcie_link, link_speed) of %s; if it is fast enough,"
+    " it is congestion: adaptive routing, or jobs that send many to one"
+)
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -86,70 +91,60 @@ def compare_counts(
 ) -> Counted:
     """Return the difference of two readings of a port. rebooted: its counters were reset with its host."""
     reset = rebooted or any(now[name] < before[name] for name in now if name in before)
-    counts = {}
-    for name, value in now.items():
-        if reset:
-            # Another counter may have gone on, or may have passed its old value since.
-            counts[name] = value if rebooted or value < before.get(name, 0) else value - before.get(name, 0)
-        elif name in before:
-            counts[name] = value - before[name]
+    # After a reset another counter may have gone on, or may have passed its old value since.
+    counts = {
+        name: value if rebooted or value < before.get(name, 0) else value - before.get(name, 0)
+        for name, value in now.items()
+        if reset or name in before
+    }
     return Counted(counts, reset, tuple(name for name, most in COUNTERS.items() if now.get(name) == most), seconds)
 
 
 def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the counters of all links."""
-    unread: dict[str, list[End]] = {}
+    unread: dict[str, list[End]] = defaultdict(list)
     unmeasured: list[End] = []
     clock: list[End] = []
     resets = judged = 0
-    for end, other in fabric.links(plane):
+    for ends in fabric.links(plane):
         of_link: dict[End, Counted] = {}
-        for one in (end, other):
-            port = fabric.ports.get(one)
-            if port is None or fabric.plane_of[one] is not plane:
+        for end in ends:
+            port, (was, at) = fabric.ports.get(end), fabric.was.get(end, (None, 0.0))
+            if port is None or fabric.plane_of[end] is not plane:
                 continue
-            was = fabric.was.get(one)
             if port.unread or not port.counters:
-                unread.setdefault(port.unread or "they were not read", []).append(one)
-            elif was is None or was[0].unread or not was[0].counters:
+                unread[port.unread or "they were not read"].append(end)
+            elif was is None or was.unread or not was.counters:
                 if any(port.counters.get(name) for name in (SYMBOL, *LIMITS)):
-                    unmeasured.append(one)
-                of_link[one] = Counted(ended=compare_counts(port.counters, {}, 0.0).ended)
-            elif plane.best.at <= was[1]:
-                clock.append(one)
+                    unmeasured.append(end)
+                of_link[end] = Counted(ended=compare_counts(port.counters, {}, 0.0).ended)
+            elif plane.best.at <= at:
+                clock.append(end)
             else:
-                rebooted = _same_boot(fabric, one) is False
-                of_link[one] = compare_counts(port.counters, was[0].counters, plane.best.at - was[1], rebooted)
-                resets += of_link[one].reset
+                rebooted = _same_boot(fabric, end) is False
+                of_link[end] = compare_counts(port.counters, was.counters, plane.best.at - at, rebooted)
+                resets += of_link[end].reset
                 judged += 1
-        yield from _link(fabric, plane, end, other, of_link)
-    yield from _not_judged(fabric, plane, unread, unmeasured, clock)
+        yield from _link(fabric, plane, ends, of_link)
+    again = f"sweep again: {SWEEP_AGAIN}"
+    reasons = [f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(unread.items())]
+    by_hand = f"repair that, then {again}; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"
+    later = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep), then {again}"
+    # Ports of which no growth is known: not read, not read before, or read before by a later clock.
+    for what, severity, listed, fix in (
+        ("counters", None, several(reasons, 2), by_hand),
+        ("earlier counters", "minor", _ports(fabric, unmeasured), f"in 15 minutes {again}"),
+        ("time between sweeps", "minor", _ports(fabric, clock), later),
+    ):
+        if listed:
+            have = {"earlier counters": "have errors of unknown time: ", "counters": ""}.get(
+                what, "negative: "
+            ) + listed
+            about, subject = (ERRORS, "unknown", plane, (), what, have, fix), f"{plane.label}: {what}"
+            yield fabric.entry(*about, source="counters", subject=subject, severity=severity, again=False)
     if judged and not unread and not clock:
         text = f"{judged} ports since the last sweep{f'; {resets} were reset in between' if resets else ''}"
         plane.passed.update(dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text))
-
-
-def _not_judged(
-    fabric: Fabric, plane: Plane, unread: Mapping[str, list[End]], unmeasured: list[End], clock: list[End]
-) -> Iterator[Entry]:
-    """Report ports of which no growth is known: not read, not read before, or read before by a later clock."""
-    if unread:
-        fix = f"repair that, then {SWEEP_AGAIN}; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"
-        have = several([f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(unread.items())], 2)
-        yield _unknown(fabric, plane, "counters", "counters of every port", have, fix, None)
-    if unmeasured:
-        have = f"have counted errors, since an unknown time: {_ports(fabric, unmeasured)}"
-        fix = f"sweep again in 15 minutes: {SWEEP_AGAIN}"
-        yield _unknown(fabric, plane, "earlier counters", "earlier counters", have, fix, "minor")
-    if clock:
-        have = f"were swept before, by the clocks, after this sweep: {_ports(fabric, clock)}"
-        fix = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep), then sweep again: {SWEEP_AGAIN}"
-        yield _unknown(fabric, plane, "time between sweeps", "time between sweeps", have, fix, "minor")
-
-
-def _unknown(fabric: Fabric, plane: Plane, what: str, want: str, have: str, fix: str, severity: str | None) -> Entry:
-    about, subject = (ERRORS, "unknown", plane, (), want, have, fix), f"{plane.label}: {what}"
-    return fabric.entry(*about, source="counters", subject=subject, severity=severity, again=False)
 
 
 def _same_boot(fabric: Fabric, end: End) -> bool | None:
@@ -163,24 +158,23 @@ def _same_boot(fabric: Fabric, end: End) -> bool | None:
     return None if not now or not before else now == before
 
 
-def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[End, Counted]) -> Iterator[Entry]:
-    ends, cable = (end, other), fabric.cable(end, other)
-    root: Finding | None = None
-    downed = _downed(fabric, plane, end, other, of_link)
+def _link(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Counted]) -> Iterator[Entry]:
+    cable = fabric.cable(*ends)
+    downed = _downed(fabric, plane, ends, of_link)
+    root = None if downed is None else downed.finding
     if downed is not None:
-        root = downed.finding
         yield downed
     symbols: list[str] = []
     errors: list[str] = []
     discards: list[str] = []
-    for one, moved in of_link.items():
-        limit = symbol_limit(fabric.ports[one].speed, moved.seconds)
+    for end, moved in of_link.items():
+        limit = symbol_limit(fabric.ports[end].speed, moved.seconds)
         if moved.counts.get(SYMBOL, 0) > limit:
-            symbols.append(f"{moved.text(SYMBOL)} at {fabric.end(one)}, at most {limit:.4g}")
+            symbols.append(f"{moved.text(SYMBOL)} at {fabric.end(end)}, at most {limit:.4g}")
         for name, (most, seconds) in LIMITS.items():
             many = moved.counts.get(name, 0)
             if many > most and (not most or many > most * moved.seconds / seconds):
-                (discards if name == "PortXmitDiscards" else errors).append(f"{moved.text(name)} at {fabric.end(one)}")
+                (discards if name == DISCARDS else errors).append(f"{moved.text(name)} at {fabric.end(end)}")
     if symbols:
         about = (SYMBOLS, "drift", plane, ends, "fewer", f"{'; '.join(symbols)}: {cable}", SYMBOLS.fix)
         entry = fabric.entry(*about, source="counters", because=root, kind="links with symbol errors")
@@ -190,30 +184,31 @@ def _link(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[E
         fix, kind = ERRORS.fix, "links with errors"
         if not errors:
             # The cable is good: packets could not leave in time.
-            fix, kind, root = _slow_device(fabric, end, other), "links with discards", None
+            fix, kind, root = _CONGESTED % cable, "links with discards", None
         about = (ERRORS, "drift", plane, ends, "fewer", f"{'; '.join([*errors, *discards])}: {cable}", fix)
         yield fabric.entry(*about, source="counters", because=root, kind=kind)
-    for one, moved in of_link.items():
+    for end, moved in of_link.items():
         if moved.ended:
-            yield _ended(fabric, plane, one, moved, ends)
+            # perfquery finds a switch by its own GUID, an HCA by its port's, or by its LID.
+            port = fabric.ports[end]
+            guid = end[0] if fabric.is_switch(end[0]) else port.guid
+            command = f"perfquery {plane.options}-R {f'-G 0x{guid}' if guid else port.lid} {end[1]}"
+            fix = f"reset its counters, also for other tools: {command} on {plane.best.host or 'a fabric host'}"
+            have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
+            about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
+            subject, kind = f"{fabric.guid_name(end[0])} port {end[1]}", "ports whose counters have ended"
+            yield fabric.entry(*about, subject=subject, source="counters", kind=kind, again=False)
 
 
-def _slow_device(fabric: Fabric, end: End, other: End) -> str:
-    return (
-        f"check whether the device at {fabric.end(end)} and {fabric.end(other)} is fast enough: platform.rail_pcie,"
-        " platform.pcie_link, link_speed; if so, it is congestion: adaptive routing, or jobs that send many to one"
-    )
-
-
-def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping[End, Counted]) -> Entry | None:
-    counts = {one: moved.counts.get(DOWNED, 0) for one, moved in of_link.items()}
-    boots = [_same_boot(fabric, one) for one in (end, other)]
+def _downed(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Counted]) -> Entry | None:
+    counts = {end: moved.counts.get(DOWNED, 0) for end, moved in of_link.items()}
+    boots = [_same_boot(fabric, end) for end in ends]
     # A driver that is loaded, or a switch that is switched on, takes its links down and resets its counters.
     if not any(counts.values()) or False in boots or any(moved.reset for moved in of_link.values()):
         return None
-    times = ", ".join(f"{many} at {fabric.end(one)}" for one, many in sorted(counts.items()) if many)
+    times = ", ".join(f"{many} at {fabric.end(end)}" for end, many in sorted(counts.items()) if many)
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
-    have = f"went down in {time}: {times}: {fabric.cable(end, other)}"
+    have = f"went down in {time}: {times}: {fabric.cable(*ends)}"
     state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
     severity = why = None
     if len(counts) < 2 or not all(counts.values()):
@@ -224,24 +219,12 @@ def _downed(fabric: Fabric, plane: Plane, end: End, other: End, of_link: Mapping
         fix = f"run `uptime` on the machine at the end of this cable; if it was not rebooted in that time, {fix}"
     else:
         have = f"both ends {have}"
-    about = (LINK_DOWNED, state, plane, (end, other), "up all the time", have, fix)
+    about = (LINK_DOWNED, state, plane, ends, "up all the time", have, fix)
     return fabric.entry(*about, source="counters", kind=kind, severity=severity, why=why)
 
 
-def _ended(fabric: Fabric, plane: Plane, end: End, moved: Counted, ends: tuple[End, End]) -> Entry:
-    port, host = fabric.ports[end], plane.best.host or "a fabric host"
-    # perfquery finds a switch by its own GUID, an HCA by its port's, or by its LID.
-    guid = end[0] if fabric.is_switch(end[0]) else port.guid
-    address = f"-G 0x{guid}" if guid else str(port.lid)
-    fix = f"reset its counters, also for other tools: perfquery {plane.options}-R {address} {end[1]} on {host}"
-    have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
-    about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
-    subject, kind = f"{fabric.guid_name(end[0])} port {end[1]}", "ports whose counters have ended"
-    return fabric.entry(*about, subject=subject, source="counters", kind=kind, again=False)
-
-
 def _ports(fabric: Fabric, ends: list[End]) -> str:
-    """Return few ports, or the nodes of many."""
-    if len(ends) <= 4:
-        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
+    """Return few ports, or the nodes of many; "" for none."""
+    if not ends or len(ends) <= 4:
+        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}" if ends else ""
     return f"{len(ends)} ports, {names([fabric.name(e) if e in fabric.rails else fabric.node(e[0]) for e in ends])}"

@@ -39,13 +39,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Requirements of the site (``plugin_utils/site_values.py``).
-
-    oversubscription: most bandwidth down for each up.   partitions: keys, bit 15 for full member; empty: not judged.
-    managers: port GUIDs or descriptions of nodes that may run a subnet manager; empty: any.
-    firmware: PSID -> version; others have to be equal.   routing: name of the engine; "": any.
-    adaptive_routing: None: not judged.
-    """
+    """The site's ``busbar_fabric_*`` and ``busbar_firmware``: an empty value, or None, is not judged."""
 
     oversubscription: float = 1.0
     partitions: tuple[int, ...] = ()
@@ -57,9 +51,8 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a judgement rests on.
+    """sweeps: of this run.   before: of the last record.   boots: host -> boot_id at that time.
 
-    sweeps: of this run.   before: of the last record.   boots: host -> boot_id at that time.
     plan: None where the site has none.   hosts: name in the inventory -> its rails.
     """
 

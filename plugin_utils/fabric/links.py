@@ -15,8 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, rate_gbps
 
 from ..terminal import counted
-from .map import Entry, Fabric, is_aggregation
-from .planes import End, Plane
+from .map import Entry, Fabric, Pair, is_aggregation
+from .planes import Plane
 
 LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
@@ -39,37 +39,35 @@ def states(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     # Without a manager these ports wait for it, which has a separate finding.
     state = "drift" if any(one.state == "master" for one in plane.best.managers) else "unknown"
     links = list(fabric.links(plane))
-    for end, other in links:
-        idle = [one for one in (end, other) if one in fabric.ports and fabric.ports[one].state in ("init", "armed")]
+    for ends in links:
+        idle = [one for one in ends if one in fabric.ports and fabric.ports[one].state in ("init", "armed")]
         if idle:
             have = "; ".join(f"{fabric.end(one)} is {fabric.ports[one].state}" for one in idle)
             fix = f"run sminfo on {plane.hosts[0]}, and read the manager's log (/var/log/opensm.log) on this port"
-            have, kind = f"{have}: {fabric.cable(end, other)}", "links that no subnet manager has set up"
-            yield fabric.entry(ACTIVE, state, plane, (end, other), "active", have, fix, kind=kind)
+            have, kind = f"{have}: {fabric.cable(*ends)}", "links that no subnet manager has set up"
+            yield fabric.entry(ACTIVE, state, plane, ends, "active", have, fix, kind=kind)
     plane.passed[ACTIVE] = counted(len(links), "link")
 
 
 def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge links with a declared rate."""
     links = list(_wanted(fabric, plane))
-    for end, other, want in links:
-        entry = _rate(fabric, plane, end, other, want)
-        if entry is not None:
-            yield entry
+    for ends, want in links:
+        yield from _rate(fabric, plane, ends, want)
     if links:
         plane.passed.update(dict.fromkeys((SPEED, WIDTH), f"{len(links)} links at the rails' rate"))
 
 
-def _wanted(fabric: Fabric, plane: Plane) -> Iterator[tuple[End, End, float]]:
+def _wanted(fabric: Fabric, plane: Plane) -> Iterator[tuple[Pair, float]]:
     """Yield the ends of links and the least Gbit/s."""
     of_leaf: dict[str, float] = {}
     foreign: set[str] = set()
-    between: list[tuple[End, End]] = []
+    between: list[Pair] = []
     for end, other in fabric.links(plane):
         declared = (fabric.rails[one][1].rate_gbps or 0.0 for one in (end, other) if one in fabric.rails)
         rate = min(filter(None, declared), default=0.0)
         if rate:
-            yield end, other, rate
+            yield (end, other), rate
         if end in fabric.rails:
             # A faster rail on the wrong leaf does not raise the rate of that leaf's uplinks.
             of_leaf[other[0]] = min(of_leaf.get(other[0]) or rate, rate or of_leaf.get(other[0], 0.0))
@@ -77,40 +75,34 @@ def _wanted(fabric: Fabric, plane: Plane) -> Iterator[tuple[End, End, float]]:
             between.append((end, other))
         elif end[0] in plane.nodes and plane.nodes[end[0]].kind == CA and not is_aggregation(plane.nodes[end[0]]):
             foreign.add(other[0])
-    least = min((rate for rate in of_leaf.values() if rate), default=0.0)
+    least = min(filter(None, of_leaf.values()), default=0.0)
     for end, other in between:
         # No rail's flow goes to a switch that only other machines (storage, logins) are cabled to.
         want = max(of_leaf.get(end[0], 0.0), of_leaf.get(other[0], 0.0)) or least
         if want and not {end[0], other[0]} & (foreign - set(of_leaf)):
-            yield end, other, want
+            yield (end, other), want
 
 
-def _rate(fabric: Fabric, plane: Plane, end: End, other: End, want: float) -> Entry | None:
-    ends, cable = (end, other), fabric.cable(end, other)
-    read = [port for port in (fabric.ports.get(one) for one in ends) if port is not None and port.rate is not None]
-    if not read:
+def _rate(fabric: Fabric, plane: Plane, ends: Pair, want: float) -> Iterator[Entry]:
+    cable = fabric.cable(*ends)
+    ports = [(port.rate, port) for port in map(fabric.ports.get, ends) if port is not None and port.rate is not None]
+    if not ports:
         fix = f"run iblinkinfo -C {plane.best.device or 'DEVICE'} on {plane.hosts[0]} and read its output for this link"
         about = (SPEED, "unknown", plane, ends, f"{want:g} Gb/s", f"not read: {cable}", fix)
-        return fabric.entry(*about, kind="links whose width or speed was not read")
-    port = min(read, key=lambda one: one.rate or 0.0)
-    rate = port.rate or 0.0
+        yield fabric.entry(*about, kind="links whose width or speed was not read")
+        return
+    rate, port = min(ports, key=lambda one: one[0])
     if rate >= want:
-        return None
+        return
     check = WIDTH if (port.width or 0) < min(LANES, port.width_supported or LANES) else SPEED
     shown = f"{port.width}x {port.speed} ({rate:g} Gb/s)"
     most = rate_gbps(port.width_supported or LANES, port.speed_supported)
-    state = "drift"
-    fix = f"reseat the cable at both ends, {cable}; then exchange it, then its transceivers ({_module(fabric, *ends)})"
+    module = "the switches' consoles show the modules' power and errors"
+    for host, rail in (fabric.rails[end] for end in ends[::-1] if end in fabric.rails):
+        module = f"mlxlink -d {rail.device or rail.pci} -m -c -e on {host} shows the module's power and errors"
+    state, fix = "drift", f"reseat the cable at both ends; then exchange it, then its transceivers ({module})"
     if most is not None and most < want:
         state = "unsupported"
         fix = f"the ends do no more than {most:g} Gb/s: exchange the slower one, or correct rate_gbps of the profile"
     kind = f"links at {shown} in place of {want:g} Gb/s"
-    return fabric.entry(check, state, plane, ends, f"at least {want:g} Gb/s", f"{shown}: {cable}", fix, kind=kind)
-
-
-def _module(fabric: Fabric, *ends: End) -> str:
-    """Return how to read a cable's transceiver."""
-    for host, rail in (fabric.rails[end] for end in ends if end in fabric.rails):
-        device = rail.device or rail.pci or "DEVICE"
-        return f"mlxlink -d {device} -m -c -e on {host} shows the module's power and errors"
-    return "the switches' consoles show the modules' power and errors"
+    yield fabric.entry(check, state, plane, ends, f"at least {want:g} Gb/s", f"{shown}: {cable}", fix, kind=kind)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,13 +18,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
 from .evidence import Evidence, Rail
-from .planes import End, Plane, group_planes, plane_label, rails_text
+from .planes import End, Plane, group_planes, rails_text
 
 Pair = tuple[End, End]
-# Characters of a node's description that are shown: a NodeDescription has 64.
-_SHOWN = 64
-# Characters of names in a line of many.
-_ROOM = 300
+# A host and its rail, or a node or port.
+Name = tuple[str, int] | str
+Source = TypeVar("Source")
+# Characters of a node's description, which has 64, and of names in a line of many.
+_SHOWN, _ROOM = 64, 300
 _MANAGED = re.compile(r"MF0;([^:;]+):[^:;]*")
 # Without the option the last sweep would be judged again within ib_fabric_interval.
 SWEEP_AGAIN = "ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
@@ -36,15 +37,14 @@ class Entry:
     """A finding and its hosts: those of a cable's rails, else those that swept the plane.
 
     plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
-    ("links at 4x EDR"); "" for a separate line.   name: in that line, a host and its rail, or a port or node.
-    ends: of its cables, for the report.
+    ("links at 4x EDR"); "" for a separate line.   name: in that line.   ends: of its cables, for the report.
     """
 
     hosts: tuple[str, ...]
     finding: Finding
     plane: int | None = None
     kind: str = ""
-    name: tuple[str, int] | str = ""
+    name: Name = ""
     ends: tuple[End, ...] = ()
 
 
@@ -60,13 +60,9 @@ class Cabling:
     planned: dict[End, End] = field(default_factory=dict)
     rows: dict[End, Cable] = field(default_factory=dict)
     switches: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
-    odd: dict[str, list[int]] = field(default_factory=dict)
+    odd: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     hosts: bool = False
     between: bool = False
-
-
-Source = TypeVar("Source")
 
 
 def _read(
@@ -94,6 +90,7 @@ class Fabric:
     """Nodes, ports and cables of all sweeps, and what was found about them so far.
 
     was, was_nodes, was_cables: by the last sweeps; was: with its time.   labels: names of ports that only the plan has.
+    rails: port -> host and rail.   ends_of: node GUID -> ports of it that are rails.
     roots: findings that explain what is missing at an end.   gone: those of missing switches, by GUID or name.
     unswept: that a plane was not swept.
     """
@@ -113,13 +110,12 @@ class Fabric:
         # Of the last sweeps complete and later ones count.
         before = sorted(evidence.before, key=lambda one: (one.complete, one.at))[::-1]
         self.was_nodes, self.was, self.was_cables = _read((sweep.at, sweep.nodes) for sweep in before)
+        self.every = {**self.was_nodes, **self.nodes}
         self.rails = self._rails()
-        # Node GUID -> ports of it that are rails.
-        self.ends_of: dict[str, list[End]] = {}
+        self.ends_of: dict[str, list[End]] = defaultdict(list)
         for end in self.rails:
-            self.ends_of.setdefault(end[0], []).append(end)
-        self._shared = Counter(node_name(node) for node in {**self.was_nodes, **self.nodes}.values())
-        self._shared[""] = 0
+            self.ends_of[end[0]].append(end)
+        self._shared = Counter(node_name(node) for node in self.every.values())
         for plane in self.planes:
             plane.label = self._label(plane)
         labels = Counter(plane.label for plane in self.planes)
@@ -149,9 +145,9 @@ class Fabric:
             seen |= {end for node in sweep.nodes for end, port in node.ports_by_end() if port.peer is not None}
         # One cable in the wrong plane does not change it.
         counted = Counter(rail.rail for end, (_host, rail) in self.rails.items() if end in seen)
-        most = max(counted.values(), default=0)
         if counted:
-            return plane_label(rail for rail, number in counted.items() if number * 4 >= most)
+            most = max(counted.values())
+            return f"plane of {rails_text(rail for rail, number in counted.items() if number * 4 >= most)}"
         what = "switch" if plane.switches else "node"
         return f"plane of {what} 0x{min(plane.switches or plane.nodes)}"
 
@@ -160,10 +156,6 @@ class Fabric:
     @property
     def plan_source(self) -> str:
         return self.evidence.plan.source if self.evidence.plan is not None else "sweeps of the fabric"
-
-    @property
-    def sweepers(self) -> tuple[str, ...]:
-        return tuple(sorted({sweep.host for sweep in self.evidence.sweeps}))
 
     def entry(
         self,
@@ -179,7 +171,7 @@ class Fabric:
         hosts: Sequence[str] = (),
         source: str = "",
         kind: str = "",
-        name: tuple[str, int] | str = "",
+        name: Name = "",
         roots: Sequence[End] = (),
         severity: str | None = None,
         because: Finding | str | None = None,
@@ -195,8 +187,7 @@ class Fabric:
         fix = f"{fix}; {AGAIN}" if again else fix
         finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, because, why, severity)
         self.roots.update(dict.fromkeys(roots, finding))
-        if kind and not name and ends:
-            name = self.name(*ends)
+        name = name or (self.name(*ends) if kind and ends else "")
         index = None if plane is None else plane.index
         return Entry(tuple(hosts) or self.concerned(plane, *ends), finding, index, kind, name, tuple(ends))
 
@@ -206,9 +197,8 @@ class Fabric:
         """Return a node's name, where it is unique, else with its GUID; of a plan's name that name."""
         if not is_guid(guid):
             return printable(guid)[:_SHOWN]
-        known = self.nodes.get(guid) or self.was_nodes.get(guid)
-        text = node_name(known) if known is not None else ""
-        return text if self._shared[text] == 1 else f"{text} 0x{guid}".strip()
+        text = node_name(self.every[guid]) if guid in self.every else ""
+        return text if text and self._shared[text] == 1 else f"{text} 0x{guid}".strip()
 
     def end(self, end: End) -> str:
         """Return ``node006 rail 3``, ``leaf03 port 7``."""
@@ -228,7 +218,7 @@ class Fabric:
     def guid_name(self, guid: str) -> str:
         return f"{'switch' if self.is_switch(guid) else 'node'} 0x{guid}"
 
-    def name(self, *ends: End) -> tuple[str, int] | str:
+    def name(self, *ends: End) -> Name:
         """Return the name of ``Entry.name``."""
         end = self._first_end(ends)
         return (self.rails[end][0], self.rails[end][1].rail) if end in self.rails else self.end(end)
@@ -239,12 +229,12 @@ class Fabric:
 
     def concerned(self, plane: Plane | None, *ends: End) -> tuple[str, ...]:
         """Return the hosts of the rails at these ends, else those that swept the plane."""
-        hosts = sorted({self.rails[end][0] for end in ends if end in self.rails})
-        return tuple(hosts) or (plane.hosts if plane is not None else self.sweepers)
+        hosts = {self.rails[end][0] for end in ends if end in self.rails}
+        swept = plane.hosts if plane is not None else {sweep.host for sweep in self.evidence.sweeps}
+        return tuple(sorted(hosts or swept))
 
     def is_switch(self, guid: str) -> bool:
-        known = self.nodes.get(guid) or self.was_nodes.get(guid)
-        return known is not None and known.kind == SWITCH
+        return guid in self.every and self.every[guid].kind == SWITCH
 
     def state(self, end: End) -> str:
         """Return ``down (Polling)`` of a port; "" where no sweep has it."""
@@ -271,17 +261,17 @@ class Fabric:
         """Return whether all ends are of switches."""
         return all(self.is_switch(end[0]) for end in ends)
 
-    def find_plane(self, end: End) -> Plane | None:
+    def find_plane(self, end: End | None) -> Plane | None:
         """Return the plane of a port, of its node, or of its node at the last sweep."""
-        if end in self.plane_of:
-            return self.plane_of[end]
-        for plane in self.planes:
-            if end[0] in plane.switches:
-                return plane
-        for plane in self.planes:
-            if end[0] in plane.nodes or any(end[0] == node.guid for sweep in plane.before for node in sweep.nodes):
-                return plane
-        return None
+        return None if end is None else self.plane_of.get(end) or self._plane_of_node.get(end[0])
+
+    @cached_property
+    def _plane_of_node(self) -> dict[str, Plane]:
+        found: dict[str, Plane] = {}
+        for plane in self.planes[::-1]:
+            was = {node.guid for sweep in plane.before for node in sweep.nodes}
+            found.update(dict.fromkeys((*was, *plane.nodes), plane))
+        return {**found, **{guid: plane for plane in self.planes[::-1] for guid in plane.switches}}
 
     @cached_property
     def spines(self) -> frozenset[str]:
@@ -291,16 +281,16 @@ class Fabric:
         that is not so, there is no way to tell.
         """
         rails = Counter(self.cables[end][0] for end in self.rails if end in self.cables)
-        beside: dict[str, set[str]] = {}
+        beside: dict[str, set[str]] = defaultdict(set)
         for end, other in self.cables.items():
             if end[0] != other[0] and self.between(end, other):
-                beside.setdefault(end[0], set()).add(other[0])
+                beside[end[0]].add(other[0])
         return frozenset(
             guid
             for guid, near in beside.items()
             if rails[guid]
             and all(rails[leaf] >= 2 * rails[guid] for leaf in near)
-            and all(not rails[other] for leaf in near for other in beside[leaf] if other != guid)
+            and not any(rails[other] for leaf in near for other in beside[leaf] if other != guid)
         )
 
     def home(self, host: str, rail: Rail) -> End | None:
@@ -308,12 +298,11 @@ class Fabric:
         ends = (end for end in self.ends(rail) if end in self.ports and end in self.cables)
         return next((end for end in ends if self.rails.get(end, (host,))[0] == host), None)
 
-    def ends(self, rail: Rail) -> Iterable[End]:
-        """Yield the ports that a rail may have, by its GUIDs."""
+    def ends(self, rail: Rail) -> list[End]:
+        """Return the ports that a rail may have, by its GUIDs."""
         if rail.node_guid:
-            yield rail.node_guid, rail.port
-        elif rail.port_guid:
-            yield from (end for end, (_host, known) in self.rails.items() if known is rail)
+            return [(rail.node_guid, rail.port)]
+        return [end for end, (_host, known) in self.rails.items() if known is rail] if rail.port_guid else []
 
 
 def node_name(node: Node) -> str:
@@ -331,31 +320,26 @@ def is_aggregation(node: Node) -> bool:
 def several(texts: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """Return the first texts, and the number of others."""
     more = len(texts) - most
-    return separator.join(texts[:most]) + (f"{separator}and {more} more" if more > 0 else "")
+    return separator.join([*texts[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
-def names(given: Iterable[tuple[str, int] | str]) -> str:
+def names(given: Iterable[Name]) -> str:
     """Return ``rails 0-7 of node[001-064]; leaf03 port 7``; what there is no room for is counted."""
-    of_rail: dict[int, set[str]] = {}
+    of_rail: dict[int, set[str]] = defaultdict(set)
     others: set[str] = set()
     for name in given:
         if isinstance(name, tuple):
-            of_rail.setdefault(name[1], set()).add(name[0])
+            of_rail[name[1]].add(name[0])
         else:
             others.add(name)
-    of_hosts: dict[frozenset[str], list[int]] = {}
+    of_hosts: dict[frozenset[str], list[int]] = defaultdict(list)
     for rail, hosts in sorted(of_rail.items()):
-        of_hosts.setdefault(frozenset(hosts), []).append(rail)
-    parts = []
+        of_hosts[frozenset(hosts)].append(rail)
     room = max(_ROOM // max(len(of_hosts) + bool(others), 1), 40)
-    for group, rails in list(of_hosts.items())[:8]:
-        parts.append(f"{rails_text(rails)} of {nodeset.brief(group, room)}")
-    if len(of_hosts) > 8:
-        left = sum(len(hosts) * len(rails) for hosts, rails in list(of_hosts.items())[8:])
-        parts.append(f"and {left} more rails")
+    parts = [f"{rails_text(rails)} of {nodeset.brief(group, room)}" for group, rails in of_hosts.items()]
     # Digits of GUIDs are no range of nodes.
     guids = sorted(name for name in others if name.startswith("0x"))
     rest = others.difference(guids)
     parts += [several(guids, 6, ", ")] if guids else []
     parts += [nodeset.brief(rest, room)] if rest else []
-    return "; ".join(parts)
+    return several(parts, 9)

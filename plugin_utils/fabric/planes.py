@@ -58,14 +58,13 @@ class Plane:
         return len(self.managers) > 1 or len(self.apart) > 1
 
     @cached_property
-    def apart(self) -> tuple[frozenset[str], ...]:
+    def apart(self) -> list[set[str]]:
         """The switches of each plane that was separate at the last sweep, as far as they are in this one."""
         every = join_groups(("", guids & self.switches.keys()) for guids in map(_switches, self.before))
-        return tuple(frozenset(guids) for _names, guids in every if guids)
+        return [guids for _names, guids in every if guids]
 
     @cached_property
     def was_switches(self) -> set[str]:
-        """The switches of the last sweeps."""
         return set().union(*map(_switches, self.before))
 
     @cached_property
@@ -73,7 +72,7 @@ class Plane:
         return {guid: node for guid, node in self.nodes.items() if node.kind == SWITCH}
 
     @cached_property
-    def holes(self) -> tuple[tuple[End, str], ...]:
+    def holes(self) -> list[tuple[End, str]]:
         """Ends without the node that must be there: the sweep is partial, whatever its tools report."""
         found: list[tuple[End, str]] = []
         ports = {end: port for node in self.nodes.values() for end, port in node.ports_by_end()}
@@ -86,18 +85,12 @@ class Plane:
                 found.append((end, f"leads to 0x{peer[0]}, which did not respond"))
             elif peer in ports and (ports[peer].peer or end) != end:
                 found.append((end, "and its peer report different data of their cable"))
-        return tuple(sorted(found))
+        return sorted(found)
 
     @cached_property
     def complete(self) -> bool:
         best = [next(sweep for sweep in self.sweeps if sweep.plane == one) for one in self.managers] or [self.best]
         return bool(self.nodes) and not self.holes and all(sweep.complete for sweep in best)
-
-
-def _worth(sweep: Sweep) -> tuple[object, ...]:
-    """Sort the best first: of complete sweeps the newest, of others the largest."""
-    size = -len(sweep.nodes)
-    return not sweep.complete, *((-sweep.at, size) if sweep.complete else (size, -sweep.at)), sweep.host, sweep.device
 
 
 def join_groups(groups: Iterable[tuple[str, set[str]]]) -> list[tuple[list[str], set[str]]]:
@@ -113,9 +106,15 @@ def join_groups(groups: Iterable[tuple[str, set[str]]]) -> list[tuple[list[str],
 
 
 def group_planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane]:
+    def worth(sweep: Sweep) -> tuple[object, ...]:
+        """Sort the best first: of complete sweeps the newest, of others the largest."""
+        size = -len(sweep.nodes)
+        rank = (-sweep.at, size) if sweep.complete else (size, -sweep.at)
+        return not sweep.complete, *rank, sweep.host, sweep.device
+
     # Without a manager each sweep may be a separate plane.
     of_manager: dict[str, list[Sweep]] = {}
-    for sweep in sorted(sweeps, key=_worth):
+    for sweep in sorted(sweeps, key=worth):
         of_manager.setdefault(sweep.plane or f"~{len(of_manager)}", []).append(sweep)
     groups = join_groups((manager, _switches(of_manager[manager][0])) for manager in sorted(of_manager))
     planes = []
@@ -123,12 +122,10 @@ def group_planes(sweeps: Sequence[Sweep], before: Sequence[Sweep]) -> list[Plane
         managers = [name for name in names if name[0] != "~"]
         nodes: dict[str, Node] = {}
         for name in managers or names:
-            for node in of_manager[name][0].nodes:
-                nodes.setdefault(node.guid, node)
+            nodes = {**{node.guid: node for node in of_manager[name][0].nodes}, **nodes}
         every = [sweep for name in (*managers, *names) for sweep in of_manager[name]]
         sweeps_of = tuple({id(one): one for one in every}.values())
-        known = _before(before, set(managers), switches)
-        planes.append(Plane(index, sweeps_of, tuple(managers), nodes, known))
+        planes.append(Plane(index, sweeps_of, tuple(managers), nodes, _before(before, managers, switches)))
     return planes
 
 
@@ -136,7 +133,7 @@ def _switches(sweep: Sweep) -> set[str]:
     return {node.guid for node in sweep.nodes if node.kind == SWITCH}
 
 
-def _before(before: Sequence[Sweep], managers: set[str], switches: set[str]) -> tuple[Sweep, ...]:
+def _before(before: Sequence[Sweep], managers: Sequence[str], switches: set[str]) -> tuple[Sweep, ...]:
     """Return the best sweep of each earlier plane that is the same, by its switches or else by its manager."""
     best: dict[str, Sweep] = {}
     for sweep in sorted(before, key=lambda one: (one.complete, len(one.nodes), one.at)):
@@ -150,8 +147,3 @@ def rails_text(rails: Iterable[int]) -> str:
     """Return ``rails 0-3,6``."""
     numbers = sorted(set(rails))
     return f"rail{'s' * (len(numbers) > 1)} {nodeset.fold(map(str, numbers)).strip('[]')}"
-
-
-def plane_label(rails: Iterable[int]) -> str:
-    """Return ``plane of rails 0-3,6``."""
-    return f"plane of {rails_text(rails)}"
