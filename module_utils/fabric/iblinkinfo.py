@@ -11,7 +11,7 @@ Source: rdma-core infiniband-diags/iblinkinfo.c, ibdiag_common.c (get_max_msg).
 from __future__ import annotations
 
 import re
-from typing import Optional, Tuple
+from typing import Optional, Sequence
 
 from . import tool_output
 from .sweep import CA, MOST_PORT_NUMBER, ROUTER, SWITCH, WIDTHS
@@ -36,18 +36,15 @@ def parse(text: str, source: str = "iblinkinfo") -> ToolOutput:
     kind: Optional[str] = None
     node, description = "", ""
     for number, line in output.lines(text):
-        match, own_kind = _LINE.fullmatch(line), None
-        values = match.groups() if match else ()
-        if not match:
-            header = _HEADER.fullmatch(line)
-            if header is not None:
-                kind, node, description = _KINDS[header.group(1)], header.group(2) or "", header.group(3)
-                continue
-            match, own_kind = _PORT.fullmatch(line), kind
-            # Only a host port has its own GUID.
-            if match and kind is not None and (kind == SWITCH) == (match.group(1) is None):
-                values = (match.group(1) or node, description, *match.groups()[1:])
-        port = _port(values, own_kind) if values else None
+        full = _LINE.fullmatch(line)
+        header, short = (None, None) if full else (_HEADER.fullmatch(line), _PORT.fullmatch(line))
+        if header is not None:
+            kind, node, description = _KINDS[header.group(1)], header.group(2) or "", header.group(3)
+            continue
+        port = _port(full.groups(""), None) if full else None
+        # Only a host port has its own GUID.
+        if short and kind is not None and (kind == SWITCH) == (short.group(1) is None):
+            port = _port((short.group(1) or node, description, *short.groups("")[1:]), kind)
         if port is None:
             output.odd(number, line)
             continue
@@ -67,9 +64,9 @@ def _with_first_port(port: PortRow, before: Optional[PortRow]) -> PortRow:
     return port._replace(first_port=before.first_port or before.port_guid)
 
 
-def _port(values: Tuple[Optional[str], ...], kind: Optional[str]) -> Optional[PortRow]:
-    own_guid, description, own_lid, number, width, speed, state, physical = [value or "" for value in values[:8]]
-    far_guid, far_lid, far, could, unavailable = [value or "" for value in values[8:]]
+def _port(values: Sequence[str], kind: Optional[str]) -> Optional[PortRow]:
+    own_guid, description, own_lid, number, width, speed, state, physical = values[:8]
+    far_guid, far_lid, far, could, unavailable = values[8:]
     if int(number) > MOST_PORT_NUMBER or int(far or 0) > MOST_PORT_NUMBER:
         return None
     # The tool prints no rate of a port that is down.

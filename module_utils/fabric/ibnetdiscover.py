@@ -65,11 +65,9 @@ def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
         elif header is not None:
             word, ports, digits, description, rest = header.groups()
             node, kind = tool_output.guid(digits), _KINDS[word]
-            system, device = before.get("sysimgguid"), before.get("devid")
-            system_guid = "%016x" % system if system else None
-            output.nodes.append(
-                NodeRow(node, kind, tool_output.text(description), system_guid, device or None, port_count=int(ports))
-            )
+            system = "%016x" % before["sysimgguid"] if before.get("sysimgguid") else None
+            about = (tool_output.text(description), system, before.get("devid") or None)
+            output.nodes.append(NodeRow(node, kind, *about, port_count=int(ports)))
             before = {}
             own = _SWITCH_LID.fullmatch(rest)
             if own is not None:
@@ -85,9 +83,7 @@ def parse(text: str, source: str = "ibnetdiscover") -> ToolOutput:
 
 def _port(line: str, node: str, kind: str) -> Optional[PortRow]:
     match = _PORT.fullmatch(line)
-    if match is None:
-        return None
-    number, own_guid, far, far_port, own_lid, width, speed = match.groups()
+    number, own_guid, far, far_port, own_lid, width, speed = match.groups() if match else ("999", *[""] * 6)
     if int(number) > MOST_PORT_NUMBER or int(far_port) > MOST_PORT_NUMBER:
         return None
     if not bool(own_guid) == bool(own_lid) == (kind != SWITCH):

@@ -55,25 +55,18 @@ def parse(text: str, stderr: str = "", source: str = "ibqueryerrors") -> ToolOut
             counters.update({name: min(int(value), (1 << 64) - 1) for name, value in found if name in READ_COUNTERS})
     if not output.clean:
         output.cut = "it ends before its summary"
-    # A failed query that stderr does not name may be that of any port.
-    named = _add_failures(stderr, output)
-    output.clean = output.clean and not output.every and not output.odd_count and failures <= named
-    return output
-
-
-def _add_failures(stderr: str, output: ToolOutput) -> int:
-    """Add the queries that failed by stderr, and return their number."""
-    named = 0
     others = []
-    for line in stderr.splitlines():
-        match = _UNREAD.fullmatch(line.strip())
-        if match is not None:
-            named += 1
-            query, lid, port = match.groups()
+    for line in map(str.strip, stderr.splitlines()):
+        unread = _UNREAD.fullmatch(line)
+        if unread is not None:
+            query, lid, port = unread.groups()
+            failures -= 1
             # Without the capabilities the tool goes on, port by port; without the sum of all ports (255) it does not.
             if query != "classportinfo":
                 output.unread[int(lid), None if port == "255" else int(port)] = "its query failed (%s)" % query
-        elif not _NO_RESPONSE.fullmatch(line.strip()):
+        elif not _NO_RESPONSE.fullmatch(line):
             others.append(line)
     output.complain("\n".join(others))
-    return named
+    # A failed query that stderr does not name may be that of any port.
+    output.clean = output.clean and not output.every and not output.odd_count and failures <= 0
+    return output
