@@ -294,7 +294,7 @@ def lines(sweeps: Sequence[Sweep]) -> Iterator[str]:
         switches, hcas = (sum(node.kind == kind for node in one.nodes) for kind in (SWITCH, CA))
         when = time.strftime("%H:%M:%S UTC", time.gmtime(one.at))
         where = f"{one.host} {one.device}:{one.port}" if one.device else one.host
-        size = f"{switches} switches, {hcas} HCAs, {sum(1 for _link in one.links())} cables"
+        size = f"{switches} switches, {hcas} HCAs, {len(one.links())} cables"
         plane = f"plane 0x{one.plane}" if one.plane else "a plane whose subnet manager is not known"
         yield f"FABRIC: {plane} from {where} at {when}: {size}{'' if one.complete else ', NOT COMPLETE'}"
 

@@ -193,8 +193,7 @@ def test_managers() -> None:
 )
 def test_codes_of_speeds(code: int, speed: str | None) -> None:
     text = CSV.replace(",2048,3847,5,4", f",{code},3847,5,4")
-    port = by_guid(joined(text))[HOST[1]].port(1)
-    assert port is not None
+    [port] = by_guid(joined(text))[HOST[1]].ports
     assert (port.speed, port.speed_supported) == (speed, "NDR")
 
 
@@ -349,9 +348,10 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
     for guid, node in sorted(now.items()):
         known = before.get(guid, sweep.Node(guid, "router", ""))
         changed = {"": changes(node, known)}
-        for port in node.ports:
-            changed[f"/{port.number}"] = changes(port, known.port(port.number) or sweep.Port(port.number))
-        changed |= {f"/{port.number}": {"there": False} for port in known.ports if node.port(port.number) is None}
+        ports, past = ({port.number: port for port in one.ports} for one in (node, known))
+        for number, port in ports.items():
+            changed[f"/{number}"] = changes(port, past.get(number, sweep.Port(number)))
+        changed |= {f"/{number}": {"there": False} for number in past if number not in ports}
         for where, change in changed.items():
             if change:
                 alike.setdefault(json.dumps(change), []).append(guid[-6:] + where)
