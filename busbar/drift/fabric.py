@@ -12,9 +12,8 @@ from collections.abc import Container, Iterator
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import End, Evidence, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.planes import End, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain

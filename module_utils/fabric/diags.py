@@ -20,7 +20,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
-from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
+from . import discovery, merge, subnet_manager, tool_output
 from .sweep import CA, ManagerEvent, Sweep
 
 PROGRAMS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
@@ -289,8 +289,8 @@ class Reading:
         if not master:
             problems.append(tool_output.problem(sminfo, "no subnet manager responds"))
         for name, parse in (
-            (["ibnetdiscover"], ibnetdiscover.parse),
-            (["iblinkinfo", "--line"], iblinkinfo.parse),
+            (["ibnetdiscover"], discovery.parse_ibnetdiscover),
+            (["iblinkinfo", "--line"], discovery.parse_iblinkinfo),
             (["sminfo"], subnet_manager.parse_sminfo),
             (["saquery", "SMIR"], subnet_manager.parse_records),
         ):
@@ -312,7 +312,7 @@ class Reading:
                 # 1: a port is above a threshold.
                 printed = self._run(["ibqueryerrors", *options, *port.options], (0, 1), problems)
                 if printed is not None:
-                    outputs.append(ibqueryerrors.parse(printed.stdout, printed.stderr, printed.command))
+                    outputs.append(discovery.parse_ibqueryerrors(printed.stdout, printed.stderr, printed.command))
             merged.count(outputs)
         if self.partitions:
             self._read_pkeys(port, merged, problems)

@@ -13,7 +13,7 @@ import re
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError
-from . import db_csv, iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
+from . import db_csv, discovery, merge, subnet_manager, tool_output
 from .sweep import Sweep
 from .tool_output import ToolOutput
 
@@ -25,10 +25,13 @@ _DB_CSV, _ERRORS, _LOG = "db_csv", "ibqueryerrors", "opensm.log"
 _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     "ibnetdiscover": (
         re.compile(r"# Topology file: generated|vendid=0x|(?:Switch|Ca|Rt)\s*[0-9]+\s*\"[SHR]-"),
-        ibnetdiscover.parse,
+        discovery.parse_ibnetdiscover,
     ),
     _DB_CSV: (re.compile(r"START_[A-Z0-9_]+\s*$"), db_csv.parse),
-    "iblinkinfo": (re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'), iblinkinfo.parse),
+    "iblinkinfo": (
+        re.compile(r'0x[0-9a-f]{16} ".*==\(|Switch: 0x[0-9a-f]{16} |(?:CA|Router): .*:$'),
+        discovery.parse_iblinkinfo,
+    ),
     "sminfo": (re.compile(r"sminfo: "), subnet_manager.parse_sminfo),
     "saquery SMIR": (re.compile(r"SMInfoRecord dump:"), subnet_manager.parse_records),
     _LOG: (subnet_manager.LOG_LINE, subnet_manager.parse_log),
@@ -36,7 +39,7 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     "ibdiagnet2.pm": (db_csv.PM_LINE, db_csv.parse_pm),
     _ERRORS: (
         re.compile(r'(?:Errors|Data Counters) for (?:0x[0-9a-f]+ )?"|## Summary: '),
-        lambda text, source: ibqueryerrors.parse(text, "", source),
+        lambda text, source: discovery.parse_ibqueryerrors(text, "", source),
     ),
 }
 # Forms of output that are recognised and not read -> the command to run in their place.
@@ -122,7 +125,7 @@ def parse(text: str, source: str, problems: List[Problem]) -> List[Tuple[str, To
     for tool, lines, stderr in parts:
         name = "%s (%s)" % (source, tool)
         if tool == _ERRORS:
-            output = ibqueryerrors.parse("\n".join(lines), "\n".join(stderr), name)
+            output = discovery.parse_ibqueryerrors("\n".join(lines), "\n".join(stderr), name)
         else:
             output = _TOOLS[tool][1]("\n".join(lines), name)
             output.complain("\n".join(stderr))

@@ -21,8 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ..terminal import counted
 from . import cabling_plan
 from .cabling_plan import Cable
+from .evidence import End, Plane
 from .map import Entry, Fabric, Pair, names, node_name, several
-from .planes import End, Plane
 
 DOWN = Check("ib_fabric.link_down", why="its rail is gone, or its leaf has fewer uplinks", severity="critical")
 "Is every link of the cabling plan between existing nodes up"
@@ -35,6 +35,9 @@ RAIL_LEAF = Check("ib_fabric.rail_leaf", why="on another rail's leaf the traffic
 
 PLAN = Check("ib_fabric.plan", why="one of both is wrong; checks that use the plan cannot be trusted", severity="minor")
 "Does the cabling match the plan, and do the plan's nodes, ports and names exist"
+
+# The share of rails on other rails' leaves above which leaves are not of one rail by design.
+_STRANGE = 0.25
 
 SWITCH_GONE = Check("ib_fabric.switch", why="rails of hosts, or uplinks of leaves, go with it", severity="critical")
 "Does every switch of the plan, and of the last sweep, exist"
@@ -73,14 +76,10 @@ def resolve(fabric: Fabric) -> None:
 
 def _is_switch(fabric: Fabric, cable: Cable, place: int, end: End, counts: Counter[str]) -> bool:
     kind = (cable.a_type, cable.z_type)[place]
-    if kind:
-        return kind == cabling_plan.SWITCH
-    if end[0] in fabric.every:
-        return fabric.is_switch(end[0])
-    if cable.rail is not None:
-        return place == 1
+    if kind or end[0] in fabric.every:
+        return kind == cabling_plan.SWITCH if kind else fabric.is_switch(end[0])
     # Of a node that no sweep has: an HCA has at most two cables.
-    return end not in fabric.rails and counts[cable.ends[place][0]] > 2
+    return place == 1 if cable.rail is not None else end not in fabric.rails and counts[cable.ends[place][0]] > 2
 
 
 class _Names:
@@ -102,8 +101,14 @@ class _Names:
     def end(self, name: str, port: int | str, rail: int | None) -> End | None:
         """Return the port; None where the node is not in the fabric. Raises ParseError where it is not clear."""
         fabric = self.fabric
+        if cabling_plan.is_guid(name) and name in fabric.nodes:
+            return self._port(name, port)
         if cabling_plan.is_guid(name):
-            return self._port(name, port) if name in fabric.nodes else self._known_end(name, port)
+            # A rail's host reports its GUID also while its cable is out.
+            known = [end for end in fabric.ends_of.get(name, ()) if port in (end[1], str(port))]
+            if isinstance(port, str):
+                return known[0] if len(known) == 1 else None
+            return (name, port) if known or name in fabric.was_nodes else None
         host = self._hosts.get(name) or self._hosts.get(name.partition(".")[0])
         end = None if host is None else self._host_end(host, port, rail)
         if end is not None:
@@ -126,23 +131,12 @@ class _Names:
             raise ParseError(f"{shown} has no rail at port {printable(str(port))[:32]}: set the column rail")
         return None
 
-    def _known_end(self, guid: str, port: int | str) -> End | None:
-        """Return the port of a node that no sweep has: a rail's host reports its GUID also while its cable is out."""
-        if isinstance(port, str):
-            ports = self.fabric.ends_of.get(guid, [])
-            return ports[0] if len(ports) == 1 else None
-        return (guid, port) if (guid, port) in self.fabric.rails or guid in self.fabric.was_nodes else None
-
     def _host_end(self, host: str, port: int | str, number: int | None) -> End | None:
-        device, _slash, of_device = str(port).partition("/")
-        ends = [
-            (rail.node_guid, rail.port)
-            for rail in self.fabric.evidence.hosts[host].rails
-            if rail.node_guid
-            and (rail.rail == number if number is not None else "" != rail.device == device)
-            and (number is not None or of_device in ("", str(rail.port)))
-        ]
-        return ends[0] if len(ends) == 1 else None
+        rails = [rail for rail in self.fabric.evidence.hosts[host].rails if rail.node_guid]
+        found = [rail for rail in rails if rail.rail == number]
+        if number is None:
+            found = [rail for rail in rails if rail.device and port in (rail.device, f"{rail.device}/{rail.port}")]
+        return (found[0].node_guid or "", found[0].port) if len(found) == 1 else None
 
     def _port(self, guid: str, port: int | str) -> End:
         node = self.fabric.nodes[guid]
@@ -271,16 +265,22 @@ def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
             # Another port of the same switch costs nothing.
             kind = "cables at another port of their switch"
     elif back is None:
-        if is_rail and end[0] not in fabric.nodes and _is_off(fabric, fabric.rails[end][0]):
-            # ``members`` reports the host.
-            return
+        if is_rail and end[0] not in fabric.nodes:
+            host = fabric.rails[end][0]
+            rails_of = fabric.evidence.hosts[host].rails
+            if len(rails_of) > 1 and all(fabric.home(host, rail) is None for rail in rails_of):
+                # ``members`` reports the host.
+                return
         check, have, kind = (
             DOWN,
             _states(fabric, end, other),
             "links down" if is_rail else "links between switches down",
         )
+        fix = "reseat the cable at both ends, then exchange it and its transceivers"
+        for off in (one for one in (end, other) if one in fabric.ports and fabric.ports[one].physical == "Disabled"):
+            command = f"ibportstate {plane.options}-G 0x{off[0]} {off[1]} enable"
+            fix = f"{fabric.end(off)} is switched off: {command}, as root on {plane.hosts[0]}"
         # A rail of the inventory has to be in the fabric, whatever the plan says.
-        fix = _plug(fabric, end, other)
         fix += "" if is_rail or other in fabric.rails else f"; or take {line} out of the plan"
     else:
         have = f"{fabric.end(other)} leads to {fabric.end(back)}; {_states(fabric, end)}"
@@ -291,12 +291,6 @@ def _wrong(fabric: Fabric, end: End, other: End) -> Iterator[Entry]:
     about, source = (check, "drift", plane, (end, other), fabric.cable(end, other), have, fix), fabric.plan_source
     roots = list(filter(None, (end, other, at)))
     yield fabric.entry(*about, source=source, severity=severity, because=cause, kind=kind, roots=roots)
-
-
-def _is_off(fabric: Fabric, host: str) -> bool:
-    """Return whether a host has several rails, and none has a cable."""
-    rails = fabric.evidence.hosts[host].rails
-    return len(rails) > 1 and all(fabric.home(host, rail) is None for rail in rails)
 
 
 def _other_rail(fabric: Fabric, end: End, at: End) -> str:
@@ -310,15 +304,6 @@ def _other_rail(fabric: Fabric, end: End, at: End) -> str:
 
 def _states(fabric: Fabric, *ends: End) -> str:
     return "; ".join(f"{fabric.end(end)} is {fabric.state(end) or 'not in the fabric'}" for end in ends)
-
-
-def _plug(fabric: Fabric, *ends: End) -> str:
-    for end in ends:
-        if end in fabric.ports and fabric.ports[end].physical == "Disabled":
-            plane = fabric.plane_of[end]
-            command = f"ibportstate {plane.options}-G 0x{end[0]} {end[1]} enable"
-            return f"{fabric.end(end)} is switched off: {command}, as root on {plane.hosts[0]}"
-    return f"reseat the cable {fabric.cable(*ends)} at both ends, then exchange it and its transceivers"
 
 
 def _odd(fabric: Fabric) -> Iterator[Entry]:
@@ -385,3 +370,77 @@ def _unplanned(fabric: Fabric) -> Iterator[Entry]:
                 about = (PLAN, "drift", plane, ends, "a cable of the plan", fabric.cable(*ends), fix)
                 cause, kind = fabric.roots.get(ends[0]), "cables that the plan does not have"
                 yield fabric.entry(*about, source="sweep", because=cause, kind=kind)
+
+
+# -- rails that no plan has ------------------------------------------------------------------------------------------
+
+
+def judge_rails(fabric: Fabric) -> list[Entry]:
+    """Report rails on leaves of other rails, where most leaves have one rail each."""
+    # Leaf -> rails on it that no plan has, and those on spines.
+    leaves: dict[str, list[End]] = defaultdict(list)
+    high: list[End] = []
+    number = {end: rail.rail for end, (_host, rail) in fabric.rails.items()}
+    for end in fabric.rails:
+        at = fabric.cables.get(end, ("", 0))[0]
+        if end in fabric.plane_of and end not in fabric.plan.planned and fabric.is_switch(at):
+            (high if at in fabric.spines else leaves[at]).append(end)
+    own: dict[str, int] = {}
+    odd: list[End] = []
+    tied: list[str] = []
+    for guid, ends in sorted(leaves.items()):
+        (rail, most), *others = Counter(number[end] for end in ends).most_common()
+        if others and others[0][1] == most:
+            tied.append(guid)
+            continue
+        own[guid] = rail
+        odd += [end for end in ends if number[end] != rail]
+    rails = [number[end] for ends in leaves.values() for end in ends]
+    if len(set(rails)) < 2 or not own or len(odd) + sum(len(leaves[guid]) for guid in tied) > _STRANGE * len(rails):
+        return [_misplaced(fabric, end, {}) for end in high]
+    for ends in leaves.values():
+        fabric.plane_of[ends[0]].passed.setdefault(RAIL_LEAF, "each rail on its leaves")
+    found = [*(_misplaced(fabric, end, own) for end in high), *_pairs(fabric, odd, own)]
+    for guid in tied:
+        ends, plane = leaves[guid], fabric.plane_of[leaves[guid][0]]
+        numbers = sorted({number[end] for end in ends})
+        have = f"{fabric.node(guid)} has as many of rails {', '.join(map(str, numbers))}"
+        fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
+        about = (RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix)
+        hosts, source = fabric.concerned(plane, *ends), fabric.plan_source
+        found.append(fabric.entry(*about, subject=f"switch 0x{guid}", hosts=hosts, source=source, again=False))
+    return found
+
+
+def _pairs(fabric: Fabric, odd: Sequence[End], own: dict[str, int]) -> Iterator[Entry]:
+    """Report two rails on each other's leaves as one, preferably of one host."""
+    rails, cables = fabric.rails, fabric.cables
+    left = sorted(odd, key=lambda end: (rails[end][0], rails[end][1].rail))
+    while left:
+        end = left.pop(0)
+        host, rail = rails[end]
+        there, was = own[cables[end][0]], fabric.was_cables.get(end)
+        partners = [one for one in left if (rails[one][1].rail, own[cables[one][0]]) == (there, rail.rail)]
+        if not partners:
+            yield _misplaced(fabric, end, own)
+            continue
+        # Of several: the one that took this one's place, then another rail of the same host.
+        partner = min(partners, key=lambda one: (cables[one] != was, rails[one][0] != host, rails[one][0]))
+        left.remove(partner)
+        ends, at = [end, partner], [cables[end], cables[partner]]
+        have, want = ("; ".join(map(fabric.cable, ends, others)) for others in (at, at[::-1]))
+        fix = f"exchange the two plugs at {' and '.join(map(fabric.end, at))}"
+        about = (SWAPPED, "drift", fabric.plane_of[end], (*ends, *at), want, have, fix)
+        subject = f"cables of {' and '.join(sorted(map(fabric.end, ends)))}"
+        yield fabric.entry(*about, subject=subject, source=fabric.plan_source, roots=(*ends, *at))
+
+
+def _misplaced(fabric: Fabric, end: End, own: dict[str, int]) -> Entry:
+    """Report a rail on a spine, or on another rail's leaf. own: leaf -> its rail, where leaves have one."""
+    at, rail = fabric.cables[end], fabric.rails[end][1].rail
+    where = f"a leaf of rail {own[at[0]]}" if at[0] in own else "a spine"
+    leaves = sorted(fabric.node(guid) for guid, number in own.items() if number == rail)
+    want = f"a leaf of rail {rail}: {several(leaves, 3, ', ')}" if leaves else "a leaf of its rail"
+    fix = f"move the cable from {fabric.end(at)} to a free port of {several(leaves, 3, ' or ') or 'its leaf'}"
+    about = (RAIL_LEAF, "drift", fabric.plane_of[end], (end, at), want, f"{fabric.cable(end, at)}, {where}", fix)
+    return fabric.entry(*about, source=fabric.plan_source, kind=f"cables on {where}", roots=(end, at))

@@ -21,17 +21,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from .. import nodeset
 from ..terminal import counted
-from . import cabling_plan, counters, judge, members, record, run, subnet, tree
+from . import cabling_plan, judge, links, members, record, run, subnet, tree
 from .cabling_plan import Cable, Plan, UnfitError
-from .evidence import Evidence, Host
+from .evidence import End, Evidence, Host
 from .map import Fabric, is_aggregation, several
-from .planes import End
 
 # Findings that say nothing about where cables are. The plan that the site names may be the one to be drafted.
 BESIDE = {
     check.id
     for check in (
-        *(counters.ERRORS, counters.SYMBOLS, counters.LINK_DOWNED, counters.SATURATED, members.UNKNOWN),
+        *(links.ERRORS, links.SYMBOLS, links.LINK_DOWNED, links.SATURATED, members.UNKNOWN),
         *(subnet.FIRMWARE, subnet.PARTITION, subnet.ROUTING, tree.OVERSUBSCRIPTION, tree.SPINES, run.PLAN, run.RECORD),
     )
 }

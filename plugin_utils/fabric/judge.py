@@ -17,16 +17,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG
 
 from ..terminal import counted
-from . import cabling, counters, links, members, rail_leaves, subnet, tree
-from .evidence import Evidence
+from . import cabling, links, members, subnet, tree
+from .evidence import End, Evidence, Plane
 from .map import AGAIN, Entry, Fabric, names
-from .planes import End, Plane
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
 SINGLE = 8
 _OF_PLANE: tuple[Callable[[Fabric, Plane], Iterable[Entry]], ...] = (
-    *(members.strangers, links.states, links.rates, counters.rates),
+    *(members.strangers, links.states, links.rates, links.counts),
     *(subnet.managers, subnet.events, subnet.firmware, subnet.partitions, subnet.routing, tree.tree),
 )
 # Checks, the state and severity of their findings ("" for any), and the checks that they cause in the same plane: a
@@ -34,9 +33,9 @@ _OF_PLANE: tuple[Callable[[Fabric, Plane], Iterable[Entry]], ...] = (
 # manager that has exited sets up no links.
 _CAUSES = (
     ({members.PLANE}, "drift", "", {members.SWEEP}),
-    ({links.SPEED, links.WIDTH}, "drift", "", {counters.ERRORS, counters.SYMBOLS, counters.LINK_DOWNED}),
+    ({links.SPEED, links.WIDTH}, "drift", "", {links.ERRORS, links.SYMBOLS, links.LINK_DOWNED}),
     ({MANAGER_LOG}, "drift", "critical", {subnet.MANAGER, links.ACTIVE}),
-    ({members.SWEEP}, "unknown", "major", {subnet.MANAGER, counters.ERRORS}),
+    ({members.SWEEP}, "unknown", "major", {subnet.MANAGER, links.ERRORS}),
 )
 
 
@@ -62,7 +61,7 @@ def judged(evidence: Evidence) -> Judged:
     fabric = Fabric(evidence)
     cabling.resolve(fabric)
     found = members.members(fabric)
-    entries = [*members.planes(fabric, found), *cabling.compare(fabric), *rail_leaves.judge_rails(fabric)]
+    entries = [*members.planes(fabric, found), *cabling.compare(fabric), *cabling.judge_rails(fabric)]
     entries += members.missing(fabric, found)
     for plane in fabric.planes:
         _count_cables(fabric, plane)

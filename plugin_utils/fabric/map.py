@@ -17,8 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
-from .evidence import Evidence, Rail
-from .planes import End, Plane, group_planes, rails_text
+from .evidence import End, Evidence, Plane, Rail, group_planes, rails_text
 
 Pair = tuple[End, End]
 # A host and its rail, or a node or port.

@@ -17,9 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from .. import nodeset
 from ..terminal import counted
 from .cabling import DOWN
-from .evidence import Rail
+from .evidence import End, Plane, Rail, rails_text
 from .map import Entry, Fabric, Pair, is_aggregation, names, several
-from .planes import End, Plane, rails_text
 
 SWEEP = Check("ib_fabric.sweep", why="what was not seen is unknown: the tools end with 0 for a part of a fabric, too")
 "Was each plane swept completely: every switch and host responded, and the tools reported nothing"

@@ -24,9 +24,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet
-from .evidence import Evidence, Host, Wanted
+from .evidence import End, Evidence, Host, Wanted
 from .judge import Line
-from .planes import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"

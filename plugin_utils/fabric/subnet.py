@@ -16,8 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manage
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, SubnetManager
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
+from .evidence import Plane
 from .map import Entry, Fabric, is_aggregation, names, several
-from .planes import Plane
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"

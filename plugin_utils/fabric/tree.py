@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
+from .evidence import End, Plane, join_groups
 from .map import Entry, Fabric, is_aggregation, several
-from .planes import End, Plane, join_groups
 
 UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
 "Has each leaf all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on its spines"

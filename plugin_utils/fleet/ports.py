@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_ports import PortGrowth
 
 from .. import codec, result_schema, suite
-from ..fabric import counters as fabric_rates
+from ..fabric import links as fabric_rates
 from ..role_result import RoleResult
 from .table import Results
 
