@@ -290,7 +290,8 @@ def _link(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Counte
             fix = f"reset its counters, also for other tools: {command} on {plane.best.host or 'a fabric host'}"
             have = f"saturated: {', '.join(f'{name} at {COUNTERS[name]}' for name in moved.ended)}: {fabric.end(end)}"
             about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
-            subject, kind = f"{fabric.guid_name(end[0])} port {end[1]}", "ports whose counters have ended"
+            node = "switch" if fabric.is_switch(end[0]) else "node"
+            subject, kind = f"{node} 0x{end[0]} port {end[1]}", "ports whose counters have ended"
             yield fabric.entry(*about, subject=subject, source="counters", kind=kind, again=False)
 
 

@@ -123,19 +123,13 @@ class Fabric:
                 plane.label += f" with 0x{min(plane.switches or plane.nodes)}"
 
     def _rails(self) -> dict[End, tuple[str, Rail]]:
-        found: dict[End, tuple[str, Rail]] = {}
-        by_port: dict[str, tuple[str, Rail]] = {}
-        for host, known in sorted(self.evidence.hosts.items()):
-            for rail in known.rails:
-                if rail.node_guid:
-                    found.setdefault((rail.node_guid, rail.port), (host, rail))
-                if rail.port_guid:
-                    by_port.setdefault(rail.port_guid, (host, rail))
+        every = [(host, rail) for host, known in sorted(self.evidence.hosts.items()) for rail in known.rails]
+        # The first host of a GUID, by its name, has it.
+        by_port = {one[1].port_guid: one for one in reversed(every) if one[1].port_guid}
+        found = {(one[1].node_guid, one[1].port): one for one in reversed(every) if one[1].node_guid}
         # Of some rails only the GUID of the port is known.
-        for end, port in (*self.ports.items(), *((end, port) for end, (port, _at) in self.was.items())):
-            if port.guid in by_port:
-                found.setdefault(end, by_port[port.guid])
-        return found
+        ports = [*((end, port) for end, (port, _at) in self.was.items()), *self.ports.items()]
+        return {**{end: by_port[port.guid] for end, port in ports if port.guid in by_port}, **found}
 
     def _label(self, plane: Plane) -> str:
         """Return a label by rails, which last longer than the GUID of the present manager."""
@@ -206,16 +200,14 @@ class Fabric:
             return f"{host} rail {rail.rail}"
         return self.labels.get(end) or f"{self.node(end[0])} port {end[1]}"
 
-    def cable(self, end: End, other: End) -> str:
-        return f"{self.end(end)} - {self.end(other)}"
+    def cable(self, *ends: End) -> str:
+        return " - ".join(map(self.end, ends))
 
     def subject(self, *ends: End) -> str:
         """Return the host's name and rail, else the GUID and port of one end: the id is unique in the fabric."""
         end = self._first_end(ends)
-        return self.end(end) if end in self.rails else f"{self.guid_name(end[0])} port {end[1]}"
-
-    def guid_name(self, guid: str) -> str:
-        return f"{'switch' if self.is_switch(guid) else 'node'} 0x{guid}"
+        kind = "switch" if self.is_switch(end[0]) else "node"
+        return self.end(end) if end in self.rails else f"{kind} 0x{end[0]} port {end[1]}"
 
     def name(self, *ends: End) -> Name:
         """Return the name of ``Entry.name``."""
@@ -223,8 +215,8 @@ class Fabric:
         return (self.rails[end][0], self.rails[end][1].rail) if end in self.rails else self.end(end)
 
     def _first_end(self, ends: Sequence[End]) -> End:
-        rails = [end for end in ends if end in self.rails]
-        return rails[0] if rails else min(ends, key=lambda end: (not self.is_switch(end[0]), end))
+        rails = (end for end in ends if end in self.rails)
+        return next(rails, None) or min(ends, key=lambda end: (not self.is_switch(end[0]), end))
 
     def concerned(self, plane: Plane | None, *ends: End) -> tuple[str, ...]:
         """Return the hosts of the rails at these ends, else those that swept the plane."""
@@ -238,7 +230,7 @@ class Fabric:
     def state(self, end: End) -> str:
         """Return ``down (Polling)`` of a port; "" where no sweep has it."""
         port = self.ports.get(end)
-        return "" if port is None else port.state + (f" ({port.physical})" if port.physical else "")
+        return f"{port.state} ({port.physical})".removesuffix(" (None)") if port else ""
 
     # -- cables ----------------------------------------------------------------------------------------------------
 
@@ -248,13 +240,12 @@ class Fabric:
 
     def links(self, plane: Plane) -> Iterator[Pair]:
         """Yield each cable of a plane once, the host's end first."""
-        for node in plane.nodes.values():
-            for end, _port in node.ports_by_end():
-                other = self.cables.get(end)
-                if other is None or self.plane_of[end] is not plane:
-                    continue
-                if other not in self.ports or self.host_first(end, other)[0] == end:
-                    yield end, other
+        for end in (end for node in plane.nodes.values() for end, _port in node.ports_by_end()):
+            other = self.cables.get(end)
+            if other is None or self.plane_of[end] is not plane:
+                continue
+            if other not in self.ports or self.host_first(end, other)[0] == end:
+                yield end, other
 
     def between(self, *ends: End) -> bool:
         """Return whether all ends are of switches."""
