@@ -109,24 +109,27 @@ def _lost_planes(fabric: Fabric) -> list[Sweep]:
 def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
     """Judge whether planes were swept, completely, and are separate."""
     for sweep in fabric.lost:
-        fix = (
-            f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host}; without a"
-            " response check this plane's subnet manager, and the port (ibstat: ACTIVE)"
-        )
         have = f"no subnet manager or no node was seen: {_problems(sweep)}"
         subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
-        about = (SWEEP, "unknown", None, (), _WHOLE, have, fix)
+        about = (SWEEP, "unknown", None, (), _WHOLE, have, _by_hand(sweep))
         yield fabric.entry(*about, subject=subject, hosts=[sweep.host], source=sweep.source)
     rails = {rail for _host, rail in found.covered[-1]}
+    fix = "check a port to this plane (ibstat: ACTIVE), run sminfo there as root; name its host in busbar_fabric_hosts"
+    unswept: list[tuple[str, str, str]] = []
     for sweep in _lost_planes(fabric):
         own = {fabric.rails[end][1].rail for node in sweep.nodes for end in fabric.ends_of.get(node.guid, ())}
         rails -= own
         label = f"plane of {rails_text(own)}" if own else f"plane of subnet manager 0x{sweep.plane}"
         have = f"not swept; last by {sweep.host} and {sweep.device or 'a file'}, {len(sweep.nodes)} nodes"
-        yield _unswept(fabric, label, have, sweep.host, sweep.device, sweep.host)
+        unswept.append((label, have, sweep.host))
     if rails:
         have = f"no sweep shows any port of these rails: {names(one for one in found.covered[-1] if one[1] in rails)}"
-        yield _unswept(fabric, f"plane of {rails_text(rails)}", have, "one of busbar_fabric_hosts", "")
+        unswept.append((f"plane of {rails_text(rails)}", have, ""))
+    for label, have, host in unswept:
+        hosts = sorted({*fabric.concerned(None), *filter(None, [host])})
+        entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=hosts)
+        fabric.unswept = entry.finding
+        yield entry
     if found.unread:
         have = f"{names(found.unread)}: their GUIDs are not known"
         hosts = sorted({host for host, _rail in found.unread})
@@ -139,63 +142,46 @@ def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
     yield from _twice(fabric)
 
 
-def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hosts: str) -> Entry:
-    fix = (
-        f"on {host} check the port {'of ' + device + ' ' if device else ''}to this plane (ibstat: ACTIVE), and run"
-        " sminfo as root; busbar_fabric_hosts has to name a host with a port in it"
-    )
-    every = sorted({*fabric.concerned(None), *hosts})
-    entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=every)
-    fabric.unswept = entry.finding
-    return entry
-
-
 def _problems(sweep: Sweep) -> str:
     return several(list(map(str, sweep.problems)), 2) or "it names no problem"
 
 
-def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
-    partial = [sweep for sweep in plane.sweeps if not sweep.complete]
-    if plane.complete:
-        for sweep in partial:
-            have = f"a part, which another host's sweep makes good: {_problems(sweep)}"
-            about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
-            subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
-            yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
-        return
-    parts = [_problems(sweep) for sweep in partial[:2]]
-    if plane.holes:
-        parts.append(several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3))
-    lacking = found.covered.get(plane.index, [])
-    if lacking:
-        parts.append(f"{len(lacking)} rails were not seen: {names(lacking)}")
-    have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
-    yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
-
-
 def _by_hand(sweep: Sweep) -> str:
+    where = f"-C {sweep.device} -P {sweep.port} as root on {sweep.host}"
     if not sweep.device:
         return f"write {sweep.source} again when the fabric is quiet"
-    where = f"-C {sweep.device} -P {sweep.port} as root on {sweep.host}"
     if not sweep.plane:
         return f"start this plane's subnet manager (systemctl start opensm there, or UFM) until sminfo {where} names it"
     return f"run ibnetdiscover {where}: its stderr names the path that does not respond; reboot or replug that node"
 
 
+def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
+    partial = [sweep for sweep in plane.sweeps if not sweep.complete]
+    for sweep in partial if plane.complete else ():
+        have = f"a part, which another host's sweep makes good: {_problems(sweep)}"
+        about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
+        subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
+        yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
+    if not plane.complete:
+        parts = [_problems(sweep) for sweep in partial[:2]]
+        parts += [several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3)] if plane.holes else []
+        lacking = found.covered.get(plane.index, [])
+        parts += [f"{len(lacking)} rails were not seen: {names(lacking)}"] if lacking else []
+        have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
+        yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
+
+
 def _joined(fabric: Fabric, plane: Plane) -> Entry:
     pairs = _strays(fabric, plane)
-    stray = sorted(fabric.cable(*pair) for pair in pairs)
+    stray = several(sorted(fabric.cable(*pair) for pair in pairs))
     seen = sorted({f"0x{sweep.plane} by {sweep.host} {sweep.device}".strip() for sweep in plane.sweeps})
     have = f"{len(plane.switches)} switches are managed by {len(plane.managers)}: {several(seen)}"
     if len(plane.managers) == 1:
         have = f"{len(plane.switches)} switches are one plane, which were {len(plane.apart)} at the last sweep"
-    have += f"; joined by {several(stray)}" if stray else "; which cable joins them is unknown"
-    fix = f"pull out the cable {several(stray, 4, ' and ')}"
-    if not stray:
-        fix = (
-            "run sminfo at each of these ports: if all name one manager, it has only moved; otherwise pull out the"
-            " cable between switches of two planes, by their labels"
-        )
+    have += f"; joined by {stray}" if stray else "; which cable joins them is unknown"
+    fix = (
+        f"pull out {stray}" if stray else "pull out the cable between switches of two planes, unless the manager moved"
+    )
     ends = tuple(end for pair in pairs for end in pair)
     about = (PLANE, "drift", plane, ends, "planes that share no switch", have, fix)
     return fabric.entry(*about, subject=f"{plane.label}: joined", hosts=plane.hosts, roots=ends)
