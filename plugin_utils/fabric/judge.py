@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -39,8 +40,7 @@ _CAUSES = (
 )
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """lines: findings with their hosts.   marks: ends and own finding of each bad cable, also of many in one line."""
 
     lines: list[Line]
