@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ..terminal import counted
 from . import cabling_plan
 from .cabling_plan import Cable
-from .evidence import End, Plane
+from .evidence import End
 from .map import Entry, Fabric, Pair, names, node_name, several
 
 DOWN = Check("ib_fabric.link_down", why="its rail is gone, or its leaf has fewer uplinks", severity="critical")
@@ -320,43 +320,36 @@ def _odd(fabric: Fabric) -> Iterator[Entry]:
 def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
     """Report switches that the plan, or the last sweep, has, and no sweep."""
     by_plan = fabric.plan.switches - set(fabric.nodes)
+    was = {guid: plane for plane in fabric.planes if plane.complete for guid in plane.was_switches - set(fabric.nodes)}
     unseen: list[str] = []
-    for guid in sorted(by_plan):
-        others = [other for end, other in fabric.plan.planned.items() if end[0] == guid]
+    for guid in (*sorted(by_plan), *sorted(set(was) - by_plan)):
+        cables = fabric.plan.planned if guid in by_plan else fabric.was_cables
+        others = [other for end, other in sorted(cables.items()) if end[0] == guid]
         planes = [plane for plane in fabric.planes if plane in map(fabric.find_plane, others)]
-        if any(plane.complete for plane in planes):
-            removed = f"take its lines out of {fabric.plan_source}, and sweep twice"
-            yield _switch(fabric, guid, others, planes, "the plan has it", removed)
-        elif not planes:
-            unseen.append(guid)
+        planes = planes if guid in by_plan else [was[guid]]
+        unseen += [] if planes else [guid]
+        if not any(plane.complete for plane in planes):
+            continue
+        rails = [fabric.rails[end][0] for end in others if end in fabric.rails]
+        at = [fabric.end(end) for end in others if end not in fabric.rails]
+        name = fabric.node(guid)
+        have = f"{name}: in no sweep, and {'the plan' if guid in by_plan else 'the last sweep'} has it"
+        have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
+        have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
+        removed = f"take its lines out of {fabric.plan_source}, and sweep twice" if guid in by_plan else "sweep again"
+        fix = f"check power and console of {name}; if you removed it, {removed}"
+        about, kind = (SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix), "switches that are gone"
+        subject = f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}"
+        hosts, source = sorted({*rails, *(host for plane in planes for host in plane.hosts)}), fabric.plan_source
+        entry = fabric.entry(*about, subject=subject, source=source, hosts=hosts, kind=kind, name=name, roots=others)
+        fabric.gone[guid] = entry.finding
+        yield entry
     if unseen:
         shown = names([fabric.node(guid) for guid in unseen])
         have = f"{counted(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
         fix = "name a host with a port in their plane in busbar_fabric_hosts"
-        about, source = (PLAN, "unknown", None, (), "every plane swept", have, fix), fabric.plan_source
-        yield fabric.entry(*about, subject="planes of the plan", source=source, because=fabric.unswept)
-    for plane in fabric.planes:
-        for guid in sorted(plane.was_switches - set(fabric.nodes) - by_plan) if plane.complete else ():
-            others = [other for end, other in sorted(fabric.was_cables.items()) if end[0] == guid]
-            yield _switch(fabric, guid, others, [plane], "the last sweep had it", "this sweep is the last to miss it")
-
-
-def _switch(
-    fabric: Fabric, guid: str, others: Sequence[End], planes: Sequence[Plane], known: str, removed: str
-) -> Entry:
-    rails = [fabric.rails[end][0] for end in others if end in fabric.rails]
-    at = [fabric.end(end) for end in others if end not in fabric.rails]
-    name = fabric.node(guid)
-    have = f"{name}: in no sweep, and {known}"
-    have += f"; {counted(len(rails), 'rail')} hang on it" if rails else ""
-    have += f"; {counted(len(at), 'link')} to {several(at)}" if at else ""
-    fix = f"check power and console of {name}; if you removed it, {removed}"
-    about, kind = (SWITCH_GONE, "drift", planes[0], others, "in the fabric", have, fix), "switches that are gone"
-    subject = f"switch 0x{guid}" if cabling_plan.is_guid(guid) else f"switch {name}"
-    hosts, source = sorted({*rails, *(host for plane in planes for host in plane.hosts)}), fabric.plan_source
-    entry = fabric.entry(*about, subject=subject, source=source, hosts=hosts, kind=kind, name=name, roots=others)
-    fabric.gone[guid] = entry.finding
-    return entry
+        missed, source = (PLAN, "unknown", None, (), "every plane swept", have, fix), fabric.plan_source
+        yield fabric.entry(*missed, subject="planes of the plan", source=source, because=fabric.unswept)
 
 
 def _unplanned(fabric: Fabric) -> Iterator[Entry]:
