@@ -401,7 +401,7 @@ def judge_rails(fabric: Fabric) -> list[Entry]:
         fix = "name a cabling plan (busbar_fabric_plan, docs/cabling.md), which declares the owner of the leaf"
         about = (RAIL_LEAF, "unknown", plane, (), "a leaf of one rail", have, fix)
         hosts, source = fabric.concerned(plane, *ends), fabric.plan_source
-        found.append(fabric.entry(*about, subject=f"switch 0x{guid}", hosts=hosts, source=source, again=False))
+        found.append(fabric.entry(*about, subject=f"switch 0x{guid}", hosts=hosts, source=source))
     return found
 
 

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health.port_limits i
 
 from ..terminal import counted
 from .evidence import End, Plane
-from .map import SWEEP_AGAIN, Entry, Fabric, Pair, is_aggregation, names, several
+from .map import Entry, Fabric, Pair, is_aggregation, names, several
 
 LANES = 4
 _WHY = "the slowest link sets the pace of every collective that goes over it, and NCCL does not report it"
@@ -196,9 +196,8 @@ def compare_counts(
 
 def counts(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the counters of all links."""
-    unread: dict[str, list[End]] = defaultdict(list)
-    unmeasured: list[End] = []
-    clock: list[End] = []
+    # What is not known of ports -> why -> the ports.
+    gaps: dict[str, dict[str, list[End]]] = defaultdict(lambda: defaultdict(list))
     resets = judged = 0
     for ends in fabric.links(plane):
         of_link: dict[End, Counted] = {}
@@ -207,36 +206,30 @@ def counts(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             if port is None or fabric.plane_of[end] is not plane:
                 continue
             if port.unread or not port.counters:
-                unread[port.unread or "they were not read"].append(end)
+                gaps["counters"][port.unread or "they were not read"].append(end)
             elif was is None or was.unread or not was.counters:
                 if any(port.counters.get(name) for name in (SYMBOL, *LIMITS)):
-                    unmeasured.append(end)
+                    gaps["earlier counters"]["have counted errors, since an unknown time"].append(end)
                 of_link[end] = Counted(ended=compare_counts(port.counters, {}, 0.0).ended)
             elif plane.best.at <= at:
-                clock.append(end)
+                gaps["time between sweeps"]["were swept before, by the clocks, after this sweep"].append(end)
             else:
                 rebooted = _same_boot(fabric, end) is False
                 of_link[end] = compare_counts(port.counters, was.counters, plane.best.at - at, rebooted)
                 resets += of_link[end].reset
                 judged += 1
         yield from _link(fabric, plane, ends, of_link)
-    again = f"sweep again: {SWEEP_AGAIN}"
-    reasons = [f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(unread.items())]
-    by_hand = f"repair that, then {again}; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"
-    later = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep), then {again}"
-    # Ports of which no growth is known: not read, not read before, or read before by a later clock.
-    for what, severity, listed, fix in (
-        ("counters", None, several(reasons, 2), by_hand),
-        ("earlier counters", "minor", _ports(fabric, unmeasured), f"in 15 minutes {again}"),
-        ("time between sweeps", "minor", _ports(fabric, clock), later),
+    for what, fix in (
+        ("counters", f"repair that; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"),
+        ("earlier counters", "wait 15 minutes"),
+        ("time between sweeps", f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep)"),
     ):
-        if listed:
-            have = {"earlier counters": "have errors of unknown time: ", "counters": ""}.get(
-                what, "negative: "
-            ) + listed
-            about, subject = (ERRORS, "unknown", plane, (), what, have, fix), f"{plane.label}: {what}"
-            yield fabric.entry(*about, source="counters", subject=subject, severity=severity, again=False)
-    if judged and not unread and not clock:
+        if what in gaps:
+            reasons = [f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(gaps[what].items())]
+            about, subject = (ERRORS, "unknown", plane, (), what, several(reasons, 2), fix), f"{plane.label}: {what}"
+            severity = None if what == "counters" else "minor"
+            yield fabric.entry(*about, source="counters", subject=subject, severity=severity)
+    if judged and gaps.keys() <= {"earlier counters"}:
         text = f"{judged} ports since the last sweep{f'; {resets} were reset in between' if resets else ''}"
         plane.passed.update(dict.fromkeys((ERRORS, SYMBOLS, LINK_DOWNED, SATURATED), text))
 
@@ -292,7 +285,7 @@ def _link(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Counte
             about = (SATURATED, "unknown", plane, ends, "counters that count", have, fix)
             node = "switch" if fabric.is_switch(end[0]) else "node"
             subject, kind = f"{node} 0x{end[0]} port {end[1]}", "ports whose counters have ended"
-            yield fabric.entry(*about, subject=subject, source="counters", kind=kind, again=False)
+            yield fabric.entry(*about, subject=subject, source="counters", kind=kind)
 
 
 def _downed(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Counted]) -> Entry | None:
@@ -304,22 +297,20 @@ def _downed(fabric: Fabric, plane: Plane, ends: Pair, of_link: Mapping[End, Coun
     times = ", ".join(f"{many} at {fabric.end(end)}" for end, many in sorted(counts.items()) if many)
     time = max(of_link.values(), key=lambda moved: moved.seconds).time
     have = f"went down in {time}: {times}: {fabric.cable(*ends)}"
-    state, fix, kind = "drift", LINK_DOWNED.fix, "links that went down"
-    severity = why = None
+    state, severity, which, fix, kind = "drift", None, "both ends", LINK_DOWNED.fix, "links that went down"
+    why = None
     if len(counts) < 2 or not all(counts.values()):
-        have, kind, severity = f"one end {have}", "links one of whose ends reports that they went down", "minor"
+        which, kind, severity = "one end", "links one of whose ends reports that they went down", "minor"
         why = "only one end has counted it: the other's driver was reloaded, or the port was taken down"
     elif None in boots:
-        state, have, severity = "unknown", f"{have}; whether with its host is not known", "major"
+        state, severity = "unknown", "major"
         fix = f"run `uptime` on the machine at the end of this cable; if it was not rebooted in that time, {fix}"
-    else:
-        have = f"both ends {have}"
-    about = (LINK_DOWNED, state, plane, ends, "up all the time", have, fix)
+    about = (LINK_DOWNED, state, plane, ends, "up all the time", f"{which} {have}", fix)
     return fabric.entry(*about, source="counters", kind=kind, severity=severity, why=why)
 
 
 def _ports(fabric: Fabric, ends: list[End]) -> str:
-    """Return few ports, or the nodes of many; "" for none."""
-    if not ends or len(ends) <= 4:
-        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}" if ends else ""
+    """Return few ports, or the nodes of many."""
+    if len(ends) <= 4:
+        return f"{counted(len(ends), 'port')}, {names([fabric.name(end) for end in ends])}"
     return f"{len(ends)} ports, {names([fabric.name(e) if e in fabric.rails else fabric.node(e[0]) for e in ends])}"

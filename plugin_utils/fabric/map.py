@@ -27,8 +27,7 @@ Source = TypeVar("Source")
 _SHOWN, _ROOM = 64, 300
 _MANAGED = re.compile(r"MF0;([^:;]+):[^:;]*")
 # Without the option the last sweep would be judged again within ib_fabric_interval.
-SWEEP_AGAIN = "ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
-AGAIN = f"then sweep again: {SWEEP_AGAIN}"
+AGAIN = "then sweep again: ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
 
 
 @dataclass(frozen=True)
@@ -169,15 +168,14 @@ class Fabric:
         severity: str | None = None,
         because: Finding | str | None = None,
         why: str | None = None,
-        again: bool = True,
     ) -> Entry:
         """Return the entry of a cable, or without ends of a plane or node.
 
         subject, hosts, name: instead of those of the ends.   roots: ends that the finding explains.
-        again: ``fix`` ends with the advice to sweep again.   Others: as in Check.judge.
+        Others: as in Check.judge; ``fix`` gets the advice to sweep again.
         """
         source = source or (plane.best.source if plane is not None else "sweeps")
-        fix = f"{fix}; {AGAIN}" if again else fix
+        fix = f"{fix}; {AGAIN}"
         finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, because, why, severity)
         self.roots.update(dict.fromkeys(roots, finding))
         name = name or (self.name(*ends) if kind and ends else "")
