@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from . import tool_output
 from .subnet_manager import STATES
@@ -20,6 +20,7 @@ from .sweep import CA, MOST_PORT_NUMBER, READ_COUNTERS, ROUTER, SWITCH, SubnetMa
 from .tool_output import NodeRow, PortRow, ToolOutput
 
 _START = re.compile(r"START_([A-Z0-9_]+)\s*")
+_DISCOVERY = re.compile("(ERRORS|WARNINGS)_.*DISCOVER")
 _KINDS = {1: CA, 2: SWITCH, 3: ROUTER}
 _PORT_STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}
 _PHYSICAL = dict(
@@ -79,68 +80,44 @@ def _number(value: str) -> Optional[int]:
 def parse(text: str, source: str = "ibdiagnet2.db_csv") -> ToolOutput:
     output = ToolOutput(source, every=True)
     found = set()
-    unclosed = ""
-    for name, number, lines, closed in _sections(text, output):
-        found.add(name)
-        unclosed = unclosed if closed else name
-        read = _READERS.get(name)
-        if read is None and not (name.startswith(("ERRORS_", "WARNINGS_")) and "DISCOVER" in name):
-            continue
-        for line, row in _rows(lines, number, output):
+    section, unclosed = "", ""
+    header: List[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        start = _START.fullmatch(line)
+        if start is not None:
+            unclosed = unclosed or section
+            section, header = start.group(1), []
+            found.add(section)
+        elif section and line.strip() == "END_" + section:
+            section = ""
+        elif not section and line.strip() and not line.startswith("#"):
+            output.odd(number, line)
+        elif section and line.strip() and (section in _READERS or _DISCOVERY.match(section)):
             try:
-                if read is not None:
-                    read(output, row)
-                elif row.values.get("summary") or row.values.get("eventname"):
-                    output.partial.append("%s: %s" % (name, tool_output.quote(row.text("summary", "eventname"))))
-            except (KeyError, ValueError):
-                output.odd(line, ",".join(row.values.values()))
+                [values] = csv.reader([line], skipinitialspace=True)
+                if header and len(values) != len(header):
+                    raise ValueError("another number of columns")
+                if header:
+                    _READERS.get(section, _message)(output, _Row(dict(zip(header, values))))
+                else:
+                    header = [value.strip().lower() for value in values]
+            except (csv.Error, KeyError, ValueError):
+                output.odd(number, line)
     more = len(output.partial) - tool_output.QUOTED
     if more > 0:
         output.partial[tool_output.QUOTED :] = ["and %d more of ibdiagnet's messages" % more]
     missing = [name for name in ("NODES", "PORTS", "LINKS") if name not in found]
-    if unclosed:
-        output.cut = "it ends within section %s" % unclosed
+    if unclosed or section:
+        output.cut = "it ends within section %s" % (unclosed or section)
     elif missing:
         output.cut = "it has no section %s" % ", ".join(missing)
     return output
 
 
-def _sections(text: str, output: ToolOutput) -> Iterator[Tuple[str, int, List[str], bool]]:
-    """Yield name, number of the line after its start, lines, and whether it has its end."""
-    name, begin, lines = "", 0, []  # type: str, int, List[str]
-    for number, line in enumerate(text.splitlines(), 1):
-        start = _START.fullmatch(line)
-        if name and line.strip() == "END_" + name:
-            yield name, begin, lines, True
-            name = ""
-        elif start is not None:
-            if name:
-                yield name, begin, lines, False
-            name, begin, lines = start.group(1), number + 1, []
-        elif name:
-            lines.append(line)
-        elif line.strip() and not line.startswith("#"):
-            output.odd(number, line)
-    if name:
-        yield name, begin, lines, False
-
-
-def _rows(lines: List[str], begin: int, output: ToolOutput) -> Iterator[Tuple[int, _Row]]:
-    """Yield number and values of each line; one of another length than the header is odd."""
-    header: Optional[List[str]] = None
-    for number, line in enumerate(lines, begin):
-        if not line.strip():
-            continue
-        try:
-            [values] = csv.reader([line], skipinitialspace=True)
-        except (csv.Error, ValueError):
-            values = []
-        if header is None and values:
-            header = [value.strip().lower() for value in values]
-        elif header is None or len(values) != len(header):
-            output.odd(number, line)
-        else:
-            yield number, _Row(dict(zip(header, values)))
+def _message(output: ToolOutput, row: _Row) -> None:
+    """Read a message of a section of errors: the discovery lacks something."""
+    if row.values.get("summary") or row.values.get("eventname"):
+        output.partial.append(tool_output.quote(row.text("summary", "eventname")))
 
 
 def _node(output: ToolOutput, row: _Row) -> None:
