@@ -212,33 +212,31 @@ class Reading:
         """Read logs of subnet managers on this host, and their unhealthy ports."""
         # A node without a manager has none.
         unread: List[Problem] = []
-        names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []
-        for name in filter(_LOG.fullmatch, names):
-            text = self._read_log("%s/%s" % (LOGS, name), unread)
-            engines = subnet_manager.parse_log_routing(text)
-            self.routing.update(engines)
-            # Several logs may name no port.
-            events = subnet_manager.parse_log_events(text, time.localtime())
-            self.events.setdefault(next(iter(engines), ""), []).extend(events)
-        if UNHEALTHY_PORTS in names:
-            path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, unread) or ""
-            self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
+
+        def text_of(path: str) -> str:
+            """Return a file, or the end of a larger one, which is enough where that has all recent lines."""
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
+            size = attempt(lambda: self.host.size_system(path), path, unread) or 0
+            if size > LOG and not subnet_manager.covers_recent(text, time.localtime()):
+                unread.append(Problem(path, "only its last %d bytes were read" % LOG))
+            return text
+
+        for name in attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []:
+            path = "%s/%s" % (LOGS, name)
+            if name == UNHEALTHY_PORTS:
+                self.unhealthy = subnet_manager.parse_unhealthy(text_of(path)).unhealthy
+            elif _LOG.fullmatch(name):
+                text = text_of(path)
+                engines = subnet_manager.parse_log_routing(text)
+                self.routing.update(engines)
+                # Several logs may name no port.
+                events = subnet_manager.parse_log_events(text, time.localtime())
+                self.events.setdefault(next(iter(engines), ""), []).extend(events)
         fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
         for problem in unread:
             path = problem.source
             check = subnet_manager.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else subnet_manager.MANAGER_LOG
             self.findings.append(check.judge(path, "unknown", "all of it read", problem.message, path, fix % path))
-
-    def _read_log(self, path: str, unread: List[Problem]) -> str:
-        """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
-        try:
-            return self.host.read_system(path, "replace", LOG) or ""
-        except ReadError as error:
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
-            if text and not subnet_manager.covers_recent(text, time.localtime()):
-                unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
-            return text
 
     def _hung(self, error: ToolHung) -> None:
         self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))

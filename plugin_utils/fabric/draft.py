@@ -7,6 +7,7 @@ Nothing is drafted of a fabric that may lack a cable, a host or a switch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ BESIDE = {
     )
 }
 _SEEN = (members.SWEEP.id, members.PLANE.id, subnet.MANAGER.id)
+# Of the managers only a master is needed.
+_STANDBY = re.compile(": (standby|strangers)$")
 _ROOM = 300
 AGAIN = "repair it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
 Line = tuple[Sequence[str], Finding]
@@ -86,7 +89,7 @@ def draft(
     """
     evidence = Evidence(sweeps=sweeps, hosts=hosts)
     # Whatever the findings are, all has to be seen.
-    own = [line for line in judge.judge(evidence) if line[1].check in _SEEN and not _is_beside(line[1])]
+    own = [line for line in judge.judge(evidence) if line[1].check in _SEEN and not _STANDBY.search(line[1].subject)]
     doubts = _doubts({line[1].id: line for line in (*findings, *own)}.values())
     fabric = Fabric(evidence)
     names, unusable = _names(fabric)
@@ -122,15 +125,11 @@ def _doubts(found: Iterable[Line]) -> list[str]:
         have = finding.have or "nothing"
         have = have if len(have) <= _ROOM else have[: _ROOM - 3] + "..."
         text = f"{finding.check} {finding.state}: {finding.subject}: {have}{of_hosts}"
-        (doubts if _is_beside(finding) else reasons).append(text)
+        beside = finding.check in BESIDE or (finding.check == subnet.MANAGER.id and _STANDBY.search(finding.subject))
+        (doubts if beside else reasons).append(text)
     if reasons:
         raise UnfitError([f"{reason}: {AGAIN}" for reason in reasons])
     return doubts
-
-
-def _is_beside(finding: Finding) -> bool:
-    # Of the managers only a master is needed.
-    return finding.check in BESIDE or (finding.check == subnet.MANAGER.id and ": " in finding.subject)
 
 
 def _names(fabric: Fabric) -> tuple[dict[str, str], str]:
