@@ -83,7 +83,9 @@ def parse_ibnetdiscover(text: str, source: str = "ibnetdiscover") -> ToolOutput:
 
 def _topology_port(line: str, node: str, kind: str) -> Optional[PortRow]:
     match = _CABLE.fullmatch(line)
-    number, own_guid, far, far_port, own_lid, width, speed = match.groups() if match else ("999", *[""] * 6)
+    if match is None:
+        return None
+    number, own_guid, far, far_port, own_lid, width, speed = match.groups()
     if int(number) > MOST_PORT_NUMBER or int(far_port) > MOST_PORT_NUMBER:
         return None
     if not bool(own_guid) == bool(own_lid) == (kind != SWITCH):
@@ -139,19 +141,15 @@ def parse_iblinkinfo(text: str, source: str = "iblinkinfo") -> ToolOutput:
             output.odd(number, line)
             continue
         output.undecoded += port.state not in ("down", None) and (port.speed is None or port.width is None)
-        output.ports.append(_with_first_port(port, output.ports[-1] if output.ports else None))
+        before = output.ports[-1] if output.ports else port
+        # A further port of an HCA gets the GUID of its first port.
+        same = port.kind != SWITCH and (port.kind, port.description) == (before.kind, before.description)
+        if same and port.number > before.number and port.port_guid not in (None, before.port_guid):
+            port = port._replace(first_port=before.first_port or before.port_guid)
+        output.ports.append(port)
     if not output.ports:
         output.cut = "it names no port"
     return output
-
-
-def _with_first_port(port: PortRow, before: Optional[PortRow]) -> PortRow:
-    """Add the GUID of an HCA's first port to its further ports."""
-    if before is None or port.kind == SWITCH or port.port_guid in (None, before.port_guid):
-        return port
-    if (port.kind, port.description) != (before.kind, before.description) or port.number <= before.number:
-        return port
-    return port._replace(first_port=before.first_port or before.port_guid)
 
 
 def _port(values: Sequence[str], kind: Optional[str]) -> Optional[PortRow]:

@@ -142,7 +142,8 @@ class Merged:
             if kind != SWITCH:
                 self.doubts[GUESSED] += [guid] if guid not in self.doubts[GUESSED] else []
                 self._add_port_guid(guid, guid, port.number)
-        if guid not in self.nodes:
+            self._add_node(NodeRow(guid, kind, port.description))
+        elif guid not in self.nodes:
             self._add_node(NodeRow(guid, kind, port.description))
         self.nodes[guid]["kind"] = self.nodes[guid]["kind"] or kind
         return guid
