@@ -213,7 +213,10 @@ def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Findi
     mtu = want.mtu or port.mtu
     if mtu is None:
         return MTU.judge(port.label, "unknown", "the rail's MTU", "its MTU cannot be read", source)
-    state, have = "ok" if (one.mfs or 0) >= mtu + HEADER else "drift", "%s accepts %s bytes" % (one.label, one.mfs)
+    state, have = (
+        "ok" if (one.mfs or 0) >= mtu + HEADER else "drift",
+        "%s accepts frames of %s bytes" % (one.label, one.mfs),
+    )
     return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), have, source)
 
 
