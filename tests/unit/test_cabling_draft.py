@@ -76,10 +76,7 @@ def test_a_healthy_sweep_becomes_a_plan_that_is_read_again_and_makes_a_tree() ->
         (replace(sweep(), plane="", managers=()), "ib_fabric.manager unknown"),
         (replace(sweep(), managers=(replace(MASTER, state="standby"),)), "ib_fabric.manager unknown"),
         (replace(sweep(), managers=(MASTER, replace(MASTER, guid=f"{2:016x}"))), "ib_fabric.manager drift"),
-        (
-            replace(sweep(), nodes=(), problems=(Problem("sminfo", "hung"),)),
-            "ib_fabric.sweep unknown: .*: sminfo: hung",
-        ),
+        (replace(sweep(), nodes=(), problems=(Problem("sminfo", "hung"),)), "sweep unknown: .*: sminfo: hung"),
     ],
 )
 def test_nothing_is_drafted_of_a_sweep_that_may_lack_something(one: Sweep | list[Sweep], said: str) -> None:

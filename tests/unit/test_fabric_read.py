@@ -68,10 +68,8 @@ def tool(parse: Callable[[str], ToolOutput], output: str) -> Callable[..., ToolO
     return read
 
 
-topology, links = (
-    tool(discovery.parse_ibnetdiscover, "ibnetdiscover.txt"),
-    tool(discovery.parse_iblinkinfo, "iblinkinfo-line.txt"),
-)
+topology = tool(discovery.parse_ibnetdiscover, "ibnetdiscover.txt")
+links = tool(discovery.parse_iblinkinfo, "iblinkinfo-line.txt")
 
 
 def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[ToolOutput, ToolOutput]:
