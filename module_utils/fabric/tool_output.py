@@ -101,11 +101,11 @@ class ToolOutput:
     odd_count: int = 0
     undecoded: int = 0
 
-    def lines(self, text: str, longest: int = LONGEST) -> Iterator[Tuple[int, str]]:
+    def lines(self, text: str) -> Iterator[Tuple[int, str]]:
         """Yield number and text of lines that are no comment; longer ones are odd."""
         for number, raw in enumerate(text.splitlines(), 1):
             line = raw.strip()
-            if len(line) > longest:
+            if len(line) > LONGEST:
                 self.odd(number, line)
             elif line and not line.startswith("#"):
                 yield number, line

@@ -163,15 +163,12 @@ def end(node: str, port: int | str) -> str:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: Path, limit: int = FILE_LIMIT) -> str:
-    """Return the text of a file, UTF-8 with or without a byte order mark.
-
-    limit: bytes. Raises OSError; ParseError for what is not a text.
-    """
+def read_text(path: Path) -> str:
+    """Return the text of a file, UTF-8 with or without a byte order mark. Raises OSError, and ParseError for others."""
     if path.is_dir():
         raise ParseError(f"{path}: a directory; name the file in it")
     try:
-        text = results_folder.content(path, limit).decode("utf-8-sig")
+        text = results_folder.content(path, FILE_LIMIT).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ParseError(f'{path}: not UTF-8 text (byte {error.start}): export the sheet as "CSV UTF-8"') from error
     except ParseError as error:

@@ -93,8 +93,12 @@ class Fleet:
             # The verdict reports a host without any result.
             if not of_host:
                 continue
-            if suite.VERIFY in of_host:
-                of_host[suite.VERIFY] = _without_comparison(of_host[suite.VERIFY])
+            verified = of_host.get(suite.VERIFY)
+            if verified is not None:
+                # Without the comparison made for its own tests.
+                rest = tuple(one for one in verified.findings if not one.check.startswith(_NOUN))
+                passed = [name for name in verified.passed if not name.startswith(_NOUN)]
+                of_host[suite.VERIFY] = replace(verified, findings=rest, passed=passed)
             of_host[ROLE] = _result(host, of_host, found, there, len(expected))
         return [*roles, ROLE]
 
@@ -136,10 +140,3 @@ def _explained(finding: Finding, own: Sequence[Finding]) -> Finding:
     causes = _CAUSES.get((finding.check, finding.subject), ())
     cause = next((one.id for one in own if causes and one.check.startswith(causes)), None)
     return finding if finding.ok or finding.because or cause is None else replace(finding, because=cause)
-
-
-def _without_comparison(verified: RoleResult) -> RoleResult:
-    """Return the result of verify without the comparison made for its own tests."""
-    rest = tuple(one for one in verified.findings if not one.check.startswith(_NOUN))
-    passed = [name for name in verified.passed if not name.startswith(_NOUN)]
-    return replace(verified, findings=rest, passed=passed)
