@@ -91,11 +91,9 @@ class ActionModule(FleetAction):
         self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool, file: Path
     ) -> Answers:
         """Return host -> result, by one step of Slurm. Raises SlurmError."""
-        here = ansible_core.this_worker()
-        hostvars = variables["hostvars"]
-        of_play = worker_threads.play_variables(
-            here._task_vars if here else variables, hostvars.raw_get(variables["inventory_hostname"])
-        )
+        here, hostvars = ansible_core.this_worker(), variables["hostvars"]
+        own = hostvars.raw_get(variables["inventory_hostname"])
+        of_play = worker_threads.play_variables(here._task_vars if here else variables, own)
 
         def variables_of(host: str) -> dict[str, Any]:
             return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}

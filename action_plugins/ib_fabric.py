@@ -35,26 +35,20 @@ class ActionModule(FleetAction):
         names = (*site_values.PARTS["ib_fabric"], "busbar_firmware")
         values = {name: read["values"][name] for name in names if name in read["values"]}
         asked = values["busbar_fabric_hosts"]
-        result: Values = {"changed": False, "asked": asked, "values": values}
-        result.update(hosts=[], known=[], last=False, judge=False, wrong={})
         by_hand = "fabric_hosts" not in variables
-        if not asked:
-            if by_hand:
-                display.display(
-                    "FABRIC: busbar_fabric_hosts is empty, so no host sweeps the fabric: name two nodes in it"
-                )
-            return result
-        last, problem = fabric_run.last_record(path)
-        group, there = variables["groups"][fabric_run.GROUP], variables["ansible_play_hosts_all"]
+        last, _problem = fabric_run.last_record(path) if asked else (None, "")
+        group, there = variables["groups"].get(fabric_run.GROUP, []), variables["ansible_play_hosts_all"]
         due = fabric_run.due(asked, group, there, last, values["ib_fabric_interval"], time.time())
         for line in due.messages:
             display.display(line)
+        if not asked and by_hand:
+            display.display("FABRIC: busbar_fabric_hosts is empty, so no host sweeps the fabric: name two nodes in it")
         # A run of the fabric by its name has a verdict in any case.
         by_name = by_hand or suite.FABRIC in (variables.get("ansible_run_tags") or [])
         judge = bool(due.hosts) or due.last or len(due.wrong) == len(set(asked)) or by_name
-        result.update(hosts=list(due.hosts), known=list(due.known), last=due.last, judge=judge, wrong=dict(due.wrong))
-        result["problem"] = problem
-        return result
+        result = {"asked": asked, "values": values, "hosts": list(due.hosts), "known": list(due.known)}
+        result.update(last=due.last, wrong=dict(due.wrong), judge=bool(asked) and judge)
+        return {"changed": False, **result}
 
 
 def _judge(variables: Values, path: str) -> Values:

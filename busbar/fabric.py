@@ -56,8 +56,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             with arguments.output.open("x", encoding="utf-8") as stream:
                 stream.write(text)
         except FileExistsError:
-            message = f"{arguments.output} exists, and is never overwritten: remove it, or write elsewhere and compare"
-            return complain("fabric plan", message)
+            return complain("fabric plan", f"{arguments.output} exists: remove it, or write elsewhere and compare")
         print(f"written to {arguments.output}", file=sys.stderr)
     if made.doubts:
         lines = [f"look at this before you use it: {doubt}" for doubt in made.doubts]
@@ -77,9 +76,7 @@ def _topology(arguments: argparse.Namespace) -> int:
     except ParseError as error:
         return complain("fabric topology", str(error))
     if not stored.complete:
-        text = (
-            f"{arguments.record}: the sweep is incomplete: run ansible-playbook playbooks/fabric.yml -i INVENTORY again"
-        )
+        text = f"{arguments.record}: the sweep is incomplete: run playbooks/fabric.yml again"
         return complain("fabric topology", text, UNKNOWN)
     found = slurm_topology.compare(groups, Fabric(Evidence(sweeps=stored.sweeps, hosts=stored.hosts)))
     print_list(found, "" if arguments.verbose else "-v", "difference")

@@ -42,37 +42,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-asked:
-  description: Of V(plan), C(busbar_fabric_hosts).
-  type: list
-  elements: str
-  returned: success
 hosts:
   description:
-    - Of V(plan), the nodes that are to sweep, in turn. Of V(judge), host to its C(findings) and C(passed), for the
-      verdict.
+    - Of V(plan), the nodes that are to sweep, in turn; its other keys are for V(judge). Of V(judge), host to its
+      C(findings) and C(passed), for the verdict.
   type: raw
-  returned: success
-known:
-  description: Of V(plan), planes that are not swept again, by the GUIDs of the ports of their subnet managers.
-  type: list
-  elements: str
-  returned: success
-last:
-  description: Of V(plan), whether the last record is judged, and no host sweeps.
-  type: bool
-  returned: success
-judge:
-  description: Of V(plan), whether there is anything to judge.
-  type: bool
-  returned: success
-wrong:
-  description: Of V(plan), names in C(busbar_fabric_hosts) that are not nodes of the group, and what is wrong with each.
-  type: dict
-  returned: success
-values:
-  description: Of V(plan), what the inventory declares about the fabric.
-  type: dict
   returned: success
 path:
   description: Of V(judge), the directory of the record; empty if none was stored.

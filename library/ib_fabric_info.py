@@ -12,12 +12,9 @@ author: Busbar contributors (@busbar)
 description:
   - Reads switches, hosts, cables, their rates and counters by infiniband-diags (C(sminfo), C(saquery),
     C(ibnetdiscover), C(iblinkinfo), C(ibqueryerrors)). Ports with the same subnet manager are one plane, which is swept
-    once, under a lock of the host, within O(seconds).
-  - These tools also exit with 0 if most of the fabric did not respond. A sweep reports whether it is complete, and in
-    its C(problems) what is missing.
-  - With O(dumps) it reads outputs of these tools and C(ibdiagnet2.db_csv) from a directory, and queries no fabric.
-  - Changes nothing, and clears no counter. The findings are only those of the host itself; the control node judges
-    what the sweeps show.
+    once, within O(seconds). These tools also exit with 0 if most of the fabric did not respond; a sweep reports whether
+    it is complete, and in its C(problems) what is missing.
+  - Changes nothing, and clears no counter. The control node judges what the sweeps show.
 options:
   devices:
     description: Ports to sweep from, as C(DEVICE:PORT); by default every active InfiniBand port.
@@ -33,15 +30,14 @@ options:
     type: bool
     default: false
   known:
-    description:
-      - Planes that another host has swept just now, by the GUIDs of the ports of their subnet managers; they are left
-        out.
+    description: Planes that another host has swept just now, by the GUIDs of their subnet managers; they are left out.
     type: list
     elements: str
     default: []
   dumps:
     description:
-      - Directory on the host with outputs of the tools, of any names; each folder in it is a separate plane.
+      - Directory on the host with outputs of these tools and C(ibdiagnet2.db_csv), of any names, to be read instead;
+        each folder in it is a separate plane.
     type: path
     default: ""
 extends_documentation_fragment:
@@ -88,10 +84,6 @@ SPEC: module.Spec = {
 }
 
 
-def main() -> None:
-    module.main(SPEC, work)
-
-
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
     if not 0 < given["seconds"] <= LONGEST:
         raise ParseError("seconds is %g, expected up to %d" % (given["seconds"], LONGEST))
@@ -105,6 +97,10 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, A
         found = reading.sweeps
         findings = reading.findings
     return dict(Plan(tuple(findings)).result(), sweeps=[sweep.to_dict(one) for one in found])
+
+
+def main() -> None:
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

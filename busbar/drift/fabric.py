@@ -8,16 +8,16 @@ Read from the control node, typed, at most a page: leaves with bad links come fi
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import End, Evidence, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.planes import End, Plane
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.tree import Leaf, build_leaf
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
 from .related_results import ABSENT, RelatedResults, limited, moment
 
@@ -25,7 +25,7 @@ from .related_results import ABSENT, RelatedResults, limited, moment
 PLANES, LEAVES, BAD = 64, 40, 60
 SAID, NAMES = 400, 160
 # Ends of bad links.
-Links = Collection[Sequence[End]]
+Links = set[tuple[End, ...]]
 
 
 def latest(beside: RelatedResults) -> Plain | None:
@@ -62,15 +62,15 @@ def latest(beside: RelatedResults) -> Plain | None:
 
 
 def _sentences(record: Record, fabric: Fabric) -> Iterator[str]:
-    planes, bad = fabric.planes, len(record.marks)
+    planes = fabric.planes
     switches = sum(len(plane.switches) for plane in planes)
     hcas = sum(len(plane.nodes) for plane in planes) - switches
     links = "no bad link was seen" if record.complete else "no bad link in the part that was read"
-    if bad:
-        links = "%d bad link%s" % (bad, "s" * (bad != 1))
+    if record.marks:
+        links = counted(len(record.marks), "bad link")
     elif not fabric.cables:
         links = "no link was read"
-    yield f"{len(planes)} plane{'s' * (len(planes) != 1)}, {switches} switches, {hcas} HCAs; {links}"
+    yield f"{counted(len(planes), 'plane')}, {switches} switches, {hcas} HCAs; {links}"
     if not record.complete:
         yield "the sweep is incomplete: what is not listed may be missing, or was not seen"
     if not record.before:
@@ -96,7 +96,7 @@ def _plane(links: Links, fabric: Fabric, plane: Plane, beside: RelatedResults) -
         "hcas": len(plane.nodes) - len(plane.switches),
         "cables": sum(1 for _link in fabric.links(plane)),
         "bad": _count(links, (), plane.nodes),
-        "problems": [beside.text(f"{one.source}: {one.message}", SAID) for one in best.problems[:5]],
+        "problems": [beside.text(str(one), SAID) for one in best.problems[:5]],
         "leaves": rows[:LEAVES],
         "leaves_left_out": sum(row["count"] for row in rows[LEAVES:]),
     }
@@ -105,22 +105,20 @@ def _plane(links: Links, fabric: Fabric, plane: Plane, beside: RelatedResults) -
 def _rows(links: Links, fabric: Fabric, plane: Plane, beside: RelatedResults) -> list[Plain]:
     """Return switches with HCAs: a row for each with bad links, first; of the others, a row for equal ones."""
     alike: dict[tuple[int, str, str, int, float, int, float, tuple[int, ...]], list[Leaf]] = defaultdict(list)
-    for guid in plane.switches:
-        leaf = build_leaf(fabric, plane, guid)
+    for leaf in (build_leaf(fabric, plane, guid) for guid in plane.switches):
         if leaf.down:
             cables = leaf.down | leaf.up
-            bad = _count(links, {*cables, *cables.values()}, (guid,))
+            bad = _count(links, {*cables, *cables.values()}, (leaf.guid,))
             sizes = (len(leaf.down), leaf.down_gbps, len(leaf.up), leaf.up_gbps)
             spines = tuple(sorted(leaf.spines.values()))
-            alike[(-bad, guid if bad else "", _rails(fabric, leaf), *sizes, spines)].append(leaf)
+            alike[(-bad, leaf.guid if bad else "", _rails(fabric, leaf), *sizes, spines)].append(leaf)
     found = []
     for (bad, _guid, rails, down, down_gbps, up, up_gbps, spines), group in sorted(alike.items(), key=lambda it: it[0]):
-        names = (fabric.node(leaf.guid) for leaf in group)
         hosts = {fabric.rails[end][0] for leaf in group for end in leaf.down.values() if end in fabric.rails}
         each = "-".join(map(str, dict.fromkeys((spines[0], spines[-1])))) if spines else ""
         found.append(
             {
-                "names": beside.text(nodeset.brief(names, NAMES), NAMES),
+                "names": beside.text(nodeset.brief((fabric.node(leaf.guid) for leaf in group), NAMES), NAMES),
                 "count": len(group),
                 "hosts": beside.text(nodeset.brief(hosts, NAMES) or "-", NAMES),
                 "rails": rails or "-",
@@ -136,5 +134,5 @@ def _rows(links: Links, fabric: Fabric, plane: Plane, beside: RelatedResults) ->
 
 def _rails(fabric: Fabric, leaf: Leaf) -> str:
     """Return ``3``; of several the most frequent first, each with its number."""
-    counted = Counter(fabric.rails[end][1].rail for end in leaf.down.values() if end in fabric.rails)
-    return ", ".join(f"{rail}" if len(counted) == 1 else f"{rail} ({count})" for rail, count in counted.most_common(9))
+    numbers = Counter(fabric.rails[end][1].rail for end in leaf.down.values() if end in fabric.rails)
+    return ", ".join(f"{rail}" if len(numbers) == 1 else f"{rail} ({count})" for rail, count in numbers.most_common(9))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from . import tool_output
 from .subnet_manager import STATES
@@ -20,17 +20,14 @@ from .sweep import CA, MOST_PORT_NUMBER, READ_COUNTERS, ROUTER, SWITCH, SubnetMa
 from .tool_output import NodeRow, PortRow, ToolOutput
 
 _START = re.compile(r"START_([A-Z0-9_]+)\s*")
+_DISCOVERY = re.compile("(ERRORS|WARNINGS)_.*DISCOVER")
 _KINDS = {1: CA, 2: SWITCH, 3: ROUTER}
 _PORT_STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}
-_PHYSICAL = {
-    1: "Sleep",
-    2: "Polling",
-    3: "Disabled",
-    4: "PortConfigurationTraining",
-    5: "LinkUp",
-    6: "LinkErrorRecovery",
-    7: "PhyTest",
-}
+_PHYSICAL = dict(
+    enumerate(
+        ("Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "PhyTest"), 1
+    )
+)
 _WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 # Bytes of a speed's code in the order of trust: LinkSpeedExt2, LinkSpeedExt, the vendor's, LinkSpeed. A link of an
 # extended speed may have bits in the lower ones, too. Bits, the fastest first.
@@ -40,16 +37,13 @@ _SPEEDS = (
     (0xFF0000, ((0x10000, "FDR10"),)),
     (0xFF, ((0x4, "QDR"), (0x2, "DDR"), (0x1, "SDR"))),
 )
-# Columns of PM_INFO, by release. One that ends in Ext or Extended has 64 bits and is preferred.
+# Columns of PM_INFO, by release, and of ibdiagnet2.pm. One that ends in Ext or Extended has 64 bits and is preferred.
 _COUNTERS = {
     **{name.lower(): name for name in READ_COUNTERS},
-    "excessivebufferoverruns": "ExcessiveBufferOverrunErrors",
-    "linkdowned": "LinkDownedCounter",
+    **dict.fromkeys(("excessivebufferoverruns", "excessivebuffererrors"), "ExcessiveBufferOverrunErrors"),
+    **dict.fromkeys(("linkdowned", "linkdowncounter"), "LinkDownedCounter"),
     "linkerrorrecovery": "LinkErrorRecoveryCounter",
     "symbolerror": "SymbolErrorCounter",
-    # Of ibdiagnet2.pm.
-    "excessivebuffererrors": "ExcessiveBufferOverrunErrors",
-    "linkdowncounter": "LinkDownedCounter",
     "portxmitdiscard": "PortXmitDiscards",
 }
 
@@ -61,21 +55,14 @@ class _Row:
         self.values = values
 
     def text(self, *names: str) -> str:
-        for name in names:
-            if self.values.get(name):
-                return self.values[name].strip()
-        raise KeyError(names[0])
+        return next((self.values[name] for name in names if self.values.get(name)), self.values[names[0]]).strip()
 
     def number(self, *names: str) -> Optional[int]:
         """Return None for N/A and for no such column."""
-        value = next((self.values[name] for name in names if self.values.get(name)), "")
-        return _number(value)
+        return _number(next((self.values[name] for name in names if self.values.get(name)), ""))
 
     def guid(self, *names: str) -> str:
         return tool_output.guid(self.text(*names))
-
-    def code(self, name: str, words: Mapping[int, Any]) -> Any:
-        return words.get(self.number(name) or 0)
 
     def end(self, suffix: str = "") -> Tuple[str, int]:
         port = self.number("portnum" + suffix, "portnumber" + suffix)
@@ -92,70 +79,45 @@ def _number(value: str) -> Optional[int]:
 
 def parse(text: str, source: str = "ibdiagnet2.db_csv") -> ToolOutput:
     output = ToolOutput(source, every=True)
-    seen = set()
-    unclosed = ""
-    for name, number, lines, closed in _sections(text, output):
-        seen.add(name)
-        unclosed = unclosed if closed else name
-        read = _READERS.get(name)
-        if read is None and not (name.startswith(("ERRORS_", "WARNINGS_")) and "DISCOVER" in name):
-            continue
-        for line, row in _rows(lines, number, output):
+    found = set()
+    section, unclosed = "", ""
+    header: List[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        start = _START.fullmatch(line)
+        if start is not None:
+            unclosed = unclosed or section
+            section, header = start.group(1), []
+            found.add(section)
+        elif section and line.strip() == "END_" + section:
+            section = ""
+        elif not section and line.strip() and not line.startswith("#"):
+            output.odd(number, line)
+        elif section and line.strip() and (section in _READERS or _DISCOVERY.match(section)):
             try:
-                if read is not None:
-                    read(output, row)
-                elif row.values.get("summary") or row.values.get("eventname"):
-                    output.partial.append("%s: %s" % (name, tool_output.quote(row.text("summary", "eventname"))))
-            except (KeyError, ValueError):
-                output.odd(line, ",".join(row.values.values()))
+                [values] = csv.reader([line], skipinitialspace=True)
+                if header and len(values) != len(header):
+                    raise ValueError("another number of columns")
+                if header:
+                    _READERS.get(section, _message)(output, _Row(dict(zip(header, values))))
+                else:
+                    header = [value.strip().lower() for value in values]
+            except (csv.Error, KeyError, ValueError):
+                output.odd(number, line)
     more = len(output.partial) - tool_output.QUOTED
     if more > 0:
         output.partial[tool_output.QUOTED :] = ["and %d more of ibdiagnet's messages" % more]
-    missing = [name for name in ("NODES", "PORTS", "LINKS") if name not in seen]
-    if unclosed:
-        output.cut = "it ends within section %s" % unclosed
+    missing = [name for name in ("NODES", "PORTS", "LINKS") if name not in found]
+    if unclosed or section:
+        output.cut = "it ends within section %s" % (unclosed or section)
     elif missing:
         output.cut = "it has no section %s" % ", ".join(missing)
     return output
 
 
-def _sections(text: str, output: ToolOutput) -> Iterator[Tuple[str, int, List[str], bool]]:
-    """Yield name, number of the line after its start, lines, and whether it has its end."""
-    name, begin, lines = "", 0, []  # type: str, int, List[str]
-    for number, line in enumerate(text.splitlines(), 1):
-        start = _START.fullmatch(line)
-        if name and line.strip() == "END_" + name:
-            yield name, begin, lines, True
-            name = ""
-        elif start is not None:
-            if name:
-                yield name, begin, lines, False
-            name, begin, lines = start.group(1), number + 1, []
-        elif name:
-            lines.append(line)
-        elif line.strip() and not line.startswith("#"):
-            output.odd(number, line)
-    if name:
-        yield name, begin, lines, False
-
-
-def _rows(lines: List[str], begin: int, output: ToolOutput) -> Iterator[Tuple[int, _Row]]:
-    """Yield number and values of each line; one of another length than the header is odd."""
-    header: Optional[List[str]] = None
-    for number, line in enumerate(lines, begin):
-        if not line.strip():
-            continue
-        try:
-            [values] = csv.reader([line], skipinitialspace=True)
-        except (csv.Error, ValueError):
-            output.odd(number, line)
-            continue
-        if header is None:
-            header = [value.strip().lower() for value in values]
-        elif len(values) != len(header):
-            output.odd(number, line)
-        else:
-            yield number, _Row(dict(zip(header, values)))
+def _message(output: ToolOutput, row: _Row) -> None:
+    """Read a message of a section of errors: the discovery lacks something."""
+    if row.values.get("summary") or row.values.get("eventname"):
+        output.partial.append(tool_output.quote(row.text("summary", "eventname")))
 
 
 def _node(output: ToolOutput, row: _Row) -> None:
@@ -167,12 +129,12 @@ def _node(output: ToolOutput, row: _Row) -> None:
 
 
 def _firmware(output: ToolOutput, row: _Row) -> None:
-    numbers = []
-    for part in ("major", "minor", "subminor"):
-        value = row.number("fwinfo_extended_" + part)
-        value = row.number("fwinfo_" + part) if value is None else value
-        numbers += [value] if value is not None and 0 <= value <= 0xFFFF else []
-    version = "%d.%04d.%04d" % tuple(numbers) if len(numbers) == 3 else None
+    parts = [
+        (row.number("fwinfo_extended_" + part), row.number("fwinfo_" + part)) for part in ("major", "minor", "subminor")
+    ]
+    numbers = [usual if extended is None else extended for extended, usual in parts]
+    valid = [number for number in numbers if number is not None and 0 <= number <= 0xFFFF]
+    version = "%d.%04d.%04d" % tuple(valid) if len(valid) == 3 else None
     psid = tool_output.text(row.values.get("fwinfo_psid", ""))
     output.nodes.append(NodeRow(row.guid("nodeguid"), firmware=version, psid=psid if psid not in ("", "N/A") else None))
 
@@ -200,21 +162,10 @@ def _port(output: ToolOutput, row: _Row) -> None:
     width, speed = (None, None) if state == "down" else (_WIDTHS.get(lanes or 0), _speed(code, False))
     if state != "down" and (width is None or speed is None):
         output.notes.append("%s port %d has a rate that is not known: width %s, speed %s" % (guid, number, lanes, code))
-    most = row.number("linkwidthsup") or 0
-    output.ports.append(
-        PortRow(
-            guid,
-            number,
-            port_guid=own,
-            lid=lid,
-            state=state,
-            physical=row.code("portphystate", _PHYSICAL),
-            width=width,
-            speed=speed,
-            width_supported=max((lanes for bit, lanes in _WIDTHS.items() if most & bit), default=None),
-            speed_supported=_speed(row.number("linkspeedsup"), True),
-        )
-    )
+    physical, most = _PHYSICAL.get(row.number("portphystate") or 0), row.number("linkwidthsup") or 0
+    widest = max((lanes for bit, lanes in _WIDTHS.items() if most & bit), default=None)
+    fastest = _speed(row.number("linkspeedsup"), True)
+    output.ports.append(PortRow(guid, number, own, lid, state, physical, width, speed, widest, fastest))
 
 
 def _link(output: ToolOutput, row: _Row) -> None:
@@ -229,20 +180,14 @@ def _counters(output: ToolOutput, row: _Row) -> None:
 
 def _read_counters(columns: Iterable[Tuple[str, str]]) -> Dict[str, int]:
     """Return counters by the IBTA's names. Raises ValueError."""
-    counters: Dict[str, int] = {}
-    wide = set()
+    found: Dict[bool, Dict[str, int]] = {False: {}, True: {}}
     for column, text in columns:
         base = re.sub("ext(ended)?$", "", column)
-        name = _COUNTERS.get(base)
-        if name is None or (name in wide and base == column):
-            continue
-        value = _number(text)
+        value = _number(text) if base in _COUNTERS else None
         # All ones, or one less: the device has no such counter.
         if value is not None and 0 <= value < (1 << 64) - 2:
-            counters[name] = value
-            if base != column:
-                wide.add(name)
-    return counters
+            found[base != column][_COUNTERS[base]] = value
+    return {**found[False], **found[True]}
 
 
 def _manager(output: ToolOutput, row: _Row) -> None:

@@ -20,7 +20,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, attempt, noted
 from ..machine import pci, rdma
-from . import iblinkinfo, ibnetdiscover, ibqueryerrors, merge, subnet_manager, tool_output
+from . import discovery, merge, subnet_manager, tool_output
 from .sweep import CA, ManagerEvent, Sweep
 
 PROGRAMS = ("sminfo", "saquery", "ibnetdiscover", "iblinkinfo", "ibqueryerrors", "smpquery")
@@ -61,6 +61,7 @@ ANSWER = Check(
     fix="run the command on the host to see what it waits for; lost management packets delay each query",
 )
 """Did the tools end in time, and did the subnet manager of each port respond"""
+_ACTIVE = "an active InfiniBand port"
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,6 @@ def local_ports(host: Host, problems: List[Problem]) -> List[LocalPort]:
     return [replace(port, of_nvswitch=port.device in bridges) for port in found]
 
 
-def _missing(host: Host, tools: Sequence[str]) -> List[Finding]:
-    found: List[Finding] = []
-    for name in tools:
-        try:
-            host.tool(name)
-        except ReadError as error:
-            want, have = "installed, and writable by root alone", error.problem.message
-            found.append(TOOLS.judge(error.problem.source, "drift", want, have))
-    return found
-
-
 def read(
     host: Host,
     devices: Sequence[str] = (),
@@ -136,11 +126,16 @@ def read(
     ports = [by_name.get(str(port), port) for port in map(parse_port, dict.fromkeys(devices))] or [
         port for port in local if port.link_layer == "InfiniBand" and port.active and not port.of_nvswitch
     ]
-    tools = PROGRAMS if partitions else [name for name in PROGRAMS if name != "smpquery"]
-    reading = Reading(host, seconds, partitions, _missing(host, tools))
-    if reading.findings:
-        return reading
+    reading = Reading(host, seconds, partitions)
     found = reading.findings
+    for name in PROGRAMS if partitions else PROGRAMS[:-1]:
+        try:
+            host.tool(name)
+        except ReadError as error:
+            want, problem = "installed, and writable by root alone", error.problem
+            found.append(TOOLS.judge(problem.source, "drift", want, problem.message))
+    if found:
+        return reading
     found.append(TOOLS.judge("infiniband-diags", "ok", "installed", "installed"))
     found += map(UMAD.unreadable, problems)
     if not ports:
@@ -171,7 +166,7 @@ def _no_port(local: Sequence[LocalPort]) -> Finding:
     else:
         state, have = "unsupported", "Ethernet alone: %s" % ", ".join(map(str, local)) if local else "no RDMA device"
         fix = "name a host with InfiniBand ports in busbar_fabric_hosts instead of this one"
-    return UMAD.judge("InfiniBand ports", state, "an active InfiniBand port", have, fix=fix)
+    return UMAD.judge("InfiniBand ports", state, _ACTIVE, have, fix=fix)
 
 
 @dataclass
@@ -184,7 +179,7 @@ class Reading:
     host: Host
     seconds: float
     partitions: bool
-    findings: List[Finding]
+    findings: List[Finding] = field(default_factory=list)
     sweeps: List[Sweep] = field(default_factory=list)
     deadline: float = 0.0
     decodes_xdr: bool = False
@@ -193,13 +188,9 @@ class Reading:
     unhealthy: Dict[Tuple[str, int], str] = field(default_factory=dict)
 
     def sweep_planes(self, ports: Sequence[LocalPort], known: Sequence[str]) -> None:
-        try:
-            version = self.host.run(["ibnetdiscover", "--version"], timeout=min(ASK, self.seconds))
-        except ReadError:
-            pass
-        else:
-            match = _VERSION.search(version.stdout + version.stderr)
-            self.decodes_xdr = match is not None and int(match.group(1)) >= _XDR
+        version = attempt(lambda: self.host.run(["ibnetdiscover", "--version"], min(ASK, self.seconds)), "", [])
+        match = _VERSION.search(version.stdout + version.stderr) if version else None
+        self.decodes_xdr = match is not None and int(match.group(1)) >= _XDR
         self._read_logs()
         masters = {port: self._master(port) for port in ports}
         planes: Dict[str, LocalPort] = {}
@@ -211,55 +202,52 @@ class Reading:
             # Its plane is unknown, unless another sweep has found its node.
             if self._node_guid(port) not in {node.guid for sweep in sweeps for node in sweep.nodes}:
                 sweeps.append(self._sweep(port, ""))
-        # Of a manager that no plane lists, and of ports that no sweep has.
-        rest = tuple(event for events in self.events.values() for event in events)
         if sweeps:
-            unhealthy = {**sweeps[0].unhealthy, **self.unhealthy}
-            sweeps[0] = replace(sweeps[0], events=sweeps[0].events + rest, unhealthy=unhealthy)
+            # Of a manager that no plane lists, and of ports that no sweep has.
+            events = tuple(event for events in (sweeps[0].events, *self.events.values()) for event in events)
+            sweeps[0] = replace(sweeps[0], events=events, unhealthy={**sweeps[0].unhealthy, **self.unhealthy})
         self.sweeps = sweeps
 
     def _read_logs(self) -> None:
         """Read logs of subnet managers on this host, and their unhealthy ports."""
         # A node without a manager has none.
         unread: List[Problem] = []
-        names = attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []
-        for name in filter(_LOG.fullmatch, names):
-            text = self._read_log("%s/%s" % (LOGS, name), unread)
-            engines = subnet_manager.parse_log_routing(text)
-            self.routing.update(engines)
-            # Several logs may name no port.
-            events = subnet_manager.parse_log_events(text, time.localtime())
-            self.events.setdefault(next(iter(engines), ""), []).extend(events)
-        if UNHEALTHY_PORTS in names:
-            path = "%s/%s" % (LOGS, UNHEALTHY_PORTS)
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG), path, unread) or ""
-            self.unhealthy = subnet_manager.parse_unhealthy(text).unhealthy
+
+        def text_of(path: str) -> str:
+            """Return a file, or the end of a larger one, which is enough where that has all recent lines."""
+            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
+            size = attempt(lambda: self.host.size_system(path), path, unread) or 0
+            if size > LOG and not subnet_manager.covers_recent(text, time.localtime()):
+                unread.append(Problem(path, "only its last %d bytes were read" % LOG))
+            return text
+
+        for name in attempt(lambda: self.host.listdir_system(LOGS), LOGS, unread) or []:
+            path = "%s/%s" % (LOGS, name)
+            if name == UNHEALTHY_PORTS:
+                self.unhealthy = subnet_manager.parse_unhealthy(text_of(path)).unhealthy
+            elif _LOG.fullmatch(name):
+                text = text_of(path)
+                engines = subnet_manager.parse_log_routing(text)
+                self.routing.update(engines)
+                # Several logs may name no port.
+                events = subnet_manager.parse_log_events(text, time.localtime())
+                self.events.setdefault(next(iter(engines), ""), []).extend(events)
         fix = "check that root can read %s; rotate a larger log daily (logrotate), or limit it (opensm --log_limit)"
         for problem in unread:
             path = problem.source
             check = subnet_manager.UNHEALTHY if path.endswith(UNHEALTHY_PORTS) else subnet_manager.MANAGER_LOG
             self.findings.append(check.judge(path, "unknown", "all of it read", problem.message, path, fix % path))
 
-    def _read_log(self, path: str, unread: List[Problem]) -> str:
-        """Read a log, or the end of a larger one, which is enough where that has all recent lines."""
-        try:
-            return self.host.read_system(path, "replace", LOG) or ""
-        except ReadError as error:
-            text = attempt(lambda: self.host.read_system(path, "replace", LOG, tail=True), path, unread) or ""
-            if text and not subnet_manager.covers_recent(text, time.localtime()):
-                unread.append(Problem(path, "%s: only its end was read" % error.problem.message))
-            return text
-
     def _hung(self, error: ToolHung) -> None:
         self.findings.append(ANSWER.judge(error.problem.source, "unknown", "an end in time", error.problem.message))
 
     def _master(self, port: LocalPort) -> Optional[str]:
         """Return the GUID of a port's subnet manager; "" where none responds, None where the port cannot be swept."""
-        name, want = str(port), "a umad device that can be opened"
+        name = str(port)
         if port.link_layer not in (None, "InfiniBand") or port.of_nvswitch:
             have = "manages NVSwitches" if port.of_nvswitch else port.link_layer
             fix = "take %s out of ib_fabric_devices, or set ib_fabric_devices to the ports to sweep from" % name
-            self.findings.append(UMAD.judge(name, "unsupported", "an active InfiniBand port", have, fix=fix))
+            self.findings.append(UMAD.judge(name, "unsupported", _ACTIVE, have, fix=fix))
             return None
         refused, master = "", ""
         try:
@@ -277,17 +265,15 @@ class Reading:
                 master = managers[0].guid
             else:
                 fix = "check that a subnet manager runs in this plane: run sminfo and ibstat (SM lid) on the host"
-                response = "a response of the subnet manager"
-                self.findings.append(ANSWER.judge(name, "unknown", response, have, fix=fix))
-        self.findings.append(UMAD.judge(name, "unknown" if refused else "ok", want, refused or "opened"))
+                self.findings.append(ANSWER.judge(name, "unknown", "a response of the manager", have, fix=fix))
+        state, have = ("unknown", refused) if refused else ("ok", "opened")
+        self.findings.append(UMAD.judge(name, state, "a umad device that can be opened", have))
         return None if refused else master
 
     def _node_guid(self, port: LocalPort) -> str:
         argv = ["smpquery", *port.options, "-D", "nodeinfo", "0"]
-        try:
-            return subnet_manager.parse_node_guid(self.host.query(argv, timeout=ASK))
-        except (ReadError, ParseError):
-            return ""
+        query = self.host.query
+        return attempt(lambda: subnet_manager.parse_node_guid(query(argv, timeout=ASK)), "", []) or ""
 
     # -- one plane ---------------------------------------------------------------------------------------------------
 
@@ -297,11 +283,12 @@ class Reading:
         self.deadline = began + self.seconds
         problems: List[Problem] = []
         merged = merge.Merged(self.decodes_xdr)
+        sminfo = "sminfo " + " ".join(port.options)
         if not master:
-            problems.append(tool_output.problem("sminfo " + " ".join(port.options), "no subnet manager responds"))
+            problems.append(tool_output.problem(sminfo, "no subnet manager responds"))
         for name, parse in (
-            (["ibnetdiscover"], ibnetdiscover.parse),
-            (["iblinkinfo", "--line"], iblinkinfo.parse),
+            (["ibnetdiscover"], discovery.parse_ibnetdiscover),
+            (["iblinkinfo", "--line"], discovery.parse_iblinkinfo),
             (["sminfo"], subnet_manager.parse_sminfo),
             (["saquery", "SMIR"], subnet_manager.parse_records),
         ):
@@ -323,13 +310,12 @@ class Reading:
                 # 1: a port is above a threshold.
                 printed = self._run(["ibqueryerrors", *options, *port.options], (0, 1), problems)
                 if printed is not None:
-                    outputs.append(ibqueryerrors.parse(printed.stdout, printed.stderr, printed.command))
+                    outputs.append(discovery.parse_ibqueryerrors(printed.stdout, printed.stderr, printed.command))
             merged.count(outputs)
         if self.partitions:
             self._read_pkeys(port, merged, problems)
         if master and self._master_now(port) != master:
-            text = "another subnet manager, or none, responds at the end"
-            problems.append(tool_output.problem("sminfo " + " ".join(port.options), text))
+            problems.append(tool_output.problem(sminfo, "another subnet manager, or none, responds at the end"))
         seconds = round(time.monotonic() - began, 3)
         about = {"plane": master, "device": port.device, "port": port.port, "at": time.time(), "seconds": seconds}
         return merged.sweep(problems, **about)
@@ -337,27 +323,25 @@ class Reading:
     def _read_pkeys(self, local: LocalPort, merged: merge.Merged, problems: List[Problem]) -> None:
         """Query every host port that has a LID. The manager refuses the table of all."""
         unread: List[str] = []
-        for guid, node in merged.nodes.items():
-            for port in merged.ports[guid].values() if node["kind"] == CA else ():
-                if not port.get("lid") or guid in merged.keys:
-                    continue
-                try:
-                    if time.monotonic() >= self.deadline:
-                        raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
-                    argv = ["smpquery", *local.options, "pkeys", str(port["lid"])]
-                    merged.keys[guid] = subnet_manager.parse_pkeys(self.host.query(argv, timeout=ASK))
-                except (ReadError, ParseError) as error:
-                    unread.append("%s: %s" % (guid, error))
+        hcas = [guid for guid, node in merged.nodes.items() if node["kind"] == CA]
+        for guid, lid in [(one, port.get("lid")) for one in hcas for port in merged.ports[one].values()]:
+            if not lid or guid in merged.keys:
+                continue
+            try:
+                if time.monotonic() >= self.deadline:
+                    raise ReadError("smpquery pkeys", "the plane's time limit of %g s is over" % self.seconds)
+                argv = ["smpquery", *local.options, "pkeys", str(lid)]
+                merged.keys[guid] = subnet_manager.parse_pkeys(self.host.query(argv, timeout=ASK))
+            except (ReadError, ParseError) as error:
+                unread.append("%s: %s" % (guid, error))
         if unread:
             text = "the keys of %d ports were not read: %s" % (len(unread), unread[0])
             problems.append(tool_output.problem("smpquery pkeys", text))
 
     def _master_now(self, port: LocalPort) -> str:
-        try:
-            text = self.host.run(["sminfo", *port.options], timeout=ASK).stdout
-        except ReadError:
-            return ""
-        return next((manager.guid for manager in subnet_manager.parse_sminfo(text).managers), "")
+        output = attempt(lambda: self.host.run(["sminfo", *port.options], timeout=ASK), "", [])
+        managers = subnet_manager.parse_sminfo(output.stdout).managers if output else []
+        return managers[0].guid if managers else ""
 
     def _run(self, argv: List[str], codes: Tuple[int, ...], problems: List[Problem]) -> Optional[Output]:
         """Run a tool in what is left of the plane's time; None, and a problem, where it does not end."""

@@ -73,29 +73,36 @@ class Merged:
         for port in output.ports:
             if port.port_guid and port.guid:
                 # All ports of a switch have the GUID of its port 0.
-                kind = port.kind or self.nodes.get(port.guid, {}).get("kind")
-                if port.number == 0 or kind != SWITCH:
+                if port.number == 0 or (port.kind or self._kind(port.guid)) != SWITCH:
                     self._add_port_guid(port.port_guid, port.guid, port.number)
             elif port.port_guid:
                 numbers.setdefault(port.port_guid, set()).add(port.number)
         placed = [(port, self._place_row(port, numbers)) for port in output.ports]
+        placed = [(port, guid) for port, guid in placed if guid]
         for port, guid in placed:
-            if guid:
-                self._add_port(port, guid)
+            known = self.ports.setdefault(guid, {}).setdefault(port.number, {})
+            for name in _FIELDS:
+                value = getattr(port, name)
+                if value is not None and known.setdefault(name, value) != value and name in _COMPARED:
+                    self._differs("%s port %d %s: %s and %s", guid, port.number, name, known[name], value)
+            if port.lid:
+                self.of_lid.setdefault(port.lid, (guid, None if self._kind(guid) == SWITCH else port.number))
         for port, guid in placed:
-            if guid:
-                self._add_cable(port, (guid, port.number))
+            self._add_cable(port, (guid, port.number))
         for manager in output.managers:
-            known = self.managers.setdefault(manager.guid, manager)
-            if known.state in ("unknown", manager.state):
+            before = self.managers.setdefault(manager.guid, manager)
+            if before.state in ("unknown", manager.state):
                 self.managers[manager.guid] = manager
             else:
-                self._differs("subnet manager %s: %s and %s", manager.guid, known.state, manager.state)
+                self._differs("subnet manager %s: %s and %s", manager.guid, before.state, manager.state)
         self.keys = {**output.keys, **self.keys}
         self.routing = self.routing or output.routing
         self.adaptive.update(output.adaptive)
         self.events += output.events
         self.unhealthy.update(output.unhealthy)
+
+    def _kind(self, guid: str) -> Optional[str]:
+        return self.nodes[guid]["kind"] if guid in self.nodes else None
 
     def _add_node(self, node: NodeRow) -> None:
         if node.device_id is not None and not 0 <= node.device_id <= 0xFFFFFFFF:
@@ -121,60 +128,48 @@ class Merged:
 
         numbers: GUID of a port -> the numbers behind it; all ports of a switch have one GUID.
         """
-        own = port.port_guid or ""
+        own, kind = port.port_guid or "", port.kind
         guid = port.guid or self._find_node(own, port.number)
         if not guid and port.first_port in self.of_port:
             guid = self.of_port[port.first_port][0]
             self._add_port_guid(own, guid, port.number)
         if not guid and not own:
             self.doubts[NAMELESS].append("port %d %s" % (port.number, port.description or ""))
-        elif not guid:
+            return ""
+        if not guid:
             guid, same = own, numbers.get(own, set())
-            kind = port.kind or (SWITCH if len(same) > 1 or max(same, default=0) > 2 else CA)
+            kind = kind or (SWITCH if len(same) > 1 or max(same, default=0) > 2 else CA)
             if kind != SWITCH:
-                if guid not in self.doubts[GUESSED]:
-                    self.doubts[GUESSED].append(guid)
+                self.doubts[GUESSED] += [guid] if guid not in self.doubts[GUESSED] else []
                 self._add_port_guid(guid, guid, port.number)
             self._add_node(NodeRow(guid, kind, port.description))
         elif guid not in self.nodes:
-            self._add_node(NodeRow(guid, port.kind, port.description))
-        elif not self.nodes[guid]["kind"]:
-            self.nodes[guid]["kind"] = port.kind
+            self._add_node(NodeRow(guid, kind, port.description))
+        self.nodes[guid]["kind"] = self.nodes[guid]["kind"] or kind
         return guid
 
     def _find_node(self, port_guid: str, number: int) -> str:
         """Return the node of a port's GUID, or "". A switch's ports have the switch's."""
         own = self.of_port.get(port_guid)
-        if own is not None and (own[1] == number or self.nodes.get(own[0], {}).get("kind") == SWITCH):
+        if own is not None and (own[1] == number or self._kind(own[0]) == SWITCH):
             return own[0]
         return port_guid if port_guid in self.nodes and (own is None or own[0] == port_guid) else ""
 
-    def _add_port(self, port: PortRow, guid: str) -> None:
-        known = self.ports.setdefault(guid, {}).setdefault(port.number, {})
-        for name in _FIELDS:
-            value = getattr(port, name)
-            if value is not None and known.setdefault(name, value) != value and name in _COMPARED:
-                self._differs("%s port %d %s: %s and %s", guid, port.number, name, known[name], value)
-        if port.lid:
-            is_switch = self.nodes[guid]["kind"] == SWITCH
-            self.of_lid.setdefault(port.lid, (guid, None if is_switch else port.number))
-
     def _add_cable(self, port: PortRow, end: End) -> None:
         known = self.ports[end[0]][end[1]]
-        peer: Optional[End] = None
-        if port.peer is not None:
-            far, number = port.peer
-            if isinstance(far, str):
-                peer = (far if port.guid else self._find_node(far, number) or far, number)
-            elif far in self.of_lid:
-                peer = (self.of_lid[far][0], number)
-            else:
-                self.doubts[NAMELESS].append("LID %d at the other end of %s port %d" % (far, *end))
-        elif port.linked is False and known.get("peer") is not None:
-            self._differs("%s port %d: a cable to %s port %d, and none", *end, *known["peer"])
-        elif port.linked and not known.get("peer"):
-            self.doubts[NAMELESS].append("the other end of %s port %d" % end)
-        if peer is None:
+        if port.peer is None:
+            if port.linked is False and known.get("peer") is not None:
+                self._differs("%s port %d: a cable to %s port %d, and none", *end, *known["peer"])
+            elif port.linked and not known.get("peer"):
+                self.doubts[NAMELESS].append("the other end of %s port %d" % end)
+            return
+        far, number = port.peer
+        if isinstance(far, str):
+            peer = (far if port.guid else self._find_node(far, number) or far, number)
+        elif far in self.of_lid:
+            peer = (self.of_lid[far][0], number)
+        else:
+            self.doubts[NAMELESS].append("LID %d at the other end of %s port %d" % (far, *end))
             return
         if known.get("peer") is None and known.get("state") == "down":
             self._differs("%s port %d: down, and a cable to %s port %d", *end, *peer)
@@ -186,6 +181,8 @@ class Merged:
     def count(self, outputs: Sequence[ToolOutput]) -> None:
         """Add counters. A port that one of errors leaves out has none, if another output shows that it responds."""
         failed: Dict[Tuple[str, Optional[int]], str] = {}
+        read: Dict[End, Dict[str, int]] = {}
+        responds: Set[End] = set()
         for output in outputs:
             self.missing += output.missing()
             for (lid, number), why in output.unread.items():
@@ -193,33 +190,27 @@ class Merged:
                     failed[self.of_lid[lid][0], number] = why
                 else:
                     self.missing.append(tool_output.problem(output.source, "LID %d: %s" % (lid, why)))
-        read = [self._counted(output) for output in outputs]
+            for (guid, port_number), counters in output.counters.items():
+                node = guid if guid in self.nodes else self._find_node(guid, port_number)
+                if port_number in self.ports.get(node, {}):
+                    read.setdefault((node, port_number), {}).update(counters)
+                    responds |= {(node, port_number)} if output.every else set()
+                else:
+                    self.doubts[GONE].append("counters of %s port %d" % (guid, port_number))
         clean = any(output.clean for output in outputs)
-        every = ((guid, number, port) for guid, ports in self.ports.items() for number, port in ports.items() if number)
-        for guid, number, port in every:
-            end = (guid, number)
-            counters: Dict[str, int] = {}
-            for counted in read:
-                counters.update(counted.get(end, {}))
-            why = failed.get(end) or failed.get((guid, None)) or ""
-            responds = any(end in counted for output, counted in zip(outputs, read) if output.every)
-            if clean and responds and not why:
+        every = [
+            ((guid, number), port) for guid, ports in self.ports.items() for number, port in ports.items() if number
+        ]
+        for end, port in every:
+            counters = read.get(end, {})
+            why = failed.get(end) or failed.get((end[0], None)) or ""
+            if clean and end in responds and not why:
                 counters = {**dict.fromkeys(COUNTERS, 0), **counters}
             if not why and not counters.keys() & COUNTERS.keys():
                 why = "no output shows those of errors" if counters else "no output shows them"
             port.update(counters=counters, unread=why)
             if why and port.get("peer"):
                 self.doubts[UNCOUNTED].append("%s port %d (%s)" % (*end, why))
-
-    def _counted(self, output: ToolOutput) -> Dict[End, Dict[str, int]]:
-        found: Dict[End, Dict[str, int]] = {}
-        for (guid, number), counters in output.counters.items():
-            node = guid if guid in self.nodes else self._find_node(guid, number)
-            if number in self.ports.get(node, {}):
-                found.setdefault((node, number), {}).update(counters)
-            else:
-                self.doubts[GONE].append("counters of %s port %d" % (guid, number))
-        return found
 
     # -- the sweep ---------------------------------------------------------------------------------------------------
 
@@ -228,9 +219,8 @@ class Merged:
 
         problems: why more may be missing.   about: fields of the sweep; plane by default that of the only master.
         """
-        self._check_links()
-        self._check_ports()
-        nodes = tuple(self._node(guid) for guid in self.nodes)
+        for guid in self.nodes:
+            self._check(guid)
         missing, remarks = [*problems, *self.missing], list(self.remarks)
         for kind, found in self.doubts.items():
             more = "; and %d more" % (len(found) - NAMED) if found[NAMED:] else ""
@@ -239,17 +229,17 @@ class Merged:
         masters = [one.guid for one in self.managers.values() if one.state == "master"]
         about.setdefault("plane", masters[0] if len(masters) == 1 else "")
         # Of all switches, where they agree and none is missing.
-        adaptive = {self.adaptive.get(guid) for guid, node in self.nodes.items() if node["kind"] == SWITCH}
+        adaptive = {self.adaptive.get(guid) for guid in self.nodes if self._kind(guid) == SWITCH}
         return Sweep(
             managers=tuple(self._named(one) for one in self.managers.values()),
-            nodes=nodes,
+            nodes=tuple(map(self._node, self.nodes)),
             routing=self.routing,
             adaptive_routing=adaptive.pop() if len(adaptive) == 1 else None,
             pkeys=self.keys,
             events=tuple(self.events[:MOST_EVENTS]),
             unhealthy=self.unhealthy,
             problems=tuple(dict.fromkeys([*missing, *remarks]))[:1000],
-            complete=bool(nodes) and not missing,
+            complete=bool(self.nodes) and not missing,
             **about,
         )
 
@@ -258,32 +248,27 @@ class Merged:
         name = self.nodes.get(node, {}).get("description") or ""
         return SubnetManager(manager.guid, manager.state, manager.priority, manager.lid, name)
 
-    def _check_links(self) -> None:
-        for guid, ports in self.ports.items() if self.both_ends else ():
-            if not any(port.get("peer") for port in ports.values()):
-                self.doubts[LONELY].append(guid)
-            for number, port in ports.items():
-                peer = port.get("peer")
-                if peer is None:
-                    continue
-                back = self.ports.get(peer[0], {}).get(peer[1], {}).get("peer")
-                if peer[0] not in self.nodes:
-                    self.doubts[GONE].append("%s port %d, where %s port %d is" % (guid, number, *peer))
-                elif back is None:
-                    self.doubts[ONE_SIDED].append("%s port %d to %s port %d" % (guid, number, *peer))
-                elif back != (guid, number):
-                    text = "%s port %d has a cable to %s port %d, which has its to %s port %d"
-                    self._differs(text, guid, number, *peer, *back)
-
-    def _check_ports(self) -> None:
-        """Every port of a switch is printed, also one without a cable."""
-        for guid, node in self.nodes.items() if self.all_ports else ():
-            known = set(self.ports[guid])
-            count = (node["port_count"] or max(known, default=0)) if node["kind"] == SWITCH else 0
-            missing = sorted(set(range(1, count + 1)) - known)
-            if missing:
-                some = ", ".join(map(str, missing[:8])) + (" ..." if missing[8:] else "")
-                self.doubts[SHORT].append("%s port %s" % (guid, some))
+    def _check(self, guid: str) -> None:
+        """Note cables of a node that are not seen from both ends, and ports of a switch that are not printed."""
+        node, ports = self.nodes[guid], self.ports[guid]
+        if self.both_ends and not any(port.get("peer") for port in ports.values()):
+            self.doubts[LONELY].append(guid)
+        for number, port in ports.items() if self.both_ends else ():
+            peer = port.get("peer")
+            back = self.ports.get(peer[0], {}).get(peer[1], {}).get("peer") if peer else None
+            if peer and peer[0] not in self.nodes:
+                self.doubts[GONE].append("%s port %d, where %s port %d is" % (guid, number, *peer))
+            elif peer and back is None:
+                self.doubts[ONE_SIDED].append("%s port %d to %s port %d" % (guid, number, *peer))
+            elif peer and back != (guid, number):
+                text = "%s port %d has a cable to %s port %d, which has its to %s port %d"
+                self._differs(text, guid, number, *peer, *back)
+        # Every port of a switch is printed, also one without a cable.
+        count = node["port_count"] or max(ports, default=0) if self.all_ports and node["kind"] == SWITCH else 0
+        missing = sorted(set(range(1, count + 1)) - set(ports))
+        if missing:
+            some = ", ".join(map(str, missing[:8])) + (" ..." if missing[8:] else "")
+            self.doubts[SHORT].append("%s port %s" % (guid, some))
 
     def _node(self, guid: str) -> Node:
         about = dict(self.nodes[guid])
@@ -293,13 +278,11 @@ class Merged:
         return Node(ports=tuple(self._port(about, *one) for one in sorted(self.ports[guid].items()) if one[0]), **about)
 
     def _port(self, node: Mapping[str, Any], number: int, known: Mapping[str, Any]) -> Port:
-        port = dict(known, guid=known.get("port_guid"))
-        port.pop("port_guid", None)
+        port = dict(known)
+        guid = port.pop("port_guid", None)
         # The tools follow only links that are trained.
         port["physical"] = port.get("physical") or ("LinkUp" if port.get("peer") else None)
         if not self.decodes_xdr and node["device_id"] in _XDR_DEVICES and port.get("speed") in _OLD:
             port.update(speed=None, speed_supported=None)
-        if node["kind"] == SWITCH:
-            # All ports of a switch have the switch's.
-            port["guid"] = None
-        return Port(number, **port)
+        # All ports of a switch have the switch's GUID.
+        return Port(number, guid=None if node["kind"] == SWITCH else guid, **port)

@@ -13,7 +13,7 @@ import calendar
 import re
 import time
 from functools import lru_cache
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.check import Check
 from ..core.host import ParseError
@@ -52,10 +52,7 @@ def parse_sminfo(text: str, source: str = "sminfo") -> ToolOutput:
     output = ToolOutput(source)
     for number, line in output.lines(text):
         match = _SMINFO.fullmatch(line)
-        if match is None:
-            output.odd(number, line)
-        else:
-            output.managers.append(_manager(match.groupdict()))
+        _add_manager(output, number, line, match.groupdict() if match else {})
     output.cut = "" if output.managers else "it names no subnet manager"
     return output
 
@@ -68,10 +65,8 @@ def parse_records(text: str, source: str = "saquery SMIR") -> ToolOutput:
         field = _FIELD.fullmatch(line)
         if line == _RECORD:
             if record is not None:
-                try:
-                    output.managers.append(_manager(record))
-                except (KeyError, ValueError):
-                    output.odd(number - 1, "SMInfoRecord %s" % ", ".join("%s %s" % pair for pair in record.items()))
+                shown = "SMInfoRecord %s" % ", ".join("%s %s" % pair for pair in record.items())
+                _add_manager(output, number - 1, shown, record)
             record = {}
         elif field is not None and record is not None:
             record[field.group(1)] = field.group(2).strip()
@@ -81,11 +76,13 @@ def parse_records(text: str, source: str = "saquery SMIR") -> ToolOutput:
     return output
 
 
-def _manager(record: Dict[str, str]) -> SubnetManager:
-    """Raises KeyError and ValueError."""
-    guid, state, priority = record["GUID"].replace("0x", "", 1), STATES.get(int(record["SMState"])), record["Priority"]
-    rank, lid = int(priority) if int(priority) <= 15 else None, tool_output.lid(record["LID"])
-    return SubnetManager(tool_output.guid(guid), state or "unknown", rank, lid)
+def _add_manager(output: ToolOutput, number: int, line: str, record: Mapping[str, str]) -> None:
+    try:
+        guid, state, priority = record["GUID"].replace("0x", "", 1), int(record["SMState"]), int(record["Priority"])
+        about = (STATES.get(state, "unknown"), priority if priority <= 15 else None, tool_output.lid(record["LID"]))
+        output.managers.append(SubnetManager(tool_output.guid(guid), *about))
+    except (KeyError, ValueError):
+        output.odd(number, line)
 
 
 def parse_pkeys(text: str) -> Tuple[int, ...]:
@@ -130,7 +127,7 @@ def covers_recent(text: str, now: time.struct_time) -> bool:
     """Return whether a log, or its end, begins more than RECENT seconds before ``now``."""
     heads = (LOG_LINE.match(line) for line in text.splitlines())
     first = next(filter(None, heads), None)
-    return first is not None and not _is_recent(first.group(1), now)
+    return first is not None and _age(first.group(1), now) > RECENT
 
 
 def parse_log(text: str, source: str = "opensm.log") -> ToolOutput:
@@ -146,14 +143,14 @@ def parse_log_events(text: str, now: Optional[time.struct_time] = None) -> List[
     """
     lines = text.splitlines()
     last = next(filter(None, (LOG_LINE.match(line) for line in reversed(lines))), None)
-    end = now or (last and _time(last.group(1), None))
+    end = now or (last and _time(last.group(1), 2024))
     found: Dict[str, ManagerEvent] = {}
     for line in lines:
         if _STARTED.search(line):
             found.pop(EXITED, None)
         error = _ERROR.search(line)
         head = LOG_LINE.match(line) if error or line.rstrip().endswith(EXITED) else None
-        if head is not None and _is_recent(head.group(1), end):
+        if head is not None and (end is None or _age(head.group(1), end) <= RECENT):
             code = error.group(1) if error else EXITED
             count = found[code].count if code in found else 0
             found[code] = ManagerEvent(code, count + 1, head.group(1), tool_output.text(line[head.end() :]))
@@ -161,23 +158,18 @@ def parse_log_events(text: str, now: Optional[time.struct_time] = None) -> List[
 
 
 @lru_cache(maxsize=4096)
-def _time(words: str, end: Optional[time.struct_time]) -> Optional[time.struct_time]:
-    """Return ``Mar 11 19:32:26`` in the newest year in which it is not after ``end``; None where it is no time."""
-    year = end.tm_year if end else 2024
-    for each in (year, year - 1):
-        try:
-            found = time.strptime("%d %s" % (each, words), "%Y %b %d %H:%M:%S")
-        except ValueError:
-            continue
-        if end is None or calendar.timegm(found) <= calendar.timegm(end) + RECENT:
-            return found
-    return None
+def _time(words: str, year: int) -> Optional[time.struct_time]:
+    try:
+        return time.strptime("%d %s" % (year, words), "%Y %b %d %H:%M:%S")
+    except ValueError:
+        return None
 
 
-def _is_recent(words: str, end: Optional[time.struct_time]) -> bool:
-    """Return whether a line's time is at most RECENT before ``end``; an unreadable time counts as recent."""
-    at = _time(words, end)
-    return at is None or end is None or calendar.timegm(end) - calendar.timegm(at) <= RECENT
+def _age(words: str, end: time.struct_time) -> float:
+    """Return the seconds from ``Mar 11 19:32:26`` of any year to ``end``; 0 where it is no time, or a little later."""
+    at, year = _time(words, end.tm_year), (366 if calendar.isleap(end.tm_year) else 365) * 86400
+    age = (calendar.timegm(end) - calendar.timegm(at)) % year if at is not None else 0
+    return age if age < year - RECENT else 0
 
 
 def parse_unhealthy(text: str, source: str = "opensm-unhealthy-ports.dump") -> ToolOutput:

@@ -11,7 +11,7 @@ computes them in drivers/infiniband/core/sysfs.c.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from ..core.host import Problem
 
@@ -98,9 +98,6 @@ class Node:
     psid: Optional[str] = None
     ports: Tuple[Port, ...] = ()
 
-    def port(self, number: int) -> Optional[Port]:
-        return next((port for port in self.ports if port.number == number), None)
-
     def ports_by_end(self) -> Iterator[Tuple[Tuple[str, int], Port]]:
         """Yield node GUID and port number of each port, and the port."""
         return (((self.guid, port.number), port) for port in self.ports)
@@ -159,17 +156,10 @@ class Sweep:
     problems: Tuple[Problem, ...] = ()
     complete: bool = False
 
-    def links(self) -> Iterator[Tuple[str, int, str, int]]:
-        """Each cable once, the lesser end first: node GUID and port number of both ends."""
-        seen = set()
-        for node in self.nodes:
-            for port in node.ports:
-                if port.peer is not None:
-                    ends = sorted(((node.guid, port.number), port.peer))
-                    link = (*ends[0], *ends[1])
-                    if link not in seen:
-                        seen.add(link)
-                        yield link
+    def links(self) -> Set[Tuple[Tuple[str, int], ...]]:
+        """Return both ends of each cable, node GUID and port number, in order."""
+        ends = (pair for node in self.nodes for pair in node.ports_by_end())
+        return {tuple(sorted((end, port.peer))) for end, port in ends if port.peer is not None}
 
 
 def rate_gbps(width: Optional[int], speed: Optional[str]) -> Optional[float]:
@@ -196,27 +186,21 @@ def to_dict(sweep: Sweep) -> Dict[str, Any]:
     ]
     return {
         **{name: getattr(sweep, name) for name in PLAIN},
-        "managers": [list(astuple(one)) for one in sweep.managers],
+        **{name: [list(astuple(one)) for one in getattr(sweep, name)] for name in ("managers", "events", "problems")},
         "nodes": nodes,
         "counter_sets": [list(names) for names in sets],
         "pkeys": {guid: list(keys) for guid, keys in sweep.pkeys.items()},
-        "events": [list(astuple(one)) for one in sweep.events],
         "unhealthy": [[*end, conditions] for end, conditions in sweep.unhealthy.items()],
-        "problems": [list(astuple(one)) for one in sweep.problems],
     }
 
 
 def _port_row(port: Port, places: Mapping[str, int], sets: Dict[Tuple[str, ...], int]) -> List[Any]:
-    counted: List[int] = []
-    if port.counters:
-        names = tuple(sorted(port.counters))
-        counted.append(sets.setdefault(names, len(sets)))
-        for place, name in enumerate(names):
-            if port.counters[name]:
-                counted += (place, port.counters[name])
-    peer = port.peer and [places.get(port.peer[0], port.peer[0]), port.peer[1]]
+    names = tuple(sorted(port.counters))
+    counted = [sets.setdefault(names, len(sets))] if names else []
+    for place, name in enumerate(names):
+        counted += (place, port.counters[name]) if port.counters[name] else ()
     row = [*tuple(vars(port).values())[:-2], counted or None, port.unread or None]
-    row[1], row[7] = STATES.index(port.state), peer
+    row[1], row[7] = STATES.index(port.state), port.peer and [places.get(port.peer[0], port.peer[0]), port.peer[1]]
     while row[-1] is None:
         row.pop()
     return row

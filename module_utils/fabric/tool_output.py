@@ -23,16 +23,8 @@ MOST_UNICAST = 0xBFFF
 # Lines of each kind that are quoted; the rest is a number.
 QUOTED = 5
 # Gbit/s of a lane as libibmad prints them (dump.c). 10.0 is QDR, or FDR10 where that is added.
-_LANES = {
-    "2.5": "SDR",
-    "5.0": "DDR",
-    "10.0": "QDR",
-    "14.0625": "FDR",
-    "25.78125": "EDR",
-    "53.125": "HDR",
-    "106.25": "NDR",
-    "212.5": "XDR",
-}
+_LANES = {"2.5": "SDR", "5.0": "DDR", "10.0": "QDR", "14.0625": "FDR", "25.78125": "EDR"}
+_LANES.update({"53.125": "HDR", "106.25": "NDR", "212.5": "XDR"})
 _LANE = re.compile(r"([0-9.]+) Gbps( \(FDR10\))?")
 
 
@@ -109,11 +101,11 @@ class ToolOutput:
     odd_count: int = 0
     undecoded: int = 0
 
-    def lines(self, text: str, longest: int = LONGEST) -> Iterator[Tuple[int, str]]:
+    def lines(self, text: str) -> Iterator[Tuple[int, str]]:
         """Yield number and text of lines that are no comment; longer ones are odd."""
         for number, raw in enumerate(text.splitlines(), 1):
             line = raw.strip()
-            if len(line) > longest:
+            if len(line) > LONGEST:
                 self.odd(number, line)
             elif line and not line.startswith("#"):
                 yield number, line
@@ -144,8 +136,8 @@ class ToolOutput:
     def remarks(self) -> List[Problem]:
         """Return what is odd, and does not make the sweep incomplete."""
         text = "%d ports are printed without a rate: install a newer infiniband-diags (XDR: rdma-core 50)"
-        undecoded = text % self.undecoded if self.undecoded else ""
-        return [problem(self.source, each) for each in (*self.notes, undecoded) if each]
+        undecoded = [text % self.undecoded] if self.undecoded else []
+        return [problem(self.source, each) for each in (*self.notes, *undecoded)]
 
 
 def problem(source: str, message: str) -> Problem:
@@ -177,6 +169,4 @@ def lid(digits: str) -> Optional[int]:
 def lane(words: str) -> Optional[str]:
     """Return ``HDR`` of ``53.125 Gbps``; None for ``Extended speed``, ``undefined (16)``."""
     match = _LANE.fullmatch(words.strip())
-    if match is None:
-        return None
-    return "FDR10" if match.group(2) else _LANES.get(match.group(1))
+    return match and ("FDR10" if match.group(2) else _LANES.get(match.group(1)))

@@ -7,8 +7,7 @@ Bytes are those after the subtype. A TLV that is cut short is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Callable, Dict, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from typing import Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
 from ..core.host import ParseError
 
@@ -18,21 +17,18 @@ UDP, ANY_PORT, DSCP = 3, 4, 5
 ROCE_V2 = 4791
 # Transmission selection algorithm of a class that shares bandwidth (IEEE 802.1Q, table 8-6).
 SHARES = 2
-Eight = Tuple[int, ...]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Ets:
+class Ets(NamedTuple):
     """prio2tc: class of each priority.   bandwidth: per cent of each class.   tsa: algorithm of each, as a number."""
 
-    prio2tc: Eight
-    bandwidth: Eight
-    tsa: Eight
+    prio2tc: Tuple[int, ...]
+    bandwidth: Tuple[int, ...]
+    tsa: Tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Applications:
+class Applications(NamedTuple):
     """dscp: DSCP -> priorities that it is given.   roce: priorities of RoCE v2 by its UDP port. Two are a mistake."""
 
     dscp: Mapping[int, Tuple[int, ...]]
@@ -49,29 +45,24 @@ def pfc(data: Sequence[int]) -> Tuple[int, ...]:
 def ets(data: Sequence[int]) -> Ets:
     """One byte of flags, half a byte for each priority (the first half is priority 0), then a byte for each class,
     twice."""
-    if len(data) != 21:
-        raise ParseError("its ETS TLV has %d bytes, expected 21" % len(data))
     prio2tc = tuple(half for byte in data[1:5] for half in (byte >> 4, byte & 15))
     found = Ets(prio2tc, tuple(data[5:13]), tuple(data[13:21]))
-    if max(prio2tc) > 7:
-        raise ParseError("its ETS TLV has a class %d, expected 0 to 7" % max(prio2tc))
-    if max(found.bandwidth) > 100:
-        raise ParseError("its ETS TLV gives a class %d %%" % max(found.bandwidth))
+    if len(data) != 21 or max(prio2tc) > 7 or max(found.bandwidth) > 100:
+        raise ParseError("its ETS TLV has %d bytes, expected 21, with classes up to 7 and 100 %%" % len(data))
     return found
 
 
 def applications(data: Sequence[int]) -> Applications:
     """One byte that is reserved, then three for each: priority (3 bits), reserved (2), selector (3), and what it is."""
-    if not data or len(data) % 3 != 1:
+    if len(data) % 3 != 1:
         raise ParseError("its application TLV has %d bytes, expected 1 and 3 for each entry" % len(data))
     dscp: Dict[int, Set[int]] = {}
     roce: Set[int] = set()
     for at in range(1, len(data), 3):
-        priority, selector = data[at] >> 5, data[at] & 7
-        protocol = data[at + 1] << 8 | data[at + 2]
+        priority, selector, protocol = data[at] >> 5, data[at] & 7, data[at + 1] << 8 | data[at + 2]
+        if selector == DSCP and protocol > 63:
+            raise ParseError("its application TLV names DSCP %d, expected 0 to 63" % protocol)
         if selector == DSCP:
-            if protocol > 63:
-                raise ParseError("its application TLV names DSCP %d, expected 0 to 63" % protocol)
             dscp.setdefault(protocol, set()).add(priority)
         elif selector in (UDP, ANY_PORT) and protocol == ROCE_V2:
             roce.add(priority)

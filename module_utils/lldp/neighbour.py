@@ -88,13 +88,13 @@ def read(host: Host) -> LldpState:
     for argv, parse in asked:
         command = " ".join(argv)
         try:
-            said = host.run(argv)
-            if said.rc != 0:
-                silent.append("%s exited with %d: %.160s" % (argv[0], said.rc, said.last_words))
-            elif argv is NETWORKCTL and not said.stdout.lstrip().startswith("{"):
+            output = host.run(argv)
+            if output.rc != 0:
+                silent.append("%s exited with %d: %.160s" % (argv[0], output.rc, output.last_words))
+            elif argv is NETWORKCTL and not output.stdout.lstrip().startswith("{"):
                 silent.append("networkctl prints neighbours as text only (systemd before 256)")
             else:
-                return LldpState(tuple(parse(said.stdout)), command, tlvs=argv is LLDPCLI)
+                return LldpState(tuple(parse(output.stdout)), command, tlvs=argv is LLDPCLI)
         except ToolMissing:
             silent.append("%s is not installed" % argv[0])
         except (ReadError, ParseError) as error:
@@ -109,13 +109,12 @@ def parse_lldpcli(text: str) -> List[Neighbour]:
     Raises ParseError.
     """
     found = []
-    for top in _dicts(_loaded(text).get("lldp"), "lldp"):
-        for entry in _dicts(top.get("interface", []), "interface"):
+    for top in _dicts(_loaded(text), "lldp"):
+        for entry in _dicts(top, "interface", []):
             if not str(entry.get("via", "LLDP")).startswith("LLDP"):
                 continue
-            chassis = (_dicts(entry.get("chassis", []), "chassis") or [{}])[0]
-            port = (_dicts(entry.get("port", []), "port") or [{}])[0]
-            known = _dicts(chassis.get("capability", []), "capability")
+            chassis, port = ((_dicts(entry, name, []) or [{}])[0] for name in ("chassis", "port"))
+            known = _dicts(chassis, "capability", [])
             on = {one.get("type") for one in known if one.get("enabled") is True}
             found.append(
                 Neighbour(
@@ -135,19 +134,12 @@ def parse_lldpcli(text: str) -> List[Neighbour]:
 def parse_networkctl(text: str) -> List[Neighbour]:
     """Neighbours in ``networkctl lldp --json=short`` of systemd 256 and later. Raises ParseError."""
     found = []
-    for link in _dicts(_loaded(text).get("Neighbors"), "Neighbors"):
-        for entry in _dicts(link.get("Neighbors", []), "Neighbors"):
+    for link in _dicts(_loaded(text), "Neighbors"):
+        for entry in _dicts(link, "Neighbors", []):
             bits = entry.get("EnabledCapabilities")
-            found.append(
-                Neighbour(
-                    netdev=_text(link.get("InterfaceName")),
-                    chassis=_text(entry.get("ChassisID")),
-                    port=_text(entry.get("PortID")),
-                    name=_text(entry.get("SystemName")),
-                    description=_text(entry.get("PortDescription")),
-                    is_switch=bool(bits & _SWITCH_BITS) if isinstance(bits, int) else None,
-                )
-            )
+            names = ("ChassisID", "PortID", "SystemName", "PortDescription")
+            texts = [_text(link.get("InterfaceName")), *(_text(entry.get(name)) for name in names)]
+            found.append(Neighbour(*texts, is_switch=bool(bits & _SWITCH_BITS) if isinstance(bits, int) else None))
     return found
 
 
@@ -163,45 +155,41 @@ def _loaded(text: str) -> Dict[str, Any]:
     return data
 
 
-def _dicts(value: object, where: str) -> List[Dict[str, Any]]:
+def _dicts(entry: Mapping[str, object], name: str, default: object = None) -> List[Dict[str, Any]]:
+    value = entry.get(name, default)
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise ParseError("%s is %.60r, expected a list of objects" % (where, value))
+        raise ParseError("%s is %.60r, expected a list of objects" % (name, value))
     return value
 
 
 def _value(entry: Mapping[str, object], name: str) -> str:
     """Return the value of ``{"name": [{"value": "leaf-3"}]}``; "" without one."""
-    found = _dicts(entry.get(name, []), name)
+    found = _dicts(entry, name, [])
     return _text(found[0].get("value")) if found else ""
 
 
 def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
+    if not isinstance(value, (str, type(None))):
         raise ParseError("%.60r is not a text" % (value,))
     # Escapes grow: a text of them alone is cut again.
-    return printable(value[:TEXT])[:TEXT]
+    return printable((value or "")[:TEXT])[:TEXT]
 
 
 def _mfs(text: str) -> Optional[int]:
-    if not text:
-        return None
-    if re.fullmatch("[0-9]{1,5}", text) is None or int(text) > 0xFFFF:
+    if text and (re.fullmatch("[0-9]{1,5}", text) is None or int(text) > 0xFFFF):
         raise ParseError("mfs is %r, expected bytes" % text[:40])
     # A switch that does not know it sends 0.
-    return int(text) or None
+    return int(text or 0) or None
 
 
 def _tlvs(entry: Mapping[str, object]) -> Dict[int, Tuple[Sequence[int], ...]]:
     found: Dict[int, Tuple[Sequence[int], ...]] = {}
-    for group in _dicts(entry.get("unknown-tlvs", []), "unknown-tlvs"):
-        for one in _dicts(group.get("unknown-tlv", []), "unknown-tlv")[:TLVS]:
+    for group in _dicts(entry, "unknown-tlvs", []):
+        for one in _dicts(group, "unknown-tlv", [])[:TLVS]:
             if str(one.get("oui")).upper() != _IEEE_8021:
                 continue
-            subtype, text = str(one.get("subtype")), str(one.get("value", ""))
-            if re.fullmatch("[0-9]{1,3}", subtype) is None or _BYTES.fullmatch(text[: 3 * TLV]) is None:
+            subtype, text = str(one.get("subtype")), str(one.get("value", ""))[: 3 * TLV]
+            if re.fullmatch("[0-9]{1,3}", subtype) is None or _BYTES.fullmatch(text) is None:
                 raise ParseError("unknown-tlv %.20r holds %.60r, expected bytes" % (subtype, text))
-            data = tuple(bytes.fromhex(text[: 3 * TLV].replace(",", "")))
-            found[int(subtype)] = (*found.get(int(subtype), ()), data)
+            found[int(subtype)] = (*found.get(int(subtype), ()), tuple(bytes.fromhex(text.replace(",", ""))))
     return found

@@ -107,67 +107,6 @@ class RailPort:
     mac: str = ""
 
 
-def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailPort, ...]:
-    """Return the host's Ethernet ports that are up; platform reports what is down or missing.
-
-    The port of a virtual function is the hypervisor's, which receives LLDP.
-    """
-    nics = {nic.pci: nic for nic in machine.nics}
-    found = []
-    for number, nic in ethernet(rails, profile).items():
-        for port in ports(machine, Rails({number: nic}, {}, None)):
-            own = nics[port.pci]
-            carrying = {gid.netdev for one in (own.rdma.ports if own.rdma else ()) for gid in one.gids}
-            netdev = next((one for one in own.netdevs if one.name in carrying), None) or next(iter(own.netdevs), None)
-            up = own.port is None or own.port.state == "ACTIVE"
-            if port.of_port and netdev is not None and up and netdev.operstate not in ("down", "lowerlayerdown"):
-                found.append(
-                    RailPort(number, port.label, port.pci, netdev.name, port.rdma or "", netdev.mtu, netdev.mac or "")
-                )
-    return tuple(found)
-
-
-def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
-    """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
-    if not own or want.asked == NONE:
-        return Plan()
-    if heard.problem is not None:
-        fix = "run %s on the host; repair what it reports, or restart its daemon" % heard.source
-        said = AGENT.judge("lldp", "unknown", "a response", heard.problem.message, heard.problem.source, fix)
-        return Plan((said,))
-    if not heard.source:
-        if want.asked == AUTO:
-            return Plan()
-        fix = AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
-        agents = "lldpd or systemd-networkd"
-        return Plan((AGENT.judge("lldp", "unknown", agents, heard.silent, "lldpcli, networkctl", fix),))
-    findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
-    of_port = {port: heard.switches(port.netdev) for port in own}
-    if want.asked == AUTO and not any(of_port.values()):
-        return Plan()
-    known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
-    findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
-    findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
-    findings += _lossless(known, want, heard.source) if heard.tlvs else []
-    return Plan(one_cause(findings, ("unknown",)))
-
-
-def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[str]:
-    """Return limits of the result that are not faults."""
-    if not own or want.asked == NONE or heard.problem is not None:
-        return []
-    found = [one for port in own for one in heard.switches(port.netdev)]
-    if not found:
-        said = heard.silent or "no rail has an LLDP neighbour"
-        return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + said]
-    if not heard.tlvs:
-        return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
-    sent = {subtype for one in found for subtype in one.dcbx}
-    if want.roce.chain.pfc is not None and not want.dcbx and not sent & {dcbx.PFC, dcbx.APPLICATION, dcbx.ETS}:
-        return ["the switches send no DCBX: their PFC, DSCP map and ETS are not judged"]
-    return []
-
-
 @dataclass(frozen=True)
 class PortNeighbour:
     """A rail's port and its neighbour, "" without one, which the control node compares over hosts.
@@ -187,12 +126,72 @@ class PortNeighbour:
     description: str
 
 
+def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailPort, ...]:
+    """Return the host's Ethernet ports that are up; platform reports what is down or missing.
+
+    The port of a virtual function is the hypervisor's, which receives LLDP.
+    """
+    nics = {nic.pci: nic for nic in machine.nics}
+    found = []
+    for number, nic in ethernet(rails, profile).items():
+        for port in ports(machine, Rails({number: nic}, {}, None)):
+            own = nics[port.pci]
+            carrying = {gid.netdev for one in (own.rdma.ports if own.rdma else ()) for gid in one.gids}
+            netdev = next((one for one in own.netdevs if one.name in carrying), None) or next(iter(own.netdevs), None)
+            up = own.port is None or own.port.state == "ACTIVE"
+            if port.of_port and netdev is not None and up and netdev.operstate not in ("down", "lowerlayerdown"):
+                about = (number, port.label, port.pci, netdev.name, port.rdma or "")
+                found.append(RailPort(*about, netdev.mtu, netdev.mac or ""))
+    return tuple(found)
+
+
+def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
+    """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
+    of_port = {port: heard.switches(port.netdev) for port in own}
+    silent = not heard.source or not any(of_port.values())
+    if not own or want.asked == NONE or (want.asked == AUTO and heard.problem is None and silent):
+        return Plan()
+    if heard.problem is not None or not heard.source:
+        problem = heard.problem
+        fix = "run %s on the host; repair what it reports, or restart its daemon" % heard.source
+        have, source = (problem.message, problem.source) if problem else (heard.silent, "lldpcli, networkctl")
+        fix = fix if problem else AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
+        return Plan((AGENT.judge("lldp", "unknown", "lldpd or systemd-networkd", have, source, fix),))
+    findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
+    known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
+    findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
+    findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
+    # DCBX: if one switch port sends it, another that does not is a finding, wanted or not.
+    chain = want.roce.chain
+    if heard.tlvs and chain.pfc is not None:
+        findings += _each(PFC, known, (dcbx.PFC,), _pfc, want, heard.source)
+    if heard.tlvs and chain.dscp is not None and chain.trust == "dscp":
+        findings += _each(DSCP, known, (dcbx.APPLICATION,), _dscp, want, heard.source)
+    if heard.tlvs and chain.pfc and chain.priority in chain.pfc:
+        findings += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), _ets, want, heard.source)
+    return Plan(one_cause(findings, ("unknown",)))
+
+
+def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[str]:
+    """Return limits of the result that are not faults."""
+    if not own or want.asked == NONE or heard.problem is not None:
+        return []
+    found = [one for port in own for one in heard.switches(port.netdev)]
+    if not found:
+        text = heard.silent or "no rail has an LLDP neighbour"
+        return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + text]
+    if not heard.tlvs:
+        return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
+    sent = {subtype for one in found for subtype in one.dcbx}
+    if want.roce.chain.pfc is not None and not want.dcbx and not sent & {dcbx.PFC, dcbx.APPLICATION, dcbx.ETS}:
+        return ["the switches send no DCBX: their PFC, DSCP map and ETS are not judged"]
+    return []
+
+
 def port_neighbours(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[PortNeighbour]:
     """Return each port with its neighbour."""
-    if want.asked == NONE:
-        return []
     found = []
-    for port in own:
+    for port in own if want.asked != NONE else ():
         of_port = heard.switches(port.netdev)
         one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
         of_host = (port.rail, port.label, port.pci, port.netdev, port.device, port.mac)
@@ -206,43 +205,30 @@ def _judge_neighbour(port: RailPort, found: Sequence[Neighbour], source: str) ->
     if not found:
         return NEIGHBOUR.judge(port.label, "unknown", "a switch", "has no LLDP neighbour", source)
     have = "has %d LLDP neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))
-    fix = (
-        "lldpcli show neighbors ports %s; which of them is its switch is unknown: stop LLDP on the others" % port.netdev
-    )
+    fix = "run lldpcli show neighbors ports %s; stop LLDP on those that are not its switch" % port.netdev
     return NEIGHBOUR.judge(port.label, "unknown", "one switch", have, source, fix)
 
 
 def _mtu(port: RailPort, one: Neighbour, want: LldpIntent, source: str) -> Finding:
     mtu = want.mtu or port.mtu
-    frames = "%s accepts frames of %s bytes" % (one.label, one.mfs)
     if mtu is None:
         return MTU.judge(port.label, "unknown", "the rail's MTU", "its MTU cannot be read", source)
-    state = "ok" if (one.mfs or 0) >= mtu + HEADER else "drift"
-    return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), frames, source)
+    state, have = (
+        "ok" if (one.mfs or 0) >= mtu + HEADER else "drift",
+        "%s accepts frames of %s bytes" % (one.label, one.mfs),
+    )
+    return MTU.judge(port.label, state, "frames of %d bytes (MTU %d)" % (mtu + HEADER, mtu), have, source)
 
 
 # What the intent wants of a TLV, what of it is wrong ("" for nothing), and what was sent; None: nothing about RDMA.
 _Comparison = Optional[Tuple[str, str, str]]
 
 
-def _lossless(known: Mapping[RailPort, Neighbour], want: LldpIntent, source: str) -> List[Finding]:
-    """Judge DCBX. If one switch port sends it, another that does not is a finding, wanted or not."""
-    chain = want.roce.chain
-    found: List[Finding] = []
-    if chain.pfc is not None:
-        found += _each(PFC, known, (dcbx.PFC,), _pfc, want, source)
-    if chain.dscp is not None and chain.trust == "dscp":
-        found += _each(DSCP, known, (dcbx.APPLICATION,), _dscp, want, source)
-    if chain.pfc and chain.priority in chain.pfc:
-        found += _each(ETS, known, (dcbx.ETS, dcbx.RECOMMENDED_ETS), _ets, want, source)
-    return found
-
-
 def _each(
     check: Check,
     known: Mapping[RailPort, Neighbour],
     subtypes: Sequence[int],
-    compare: Callable[[Sequence[int], LldpIntent], _Comparison],
+    compare: Callable[[Sequence[int], PortConfig], _Comparison],
     want: LldpIntent,
     source: str,
 ) -> List[Finding]:
@@ -250,7 +236,7 @@ def _each(
     results: Dict[RailPort, Union[_Comparison, ParseError]] = {}
     for port, one in known.items():
         try:
-            sent = (dcbx.decode(one.dcbx, subtype, lambda data: compare(data, want)) for subtype in subtypes)
+            sent = (dcbx.decode(one.dcbx, subtype, lambda data: compare(data, want.roce)) for subtype in subtypes)
             results[port] = next((result for result in sent if result is not None), None)
         except ParseError as error:
             results[port] = error
@@ -273,33 +259,33 @@ def _each(
     return found
 
 
-def _pfc(data: Sequence[int], want: LldpIntent) -> _Comparison:
-    sent, pfc = dcbx.pfc(data), want.roce.chain.pfc or ()
+def _pfc(data: Sequence[int], roce: PortConfig) -> _Comparison:
+    sent, pfc = dcbx.pfc(data), tuple(roce.chain.pfc or ())
     have = "PFC %s" % _listed(sent)
-    return "PFC %s" % _listed(pfc), "" if sent == tuple(pfc) else have, have
+    return "PFC %s" % _listed(pfc), "" if sent == pfc else have, have
 
 
-def _dscp(data: Sequence[int], want: LldpIntent) -> _Comparison:
-    sent, chain = dcbx.applications(data), want.roce.chain
+def _dscp(data: Sequence[int], roce: PortConfig) -> _Comparison:
+    sent, chain = dcbx.applications(data), roce.chain
     if not sent.dscp and not sent.roce:
         return None
-    wrong, have = [], []
-    for dscp, priority in sorted(chain.dscp2prio.items()):
-        given = sent.dscp.get(dscp)
-        if given is not None:
-            (have if given == (priority,) else wrong).append("DSCP %d to %s" % (dscp, _listed(given)))
-        elif dscp == chain.dscp and sent.dscp:
-            # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
-            wrong.append("DSCP %d to none" % dscp)
-    if sent.roce:
-        right = sent.roce == (chain.priority,)
-        (have if right else wrong).append("UDP port %d to %s" % (dcbx.ROCE_V2, _listed(sent.roce)))
+    # Unnamed DSCPs get the switch's default, which is wrong only for RDMA data.
+    rows = [
+        ("DSCP %d" % dscp, sent.dscp.get(dscp), priority)
+        for dscp, priority in sorted(chain.dscp2prio.items())
+        if dscp in sent.dscp or (dscp == chain.dscp and sent.dscp)
+    ]
+    rows += [("UDP port %d" % dcbx.ROCE_V2, sent.roce, chain.priority)] if sent.roce else []
+    wrong, right = [], []
+    for name, given, priority in rows:
+        text = "%s to %s" % (name, _listed(given) if given else "none")
+        (right if given == (priority,) else wrong).append(text)
     wanted = ["DSCP %d to %d" % entry for entry in sorted(chain.dscp2prio.items())]
-    return ", ".join(wanted), ", ".join(wrong), ", ".join(have)
+    return ", ".join(wanted), ", ".join(wrong), ", ".join(right)
 
 
-def _ets(data: Sequence[int], want: LldpIntent) -> _Comparison:
-    sent, asked, chain = dcbx.ets(data), want.roce, want.roce.chain
+def _ets(data: Sequence[int], roce: PortConfig) -> _Comparison:
+    sent, chain = dcbx.ets(data), roce.chain
     priority, pfc = chain.priority or 0, chain.pfc or ()
     number = sent.prio2tc[priority]
     share, shares = sent.bandwidth[number], sent.tsa[number] == dcbx.SHARES
@@ -307,14 +293,14 @@ def _ets(data: Sequence[int], want: LldpIntent) -> _Comparison:
     wanted, wrong = "priority %d in a separate class, with bandwidth" % priority, []
     if others:
         wrong.append("class %d has priority %d and %s, which are without PFC" % (number, priority, _listed(others)))
-    if shares and not share:
-        wrong.append("class %d of priority %d has 0 %%" % (number, priority))
-    if asked.bandwidth is not None and asked.tsa is not None and asked.prio2tc is not None:
-        own = asked.prio2tc[priority]
-        if asked.tsa[own] == "ets":
-            wanted += " of %d %%" % asked.bandwidth[own]
-            if shares and share and share != asked.bandwidth[own]:
-                wrong.append("class %d of priority %d has %d %%" % (number, priority, share))
+    own = share
+    if roce.bandwidth is not None and roce.tsa is not None and roce.prio2tc is not None:
+        of_host = roce.prio2tc[priority]
+        if roce.tsa[of_host] == "ets":
+            own = roce.bandwidth[of_host]
+            wanted += " of %d %%" % own
+    if shares and (not share or share != own):
+        wrong.append("class %d of priority %d has %d %%" % (number, priority, share))
     have = "class %d of priority %d%s" % (number, priority, " has %d %%" % share if shares else "")
     return wanted, "; ".join(wrong), have
 

@@ -29,14 +29,10 @@ from .. import results_folder
 
 # 10,000 hosts of 8 rails, with their uplinks, are some 160,000 cables of less than 100 characters.
 FILE_LIMIT = 64 << 20
-CABLE_LIMIT = 400_000
-LINE_LIMIT = 1_000_000
-# Of one line of any file here: names are short.
-LENGTH_LIMIT = 1 << 16
-# A NodeDescription has 64 bytes, a host's name 253 characters.
-NAME_LIMIT = 255
-RAIL_LIMIT = 64
-PORT_LIMIT = 254
+CABLE_LIMIT, LINE_LIMIT = 400_000, 1_000_000
+# Of one line of any file here: names are short. A NodeDescription has 64 bytes, a host's name 253 characters.
+LENGTH_LIMIT, NAME_LIMIT = 1 << 16, 255
+RAIL_LIMIT, PORT_LIMIT = 64, 254
 _MOST_REASONS = 20
 HOST, SWITCH = "host", "switch"
 REQUIRED = ("a_node", "a_port", "z_node", "z_port")
@@ -48,9 +44,7 @@ _GUID = re.compile(r"(?:0x|[SHR]-)?([0-9a-f]{16})", re.IGNORECASE)
 _COLONS = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}|[0-9a-f]{2}(?::[0-9a-f]{2}){7}", re.IGNORECASE)
 # What a spreadsheet makes of 1/2 and of a GUID of digits: neither can be turned back.
 _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-_DATE = re.compile(rf"\d{{1,2}}-{_MONTH}(-\d+)?|{_MONTH}-\d{{2}}|\d{{4}}-\d\d-\d\d( .*)?")
-_FLOAT = re.compile(r"\d[.,]?\d*E\+\d+")
-_FORMULA = ("=", "+", "-", "@")
+_SPREADSHEET = re.compile(rf"\d{{1,2}}-{_MONTH}(-\d+)?|{_MONTH}-\d\d|\d{{4}}-\d\d-\d\d( .*)?|\d[.,]?\d*E\+\d+")
 
 
 class UnfitError(ValueError):
@@ -105,13 +99,16 @@ def read(text: str, source: str) -> Plan:
     cables: list[Cable] = []
     for line, row in rows(text, source, REQUIRED, COLUMNS):
         where = f"{source}, line {line}"
-        a, z = ((_node(row, f"{end}_node", where), _port(row, f"{end}_port", where)) for end in "az")
+        a, z = ((_node(row, where, f"{end}_node"), _port(row, where, f"{end}_port")) for end in "az")
         types = [row.get(f"{end}_type", "").lower() for end in "az"]
         names = [name(row.get(f"{end}_name", ""), where, f"{end}_name", needed=False) for end in "az"]
         for end, kind in zip("az", types, strict=True):
             if kind not in ("", HOST, SWITCH):
                 raise ParseError(f"{where}: {end}_type is {printable(kind)[:40]!r}, expected host, switch or nothing")
-        rail = _rail(row.get("rail", ""), where)
+        digits = row.get("rail", "")
+        rail = whole(digits)
+        if digits and (rail is None or rail >= RAIL_LIMIT):
+            raise ParseError(f"{where}: rail is {printable(digits)[:40]!r}: a number from 0, or empty for other cables")
         if rail is not None and (types[0] or HOST, types[1] or SWITCH) != (HOST, SWITCH):
             raise ParseError(f"{where}: rail {rail}, but {a[0]} is not a host: a cable of a rail has its host as a")
         cables.append(Cable(*a, *z, rail, line, *types, *names))
@@ -132,8 +129,7 @@ def checked(cables: Sequence[Cable], source: str) -> Plan:
         for one in cable.ends:
             other = taken.setdefault(one, cable)
             if other is not cable:
-                before = f"line {other.line}" if other.line else " - ".join(end(*each) for each in other.ends)
-                raise ParseError(f"{where}: {end(*one)} has another cable already ({before}): remove or correct one")
+                raise ParseError(f"{where}: {end(*one)} has another cable already (line {other.line}): correct one")
     return Plan(tuple(cables), source)
 
 
@@ -145,7 +141,7 @@ def write(plan: Plan) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for cable in plan.cables:
-        for one in ("a_node", "z_node", "a_port", "z_port", "a_name", "z_name"):
+        for one in (*REQUIRED, "a_name", "z_name"):
             name(str(getattr(cable, one)), plan.source, one, needed=not one.endswith("_name"))
         values = (getattr(cable, one) for one in columns)
         # A spreadsheet takes 1070000000000000 for a number and drops its last digit. None is an empty cell.
@@ -167,28 +163,18 @@ def end(node: str, port: int | str) -> str:
 # -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def read_text(path: Path, limit: int = FILE_LIMIT) -> str:
-    """Return the text of a file, UTF-8 with or without a byte order mark.
-
-    limit: bytes. Raises OSError; ParseError for what is not a text.
-    """
+def read_text(path: Path) -> str:
+    """Return the text of a file, UTF-8 with or without a byte order mark. Raises OSError, and ParseError for others."""
     if path.is_dir():
         raise ParseError(f"{path}: a directory; name the file in it")
     try:
-        data = results_folder.content(path, limit)
+        text = results_folder.content(path, FILE_LIMIT).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ParseError(f'{path}: not UTF-8 text (byte {error.start}): export the sheet as "CSV UTF-8"') from error
     except ParseError as error:
         raise ParseError(f"{path}: {error}") from error
-    save = 'save it as "CSV UTF-8"'
-    if data[:2] == b"PK":
-        raise ParseError(f"{path}: an Excel workbook or another archive: export each sheet as CSV (docs/cabling.md)")
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise ParseError(f'{path}: UTF-16, as a spreadsheet\'s "Unicode text" is: {save}')
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ParseError(f"{path}: not UTF-8 text (byte {error.start}): {save}") from error
-    if "\0" in text:
-        raise ParseError(f"{path}: not text (it holds a zero byte): {save}")
+    if "\0" in text or text[:2] == "PK":
+        raise ParseError(f'{path}: not text (a workbook, or it holds a zero byte): export each sheet as "CSV UTF-8"')
     return text
 
 
@@ -210,11 +196,16 @@ def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) 
         if not line.strip() or line.strip()[0] == "#":
             continue
         separator = separator if columns else max(",;\t", key=line.count)
-        cells = _cells(line, separator, where)
+        try:
+            read_lines = csv.reader([line], delimiter=separator, strict=True)
+            cells = [cell.strip() for row in read_lines for cell in row]
+        except csv.Error as error:
+            raise ParseError(f"{where}: {error}: quotes have to match, within one line") from error
         if not columns:
-            columns = [cell.lower().replace("-", "_").replace(" ", "_") for cell in cells]
-            while columns and not columns[-1]:
-                columns.pop()  # as a spreadsheet ends lines of which one was longer
+            # A spreadsheet ends lines of which one was longer with empty cells.
+            columns = [
+                cell.lower().replace("-", "_").replace(" ", "_") for cell in ",".join(cells).rstrip(",").split(",")
+            ]
             _check_header(columns, where, required, known)
         elif any(cells[len(columns) :]) or (any(cells) and len(cells) < len(required)):
             what = f"{len(cells)} cells, but the header has {len(columns)} columns"
@@ -225,47 +216,37 @@ def rows(text: str, source: str, required: Sequence[str], known: Sequence[str]) 
         raise ParseError(f"{source}: empty; its first line has to be {','.join(required)}")
 
 
-def _cells(line: str, separator: str, where: str) -> list[str]:
-    try:
-        return [cell.strip() for row in csv.reader([line], delimiter=separator, strict=True) for cell in row]
-    except csv.Error as error:
-        raise ParseError(f"{where}: {error}: quotes have to match, within one line") from error
-
-
 def _check_header(columns: Sequence[str], where: str, required: Sequence[str], known: Sequence[str]) -> None:
-    missing, unknown = set(required).difference(columns), [one for one in columns if one not in known]
-    twice = [one for one in known if columns.count(one) > 1]
-    why = ""
-    if missing:
-        why = f"the header lacks {', '.join(sorted(missing))} (it has {printable(', '.join(columns))[:120]})"
-    elif unknown or twice:
-        why = f"unknown column {printable(unknown[0])[:60]!r}" if unknown else f"column {twice[0]} twice"
-    if why:
-        raise ParseError(f"{where}: {why}; columns are {', '.join(known)}")
+    for wrong, reason in (
+        (sorted(set(required).difference(columns)), "the header lacks"),
+        ([one for one in columns if one not in known], "unknown column"),
+        ([one for one in known if columns.count(one) > 1], "the header has twice"),
+    ):
+        if wrong:
+            shown = printable(", ".join(wrong))[:120]
+            raise ParseError(f"{where}: {reason} {shown}; columns are {', '.join(known)}")
 
 
 def name(text: str, where: str, column: str, needed: bool = True) -> str:
     """Return a cell that is a name. Raises ParseError for what cannot be the name of a device."""
-    reason = ""
-    if not text:
-        reason = "is empty; every cable has two nodes and two ports" if needed else ""
-    elif len(text) > NAME_LIMIT:
-        reason = f"has {len(text)} characters, more than any device's name"
-    elif not text.isprintable():
-        reason = f"is {printable(text)[:80]!r}: take out what is not a visible character"
-    elif text[0] == "#":
-        reason = f"is {text[:80]!r}, but # begins a comment: use the node's GUID"
-    elif text.startswith(_FORMULA):
-        reason = f"is a formula, {text[:80]!r}: export values, not formulas"
-    elif _FLOAT.fullmatch(text) or _DATE.fullmatch(text):
-        reason = f"is {text!r}, which a spreadsheet made of another text: format the column as text, and enter it again"
-        reason += " (a GUID with 0x before it stays as it is)"
-    if reason:
-        raise ParseError(f"{where}: {column} {reason}")
+    shown = printable(text)[:80]
+    for wrong, reason in (
+        (needed and not text, "is empty; every cable has two nodes and two ports"),
+        (len(text) > NAME_LIMIT, f"has {len(text)} characters, more than any device's name"),
+        (not text.isprintable(), f"is {shown!r}: take out what is not a visible character"),
+        (text[:1] == "#", f"is {shown!r}, but # begins a comment: use the node's GUID"),
+        (text[:1] in ("=", "+", "-", "@"), f"is a formula, {shown!r}: export values, not formulas"),
+        (
+            _SPREADSHEET.fullmatch(text),
+            f"is {shown!r}, which a spreadsheet made of another text: format the column as text, and enter it again",
+        ),
+    ):
+        if wrong:
+            raise ParseError(f"{where}: {column} {reason}")
     return text
 
 
-def _node(row: Mapping[str, str], column: str, where: str) -> str:
+def _node(row: Mapping[str, str], where: str, column: str) -> str:
     text = row[column]
     found = _GUID.fullmatch(text)
     digits = found.group(1).lower() if found else text.replace(":", "").lower() if _COLONS.fullmatch(text) else ""
@@ -274,7 +255,7 @@ def _node(row: Mapping[str, str], column: str, where: str) -> str:
     return digits or name(text, where, column)
 
 
-def _port(row: Mapping[str, str], column: str, where: str) -> int | str:
+def _port(row: Mapping[str, str], where: str, column: str) -> int | str:
     text = row[column]
     if not text.isascii() or not text.isdecimal():
         return name(text, where, column)
@@ -282,14 +263,6 @@ def _port(row: Mapping[str, str], column: str, where: str) -> int | str:
     if number is None or not 1 <= number <= PORT_LIMIT:
         raise ParseError(f"{where}: {column} is {text[:20]}: ports of a cable have numbers from 1 to {PORT_LIMIT}")
     return number
-
-
-def _rail(text: str, where: str) -> int | None:
-    rail = whole(text)
-    if text and (rail is None or rail >= RAIL_LIMIT):
-        shown = printable(text)[:40]
-        raise ParseError(f"{where}: rail is {shown!r}: a number from 0, or empty where it is not a rail's cable")
-    return rail
 
 
 # -- neighbours ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Nothing is drafted of a fabric that may lack a cable, a host or a switch.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,24 +22,25 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from .. import nodeset
 from ..terminal import counted
-from . import cabling_plan, counters, judge, members, record, run, subnet, tree
+from . import cabling_plan, judge, links, members, record, run, subnet, tree
 from .cabling_plan import Cable, Plan, UnfitError
-from .evidence import Evidence, Host
-from .map import Fabric, is_aggregation
-from .planes import End
+from .evidence import End, Evidence, Host
+from .map import Fabric, is_aggregation, several
 
-# Findings that say nothing about where cables are. MANAGER is among them because it requires a standby, too; masters
-# are checked here. The plan that the site names may be the one to be drafted.
+# Findings that say nothing about where cables are. The plan that the site names may be the one to be drafted.
 BESIDE = {
     check.id
     for check in (
-        *(counters.ERRORS, counters.SYMBOLS, counters.LINK_DOWNED, counters.SATURATED, members.UNKNOWN),
-        *(subnet.MANAGER, subnet.FIRMWARE, subnet.PARTITION, subnet.ROUTING, tree.OVERSUBSCRIPTION, tree.SPINES),
-        *(run.PLAN, run.RECORD),
+        *(links.ERRORS, links.SYMBOLS, links.LINK_DOWNED, links.SATURATED, members.UNKNOWN),
+        *(subnet.FIRMWARE, subnet.PARTITION, subnet.ROUTING, tree.OVERSUBSCRIPTION, tree.SPINES, run.PLAN, run.RECORD),
     )
 }
+_SEEN = (members.SWEEP.id, members.PLANE.id, subnet.MANAGER.id)
+# Of the managers only a master is needed.
+_STANDBY = re.compile(": (standby|strangers)$")
 _ROOM = 300
 AGAIN = "repair it and sweep again (ansible-playbook playbooks/fabric.yml -i INVENTORY)"
+Line = tuple[Sequence[str], Finding]
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def read(path: Path) -> Draft:
 def draft(
     sweeps: Sequence[Sweep],
     hosts: Mapping[str, Host],
-    findings: Iterable[tuple[Sequence[str], Finding]],
+    findings: Iterable[Line],
     source: str,
     taken: Sequence[float] = (),
 ) -> Draft:
@@ -85,23 +87,22 @@ def draft(
 
     taken: times of the sweeps; empty: their own. Raises UnfitError where cables may be missing or wrong.
     """
-    fabric = Fabric(Evidence(sweeps=sweeps, hosts=hosts))
-    doubts = _doubts(fabric, findings)
+    evidence = Evidence(sweeps=sweeps, hosts=hosts)
+    # Whatever the findings are, all has to be seen.
+    own = [line for line in judge.judge(evidence) if line[1].check in _SEEN and not _STANDBY.search(line[1].subject)]
+    doubts = _doubts({line[1].id: line for line in (*findings, *own)}.values())
+    fabric = Fabric(evidence)
     names, unusable = _names(fabric)
     # Without those inside of a switch, to the part of it that adds up for SHARP.
     inside = {guid for guid, node in fabric.nodes.items() if is_aggregation(node)}
-    cables = [
-        _cable(fabric, names, *fabric.host_first(*ends))
-        for plane in fabric.planes
-        for ends in fabric.links(plane)
-        if not {end[0] for end in ends} & inside
-    ]
+    links = [ends for plane in fabric.planes for ends in fabric.links(plane) if not {end[0] for end in ends} & inside]
+    cables = [_cable(fabric, names, *fabric.host_first(*ends)) for ends in links]
     plan = cabling_plan.checked(sorted(cables, key=_order), source)
     if not hosts:
         doubts.append("without an inventory: missing hosts, and which rail is which, are not declared")
     elif not any(cable.rail is not None for cable in plan.cables):
         doubts.append("no cable is a rail's: hosts of the inventory have reported no GUIDs")
-    doubts += unusable
+    doubts += [f"descriptions that name no single node, listed by GUID only: {unusable}"] if unusable else []
     swept = sorted(taken or [sweep.at for plane in fabric.planes for sweep in plane.sweeps])
     days = dict.fromkeys(strftime("%Y-%m-%dT%H:%MZ", gmtime(at)) for at in (swept[0], swept[-1]))
     kinds = Counter(node.kind for guid, node in fabric.nodes.items() if guid not in inside)
@@ -113,61 +114,40 @@ def draft(
     return Draft(plan, tuple(doubts), says)
 
 
-def _doubts(fabric: Fabric, findings: Iterable[tuple[Sequence[str], Finding]]) -> list[str]:
+def _doubts(found: Iterable[Line]) -> list[str]:
     """Return findings that are not about cables. Raises UnfitError for the others, and for what was not judged."""
     doubts: list[str] = []
     reasons: list[str] = []
-    for hosts, finding in findings:
-        if not finding.ok:
-            of_hosts = f" ({nodeset.brief(hosts, 60)})" if any(hosts) else ""
-            text = f"{finding.check} {finding.state}: {finding.subject}: {_cut(finding.have or 'nothing')}{of_hosts}"
-            (doubts if finding.check in BESIDE else reasons).append(text)
-    if not reasons:
-        for sweep in fabric.lost:
-            text = "; ".join(map(str, sweep.problems[:3])) or "it saw no node, or no subnet manager"
-            reasons.append(f"a sweep by {sweep.host or 'no host'} returned no plane: {_cut(text)}")
-        if not fabric.planes and not reasons:
-            reasons.append("no plane was swept")
-        for plane in fabric.planes:
-            if not plane.complete:
-                parts = [str(problem) for problem in plane.best.problems[:3]]
-                parts += [f"{fabric.end(end)} {text}" for end, text in plane.holes[:3]]
-                reasons.append(f"{plane.label} is incomplete: {_cut('; '.join(parts) or 'its tools gave no reason')}")
-            masters = {one.guid for sweep in plane.sweeps for one in sweep.managers if one.state == "master"}
-            if plane.joined or len(masters) > 1:
-                reasons.append(f"{plane.label} is several, which a cable between them joins")
-            elif not masters:
-                reasons.append(f"{plane.label} has no master subnet manager that was seen")
+    for hosts, finding in found:
+        if finding.ok:
+            continue
+        of_hosts = f" ({nodeset.brief(hosts, 60)})" if any(hosts) else ""
+        have = finding.have or "nothing"
+        have = have if len(have) <= _ROOM else have[: _ROOM - 3] + "..."
+        text = f"{finding.check} {finding.state}: {finding.subject}: {have}{of_hosts}"
+        beside = finding.check in BESIDE or (finding.check == subnet.MANAGER.id and _STANDBY.search(finding.subject))
+        (doubts if beside else reasons).append(text)
     if reasons:
         raise UnfitError([f"{reason}: {AGAIN}" for reason in reasons])
     return doubts
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _ROOM else text[: _ROOM - 3] + "..."
-
-
-def _names(fabric: Fabric) -> tuple[dict[str, str], list[str]]:
-    """Return GUID -> description, where it is unique and a plan can hold it, and doubts about the others."""
-    shared = Counter(node.description for node in fabric.nodes.values())
-    names: dict[str, str] = {}
-    unusable: dict[str, list[str]] = {"of several nodes": [], "that no plan can hold": []}
+def _names(fabric: Fabric) -> tuple[dict[str, str], str]:
+    """Return GUID -> description, where it is unique and a plan can hold it, and the other descriptions."""
+    shared = Counter(node.description.strip() for node in fabric.nodes.values())
     linked = {end[0] for end in fabric.cables if end not in fabric.rails}
+    names: dict[str, str] = {}
+    unusable: set[str] = set()
     for guid, node in fabric.nodes.items():
         text = node.description.strip()
-        if guid not in linked or is_aggregation(node):
-            continue
-        try:
-            names[guid] = cabling_plan.name(text, "", "name", needed=False)
-        except ParseError:
-            unusable["that no plan can hold"].append(text)
-        if text and shared[node.description] > 1 and names.pop(guid, ""):
-            unusable["of several nodes"].append(text)
-    return names, [
-        f"descriptions {what}, which are listed by GUID only: {printable(nodeset.brief(texts, 80))}"
-        for what, texts in unusable.items()
-        if texts
-    ]
+        if guid in linked and text and not is_aggregation(node):
+            try:
+                names[guid] = cabling_plan.name(text, "", "name")
+            except ParseError:
+                unusable.add(text)
+            if shared[text] > 1 and names.pop(guid, ""):
+                unusable.add(text)
+    return names, several([printable(text)[:64] for text in sorted(unusable)], separator=", ")
 
 
 def _cable(fabric: Fabric, names: Mapping[str, str], a: End, z: End) -> Cable:

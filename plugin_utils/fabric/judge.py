@@ -8,29 +8,39 @@ Pure; the order of sweeps and hosts changes nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG
 
 from ..terminal import counted
-from . import cabling, counters, links, members, rail_leaves, subnet, tree
-from .evidence import Evidence
+from . import cabling, links, members, subnet, tree
+from .evidence import End, Evidence, Plane
 from .map import AGAIN, Entry, Fabric, names
-from .planes import End, Plane
 
 Line = tuple[tuple[str, ...], Finding]
 # More entries of one kind than this are one line.
 SINGLE = 8
 _OF_PLANE: tuple[Callable[[Fabric, Plane], Iterable[Entry]], ...] = (
-    *(members.strangers, links.states, links.rates, counters.rates),
+    *(members.strangers, links.states, links.rates, links.counts),
     *(subnet.managers, subnet.events, subnet.firmware, subnet.partitions, subnet.routing, tree.tree),
+)
+# Checks, the state and severity of their findings ("" for any), and the checks that they cause in the same plane: a
+# cable that joins planes leaves queries without a response; errors of a link that has lost lanes are of one cable; a
+# manager that has exited sets up no links.
+_CAUSES = (
+    ({members.PLANE}, "drift", "", {members.SWEEP}),
+    ({links.SPEED, links.WIDTH}, "drift", "", {links.ERRORS, links.SYMBOLS, links.LINK_DOWNED}),
+    ({MANAGER_LOG}, "drift", "critical", {subnet.MANAGER, links.ACTIVE}),
+    ({members.SWEEP}, "unknown", "major", {subnet.MANAGER, links.ERRORS}),
 )
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """lines: findings with their hosts.   marks: ends and own finding of each bad cable, also of many in one line."""
 
     lines: list[Line]
@@ -51,20 +61,13 @@ def judged(evidence: Evidence) -> Judged:
     fabric = Fabric(evidence)
     cabling.resolve(fabric)
     found = members.members(fabric)
-    entries = _caused(members.planes(fabric, found), members.PLANE.id, {members.SWEEP.id}, same_plane=True)
-    entries += [*cabling.compare(fabric), *rail_leaves.judge_rails(fabric)]
+    entries = [*members.planes(fabric, found), *cabling.compare(fabric), *cabling.judge_rails(fabric)]
     entries += members.missing(fabric, found)
-    good: list[Entry] = []
     for plane in fabric.planes:
         _count_cables(fabric, plane)
-        own = _caused_by_links([entry for part in _OF_PLANE for entry in part(fabric, plane)])
-        own = _caused(own, MANAGER_LOG.id, {subnet.MANAGER.id, links.ACTIVE.id}, severity="critical")
-        if not plane.complete:
-            here = (one.finding for one in entries if one.plane == plane.index)
-            partial = next((finding.id for finding in here if finding.check == members.SWEEP.id), None)
-            unread = {(check.id, "unknown") for check in (subnet.MANAGER, counters.ERRORS)}
-            own = [_because(one, partial if (one.finding.check, one.finding.state) in unread else None) for one in own]
-        entries += own
+        entries += [entry for part in _OF_PLANE for entry in part(fabric, plane)]
+    good: list[Entry] = []
+    for plane in fabric.planes:
         bad = {one.finding.check for one in entries if one.plane in (plane.index, None)}
         if plane.complete and not plane.joined:
             good += [
@@ -73,6 +76,8 @@ def judged(evidence: Evidence) -> Judged:
                 if check.id not in bad
             ]
     good += members.all_seen(fabric)
+    for roots, state, severity, caused in _CAUSES:
+        entries = _tie(entries, roots, state, severity, caused)
     # Where ends of cables contradict each other, a finding may come twice.
     entries = list({one.finding.id: one for one in reversed(entries)}.values())[::-1]
     lines = [*_fold(entries, fabric.planes), *((one.hosts, one.finding) for one in good)]
@@ -91,99 +96,70 @@ def _count_cables(fabric: Fabric, plane: Plane) -> None:
         plane.passed[cabling.SWITCH_GONE] = f"{len(plane.switches)} switches"
 
 
-# -- causes ------------------------------------------------------------------------------------------------------------
+# -- causes and lines --------------------------------------------------------------------------------------------------
 
 
 def _because(entry: Entry, cause: str | None) -> Entry:
-    if cause is None or entry.finding.because is not None:
-        return entry
     return replace(entry, finding=replace(entry.finding, because=cause))
 
 
-def _caused(
-    entries: Iterable[Entry], root: str, checks: set[str], same_plane: bool = False, severity: str | None = None
-) -> list[Entry]:
-    """Tie findings of some checks to that of the check ``root``.
+def _tie(entries: list[Entry], roots: set[Check], state: str, severity: str, caused: set[Check]) -> list[Entry]:
+    """Tie findings of some checks to those that cause them: in one plane, or where both are of cables, of one cable."""
+    ids, checks = ({check.id for check in some} for some in (roots, caused))
+    of_cable = links.SPEED in roots
 
-    A cable that joins planes leaves queries without a response; a manager that has exited sets up no links.
-    """
-    every = list(entries)
+    def key(entry: Entry) -> tuple[object, ...]:
+        return (entry.hosts, entry.finding.subject) if of_cable else (entry.plane,)
+
     causes = {
-        one.plane if same_plane else None: one.finding.id
-        for one in reversed(every)
-        if one.finding.check == root and one.finding.state == "drift" and severity in (None, one.finding.severity)
+        key(one): one.finding.id
+        for one in reversed(entries)
+        if one.finding.check in ids and one.finding.state == state and severity in ("", one.finding.severity)
     }
-    return [
-        _because(one, causes.get(one.plane if same_plane else None) if one.finding.check in checks else None)
-        for one in every
-    ]
-
-
-def _caused_by_links(entries: list[Entry]) -> list[Entry]:
-    """Tie errors of a link to its lost lanes or speed: it is one cable."""
-    slow = {
-        (one.hosts, one.finding.subject): one.finding.id
-        for one in entries
-        if one.finding.check in (links.SPEED.id, links.WIDTH.id) and one.finding.state == "drift"
-    }
-    checks = (counters.ERRORS.id, counters.SYMBOLS.id, counters.LINK_DOWNED.id)
-    return [
-        _because(one, slow.get((one.hosts, one.finding.subject)) if one.finding.check in checks else None)
-        for one in entries
-    ]
-
-
-# -- lines -------------------------------------------------------------------------------------------------------------
+    # What was not seen explains only what is not known.
+    found = (one for one in entries if one.finding.check in checks and one.finding.because is None)
+    tied = {id(one): causes.get(key(one)) for one in found if state in ("drift", one.finding.state)}
+    return [_because(one, tied[id(one)]) if id(one) in tied else one for one in entries]
 
 
 def _fold(entries: Sequence[Entry], planes: Sequence[Plane]) -> list[Line]:
     """Return roots first, then what they cause; ``because`` names the line of the root."""
     because = {one.finding.id: one.finding.because for one in entries}
 
-    def root(cause: str) -> str | None:
+    def root(cause: str | None) -> str | None:
         """Return the end of a chain of causes; None where it is a circle, or leads to nothing."""
-        seen = {cause}
-        at = because[cause]
-        while at is not None and because.get(at) is not None and at not in seen:
-            seen.add(at)
-            at = because[at]
-        return at if at in because and at not in seen else None
+        passed: set[str] = set()
+        while cause is not None and because.get(cause) is not None and cause not in passed:
+            passed.add(cause)
+            cause = because[cause]
+        return cause if cause in because and cause not in passed else None
 
-    rooted = [
-        replace(one, finding=replace(one.finding, because=root(one.finding.id))) if one.finding.because else one
-        for one in entries
-    ]
-    lines, ids = _merge([one for one in rooted if one.finding.because is None], planes)
-    rest = [
-        replace(one, finding=replace(one.finding, because=ids.get(one.finding.because, one.finding.because)))
-        for one in rooted
-        if one.finding.because is not None
-    ]
+    entries = [_because(one, root(one.finding.because)) for one in entries]
+    lines, ids = _merge([one for one in entries if one.finding.because is None], planes)
+    rest = [_because(one, ids.get(cause, cause)) for one in entries if (cause := one.finding.because) is not None]
     return [*lines, *_merge(rest, planes)[0]]
 
 
-def _merge(entries: Sequence[Entry], planes: Sequence[Plane]) -> tuple[list[Line], dict[str | None, str]]:
+def _merge(entries: Sequence[Entry], planes: Sequence[Plane]) -> tuple[list[Line], dict[str, str]]:
     """Return the lines, and id of a finding -> id of its line, where that is of many."""
-    groups: dict[tuple[object, ...], list[Entry]] = {}
+    groups: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
     for number, one in enumerate(entries):
         own = one.finding
-        key = (own.check, one.plane, own.state, own.severity, own.because, one.kind) if one.kind else (number,)
-        groups.setdefault(key, []).append(one)
+        groups[
+            (own.check, one.plane, own.state, own.severity, own.because, one.kind) if one.kind else (number,)
+        ].append(one)
     lines: list[Line] = []
-    ids: dict[str | None, str] = {}
+    ids: dict[str, str] = {}
     for group in groups.values():
         if len(group) <= SINGLE:
             lines += [(one.hosts, one.finding) for one in group]
             continue
         first, kind = group[0].finding, group[0].kind
         label = planes[group[0].plane].label if group[0].plane is not None else "fabric"
+        state = "" if first.state == "drift" else f", {first.state}"
         behind = "" if first.because is None else f", behind {first.because.partition('@')[2]}"
-        finding = replace(
-            first,
-            subject=f"{label}: {kind}{'' if first.state == 'drift' else f', {first.state}'}{behind}",
-            have=f"{len(group)} {kind}: {names([one.name for one in group])}",
-            fix=f"one of {len(group)}: {first.fix}",
-        )
+        have, fix = f"{len(group)} {kind}: {names([one.name for one in group])}", f"one of {len(group)}: {first.fix}"
+        finding = replace(first, subject=f"{label}: {kind}{state}{behind}", have=have, fix=fix)
         ids.update({one.finding.id: finding.id for one in group})
         lines.append((tuple(sorted({host for one in group for host in one.hosts})), finding))
     return lines, ids

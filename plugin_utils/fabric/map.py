@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,18 +17,17 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 
 from .. import nodeset
 from .cabling_plan import Cable, is_guid
-from .evidence import Evidence, Rail
-from .planes import End, Plane, group_planes, plane_label, rails_text
+from .evidence import End, Evidence, Plane, Rail, group_planes, rails_text
 
 Pair = tuple[End, End]
-# Characters of a node's description that are shown: a NodeDescription has 64.
-_SHOWN = 64
-# Characters of names in a line of many.
-_ROOM = 300
+# A host and its rail, or a node or port.
+Name = tuple[str, int] | str
+Source = TypeVar("Source")
+# Characters of a node's description, which has 64, and of names in a line of many.
+_SHOWN, _ROOM = 64, 300
 _MANAGED = re.compile(r"MF0;([^:;]+):[^:;]*")
 # Without the option the last sweep would be judged again within ib_fabric_interval.
-SWEEP_AGAIN = "ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
-AGAIN = f"then sweep again: {SWEEP_AGAIN}"
+AGAIN = "then sweep again: ansible-playbook playbooks/fabric.yml -i INVENTORY -e '{\"ib_fabric_interval\": 0}'"
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,14 @@ class Entry:
     """A finding and its hosts: those of a cable's rails, else those that swept the plane.
 
     plane: its index, None for the fabric.   kind: entries of one kind are one line, in words that can be counted
-    ("links at 4x EDR"); "" for a separate line.   name: in that line, a host and its rail, or a port or node.
-    ends: of its cables, for the report.
+    ("links at 4x EDR"); "" for a separate line.   name: in that line.   ends: of its cables, for the report.
     """
 
     hosts: tuple[str, ...]
     finding: Finding
     plane: int | None = None
     kind: str = ""
-    name: tuple[str, int] | str = ""
+    name: Name = ""
     ends: tuple[End, ...] = ()
 
 
@@ -60,13 +58,9 @@ class Cabling:
     planned: dict[End, End] = field(default_factory=dict)
     rows: dict[End, Cable] = field(default_factory=dict)
     switches: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
-    odd: dict[str, list[int]] = field(default_factory=dict)
+    odd: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     hosts: bool = False
     between: bool = False
-
-
-Source = TypeVar("Source")
 
 
 def _read(
@@ -94,6 +88,7 @@ class Fabric:
     """Nodes, ports and cables of all sweeps, and what was found about them so far.
 
     was, was_nodes, was_cables: by the last sweeps; was: with its time.   labels: names of ports that only the plan has.
+    rails: port -> host and rail.   ends_of: node GUID -> ports of it that are rails.
     roots: findings that explain what is missing at an end.   gone: those of missing switches, by GUID or name.
     unswept: that a plane was not swept.
     """
@@ -113,13 +108,12 @@ class Fabric:
         # Of the last sweeps complete and later ones count.
         before = sorted(evidence.before, key=lambda one: (one.complete, one.at))[::-1]
         self.was_nodes, self.was, self.was_cables = _read((sweep.at, sweep.nodes) for sweep in before)
+        self.every = {**self.was_nodes, **self.nodes}
         self.rails = self._rails()
-        # Node GUID -> ports of it that are rails.
-        self.ends_of: dict[str, list[End]] = {}
+        self.ends_of: dict[str, list[End]] = defaultdict(list)
         for end in self.rails:
-            self.ends_of.setdefault(end[0], []).append(end)
-        self._shared = Counter(node_name(node) for node in {**self.was_nodes, **self.nodes}.values())
-        self._shared[""] = 0
+            self.ends_of[end[0]].append(end)
+        self._shared = Counter(node_name(node) for node in self.every.values())
         for plane in self.planes:
             plane.label = self._label(plane)
         labels = Counter(plane.label for plane in self.planes)
@@ -128,19 +122,13 @@ class Fabric:
                 plane.label += f" with 0x{min(plane.switches or plane.nodes)}"
 
     def _rails(self) -> dict[End, tuple[str, Rail]]:
-        found: dict[End, tuple[str, Rail]] = {}
-        by_port: dict[str, tuple[str, Rail]] = {}
-        for host, known in sorted(self.evidence.hosts.items()):
-            for rail in known.rails:
-                if rail.node_guid:
-                    found.setdefault((rail.node_guid, rail.port), (host, rail))
-                if rail.port_guid:
-                    by_port.setdefault(rail.port_guid, (host, rail))
+        every = [(host, rail) for host, known in sorted(self.evidence.hosts.items()) for rail in known.rails]
+        # The first host of a GUID, by its name, has it.
+        by_port = {one[1].port_guid: one for one in reversed(every) if one[1].port_guid}
+        found = {(one[1].node_guid, one[1].port): one for one in reversed(every) if one[1].node_guid}
         # Of some rails only the GUID of the port is known.
-        for end, port in (*self.ports.items(), *((end, port) for end, (port, _at) in self.was.items())):
-            if port.guid in by_port:
-                found.setdefault(end, by_port[port.guid])
-        return found
+        ports = [*((end, port) for end, (port, _at) in self.was.items()), *self.ports.items()]
+        return {**{end: by_port[port.guid] for end, port in ports if port.guid in by_port}, **found}
 
     def _label(self, plane: Plane) -> str:
         """Return a label by rails, which last longer than the GUID of the present manager."""
@@ -149,9 +137,9 @@ class Fabric:
             seen |= {end for node in sweep.nodes for end, port in node.ports_by_end() if port.peer is not None}
         # One cable in the wrong plane does not change it.
         counted = Counter(rail.rail for end, (_host, rail) in self.rails.items() if end in seen)
-        most = max(counted.values(), default=0)
         if counted:
-            return plane_label(rail for rail, number in counted.items() if number * 4 >= most)
+            most = max(counted.values())
+            return f"plane of {rails_text(rail for rail, number in counted.items() if number * 4 >= most)}"
         what = "switch" if plane.switches else "node"
         return f"plane of {what} 0x{min(plane.switches or plane.nodes)}"
 
@@ -160,10 +148,6 @@ class Fabric:
     @property
     def plan_source(self) -> str:
         return self.evidence.plan.source if self.evidence.plan is not None else "sweeps of the fabric"
-
-    @property
-    def sweepers(self) -> tuple[str, ...]:
-        return tuple(sorted({sweep.host for sweep in self.evidence.sweeps}))
 
     def entry(
         self,
@@ -179,24 +163,22 @@ class Fabric:
         hosts: Sequence[str] = (),
         source: str = "",
         kind: str = "",
-        name: tuple[str, int] | str = "",
+        name: Name = "",
         roots: Sequence[End] = (),
         severity: str | None = None,
         because: Finding | str | None = None,
         why: str | None = None,
-        again: bool = True,
     ) -> Entry:
         """Return the entry of a cable, or without ends of a plane or node.
 
         subject, hosts, name: instead of those of the ends.   roots: ends that the finding explains.
-        again: ``fix`` ends with the advice to sweep again.   Others: as in Check.judge.
+        Others: as in Check.judge; ``fix`` gets the advice to sweep again.
         """
         source = source or (plane.best.source if plane is not None else "sweeps")
-        fix = f"{fix}; {AGAIN}" if again else fix
+        fix = f"{fix}; {AGAIN}"
         finding = check.judge(subject or self.subject(*ends), state, want, have, source, fix, because, why, severity)
         self.roots.update(dict.fromkeys(roots, finding))
-        if kind and not name and ends:
-            name = self.name(*ends)
+        name = name or (self.name(*ends) if kind and ends else "")
         index = None if plane is None else plane.index
         return Entry(tuple(hosts) or self.concerned(plane, *ends), finding, index, kind, name, tuple(ends))
 
@@ -206,9 +188,8 @@ class Fabric:
         """Return a node's name, where it is unique, else with its GUID; of a plan's name that name."""
         if not is_guid(guid):
             return printable(guid)[:_SHOWN]
-        known = self.nodes.get(guid) or self.was_nodes.get(guid)
-        text = node_name(known) if known is not None else ""
-        return text if self._shared[text] == 1 else f"{text} 0x{guid}".strip()
+        text = node_name(self.every[guid]) if guid in self.every else ""
+        return text if text and self._shared[text] == 1 else f"{text} 0x{guid}".strip()
 
     def end(self, end: End) -> str:
         """Return ``node006 rail 3``, ``leaf03 port 7``."""
@@ -217,39 +198,37 @@ class Fabric:
             return f"{host} rail {rail.rail}"
         return self.labels.get(end) or f"{self.node(end[0])} port {end[1]}"
 
-    def cable(self, end: End, other: End) -> str:
-        return f"{self.end(end)} - {self.end(other)}"
+    def cable(self, *ends: End) -> str:
+        return " - ".join(map(self.end, ends))
 
     def subject(self, *ends: End) -> str:
         """Return the host's name and rail, else the GUID and port of one end: the id is unique in the fabric."""
         end = self._first_end(ends)
-        return self.end(end) if end in self.rails else f"{self.guid_name(end[0])} port {end[1]}"
+        kind = "switch" if self.is_switch(end[0]) else "node"
+        return self.end(end) if end in self.rails else f"{kind} 0x{end[0]} port {end[1]}"
 
-    def guid_name(self, guid: str) -> str:
-        return f"{'switch' if self.is_switch(guid) else 'node'} 0x{guid}"
-
-    def name(self, *ends: End) -> tuple[str, int] | str:
+    def name(self, *ends: End) -> Name:
         """Return the name of ``Entry.name``."""
         end = self._first_end(ends)
         return (self.rails[end][0], self.rails[end][1].rail) if end in self.rails else self.end(end)
 
     def _first_end(self, ends: Sequence[End]) -> End:
-        rails = [end for end in ends if end in self.rails]
-        return rails[0] if rails else min(ends, key=lambda end: (not self.is_switch(end[0]), end))
+        rails = (end for end in ends if end in self.rails)
+        return next(rails, None) or min(ends, key=lambda end: (not self.is_switch(end[0]), end))
 
     def concerned(self, plane: Plane | None, *ends: End) -> tuple[str, ...]:
         """Return the hosts of the rails at these ends, else those that swept the plane."""
-        hosts = sorted({self.rails[end][0] for end in ends if end in self.rails})
-        return tuple(hosts) or (plane.hosts if plane is not None else self.sweepers)
+        hosts = {self.rails[end][0] for end in ends if end in self.rails}
+        swept = plane.hosts if plane is not None else {sweep.host for sweep in self.evidence.sweeps}
+        return tuple(sorted(hosts or swept))
 
     def is_switch(self, guid: str) -> bool:
-        known = self.nodes.get(guid) or self.was_nodes.get(guid)
-        return known is not None and known.kind == SWITCH
+        return guid in self.every and self.every[guid].kind == SWITCH
 
     def state(self, end: End) -> str:
         """Return ``down (Polling)`` of a port; "" where no sweep has it."""
         port = self.ports.get(end)
-        return "" if port is None else port.state + (f" ({port.physical})" if port.physical else "")
+        return f"{port.state} ({port.physical})".removesuffix(" (None)") if port else ""
 
     # -- cables ----------------------------------------------------------------------------------------------------
 
@@ -259,29 +238,28 @@ class Fabric:
 
     def links(self, plane: Plane) -> Iterator[Pair]:
         """Yield each cable of a plane once, the host's end first."""
-        for node in plane.nodes.values():
-            for end, _port in node.ports_by_end():
-                other = self.cables.get(end)
-                if other is None or self.plane_of[end] is not plane:
-                    continue
-                if other not in self.ports or self.host_first(end, other)[0] == end:
-                    yield end, other
+        for end in (end for node in plane.nodes.values() for end, _port in node.ports_by_end()):
+            other = self.cables.get(end)
+            if other is None or self.plane_of[end] is not plane:
+                continue
+            if other not in self.ports or self.host_first(end, other)[0] == end:
+                yield end, other
 
     def between(self, *ends: End) -> bool:
         """Return whether all ends are of switches."""
         return all(self.is_switch(end[0]) for end in ends)
 
-    def find_plane(self, end: End) -> Plane | None:
+    def find_plane(self, end: End | None) -> Plane | None:
         """Return the plane of a port, of its node, or of its node at the last sweep."""
-        if end in self.plane_of:
-            return self.plane_of[end]
-        for plane in self.planes:
-            if end[0] in plane.switches:
-                return plane
-        for plane in self.planes:
-            if end[0] in plane.nodes or any(end[0] == node.guid for sweep in plane.before for node in sweep.nodes):
-                return plane
-        return None
+        return None if end is None else self.plane_of.get(end) or self._plane_of_node.get(end[0])
+
+    @cached_property
+    def _plane_of_node(self) -> dict[str, Plane]:
+        found: dict[str, Plane] = {}
+        for plane in self.planes[::-1]:
+            was = {node.guid for sweep in plane.before for node in sweep.nodes}
+            found.update(dict.fromkeys((*was, *plane.nodes), plane))
+        return {**found, **{guid: plane for plane in self.planes[::-1] for guid in plane.switches}}
 
     @cached_property
     def spines(self) -> frozenset[str]:
@@ -291,16 +269,16 @@ class Fabric:
         that is not so, there is no way to tell.
         """
         rails = Counter(self.cables[end][0] for end in self.rails if end in self.cables)
-        beside: dict[str, set[str]] = {}
+        beside: dict[str, set[str]] = defaultdict(set)
         for end, other in self.cables.items():
             if end[0] != other[0] and self.between(end, other):
-                beside.setdefault(end[0], set()).add(other[0])
+                beside[end[0]].add(other[0])
         return frozenset(
             guid
             for guid, near in beside.items()
             if rails[guid]
             and all(rails[leaf] >= 2 * rails[guid] for leaf in near)
-            and all(not rails[other] for leaf in near for other in beside[leaf] if other != guid)
+            and not any(rails[other] for leaf in near for other in beside[leaf] if other != guid)
         )
 
     def home(self, host: str, rail: Rail) -> End | None:
@@ -308,12 +286,11 @@ class Fabric:
         ends = (end for end in self.ends(rail) if end in self.ports and end in self.cables)
         return next((end for end in ends if self.rails.get(end, (host,))[0] == host), None)
 
-    def ends(self, rail: Rail) -> Iterable[End]:
-        """Yield the ports that a rail may have, by its GUIDs."""
+    def ends(self, rail: Rail) -> list[End]:
+        """Return the ports that a rail may have, by its GUIDs."""
         if rail.node_guid:
-            yield rail.node_guid, rail.port
-        elif rail.port_guid:
-            yield from (end for end, (_host, known) in self.rails.items() if known is rail)
+            return [(rail.node_guid, rail.port)]
+        return [end for end, (_host, known) in self.rails.items() if known is rail] if rail.port_guid else []
 
 
 def node_name(node: Node) -> str:
@@ -331,31 +308,26 @@ def is_aggregation(node: Node) -> bool:
 def several(texts: Sequence[str], most: int = 4, separator: str = "; ") -> str:
     """Return the first texts, and the number of others."""
     more = len(texts) - most
-    return separator.join(texts[:most]) + (f"{separator}and {more} more" if more > 0 else "")
+    return separator.join([*texts[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
-def names(given: Iterable[tuple[str, int] | str]) -> str:
+def names(given: Iterable[Name]) -> str:
     """Return ``rails 0-7 of node[001-064]; leaf03 port 7``; what there is no room for is counted."""
-    of_rail: dict[int, set[str]] = {}
+    of_rail: dict[int, set[str]] = defaultdict(set)
     others: set[str] = set()
     for name in given:
         if isinstance(name, tuple):
-            of_rail.setdefault(name[1], set()).add(name[0])
+            of_rail[name[1]].add(name[0])
         else:
             others.add(name)
-    of_hosts: dict[frozenset[str], list[int]] = {}
+    of_hosts: dict[frozenset[str], list[int]] = defaultdict(list)
     for rail, hosts in sorted(of_rail.items()):
-        of_hosts.setdefault(frozenset(hosts), []).append(rail)
-    parts = []
+        of_hosts[frozenset(hosts)].append(rail)
     room = max(_ROOM // max(len(of_hosts) + bool(others), 1), 40)
-    for group, rails in list(of_hosts.items())[:8]:
-        parts.append(f"{rails_text(rails)} of {nodeset.brief(group, room)}")
-    if len(of_hosts) > 8:
-        left = sum(len(hosts) * len(rails) for hosts, rails in list(of_hosts.items())[8:])
-        parts.append(f"and {left} more rails")
+    parts = [f"{rails_text(rails)} of {nodeset.brief(group, room)}" for group, rails in of_hosts.items()]
     # Digits of GUIDs are no range of nodes.
     guids = sorted(name for name in others if name.startswith("0x"))
     rest = others.difference(guids)
     parts += [several(guids, 6, ", ")] if guids else []
     parts += [nodeset.brief(rest, room)] if rest else []
-    return "; ".join(parts)
+    return several(parts, 9)

@@ -7,20 +7,18 @@ Hosts are joined by the GUIDs that they report themselves, never by names of nod
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH, Sweep
 
 from .. import nodeset
 from ..terminal import counted
 from .cabling import DOWN
-from .evidence import Rail
+from .evidence import End, Plane, Rail, rails_text
 from .map import Entry, Fabric, Pair, is_aggregation, names, several
-from .planes import End, Plane, plane_label
 
 SWEEP = Check("ib_fabric.sweep", why="what was not seen is unknown: the tools end with 0 for a part of a fabric, too")
 "Was each plane swept completely: every switch and host responded, and the tools reported nothing"
@@ -47,22 +45,18 @@ class Members:
     covered: plane, -1 for one without a sweep -> rails that an incomplete sweep may hide.
     """
 
-    missing: dict[str, list[tuple[Rail, End | None]]] = field(default_factory=dict)
-    covered: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    missing: dict[str, list[tuple[Rail, End | None]]] = field(default_factory=lambda: defaultdict(list))
+    covered: dict[int, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
     unread: list[tuple[str, int]] = field(default_factory=list)
 
 
 def members(fabric: Fabric) -> Members:
     found = Members()
     # Rail -> planes in which other hosts have it, without a stray one.
-    counts = Counter(
-        (rail.rail, fabric.plane_of[end].index)
-        for end, (_host, rail) in fabric.rails.items()
-        if end in fabric.cables and end in fabric.plane_of
-    )
-    most: Counter[int] = Counter()
-    for (number, _plane), many in counts.items():
-        most[number] = max(most[number], many)
+    usual: dict[int, Counter[int]] = defaultdict(Counter)
+    for end, (_host, rail) in fabric.rails.items():
+        if end in fabric.cables and end in fabric.plane_of:
+            usual[rail.rail][fabric.plane_of[end].index] += 1
     lost = {node.guid for sweep in _lost_planes(fabric) for node in sweep.nodes}
     for host, machine in sorted(fabric.evidence.hosts.items()):
         for rail in machine.rails:
@@ -71,24 +65,19 @@ def members(fabric: Fabric) -> Members:
                 continue
             if fabric.home(host, rail) is not None:
                 continue
-            place = _place(fabric, rail)
-            at = None if place is None else fabric.find_plane(place)
+            known = (fabric.plan.planned, fabric.was_cables)
+            place = next((cables[end] for cables in known for end in fabric.ends(rail) if end in cables), None)
+            at = fabric.find_plane(place)
             where = [] if at is None else [at]
             if at is None and (place is None or place[0] not in lost):
-                usual = ((plane, many) for (number, plane), many in sorted(counts.items()) if number == rail.rail)
-                where = [fabric.planes[plane] for plane, many in usual if many * 4 >= most[rail.rail]]
+                counts = usual[rail.rail]
+                where = [fabric.planes[one] for one in sorted(counts) if counts[one] * 4 >= max(counts.values())]
             partial = [plane.index for plane in where if not plane.complete] or ([] if where else [-1])
             if partial:
-                found.covered.setdefault(partial[0], []).append((host, rail.rail))
+                found.covered[partial[0]].append((host, rail.rail))
             else:
-                found.missing.setdefault(host, []).append((rail, place))
+                found.missing[host].append((rail, place))
     return found
-
-
-def _place(fabric: Fabric, rail: Rail) -> End | None:
-    """Return the switch's port of a rail by the plan, else by the last sweep."""
-    known = (fabric.plan.planned, fabric.was_cables)
-    return next((cables[end] for cables in known for end in fabric.ends(rail) if end in cables), None)
 
 
 def all_seen(fabric: Fabric) -> list[Entry]:
@@ -107,12 +96,12 @@ def all_seen(fabric: Fabric) -> list[Entry]:
 
 def _lost_planes(fabric: Fabric) -> list[Sweep]:
     """Return one sweep of each plane of the last record that no host has swept now."""
-    used = {id(sweep) for plane in fabric.planes for sweep in plane.before}
-    managers = {sweep.plane for plane in fabric.planes for sweep in plane.before}
+    used = [sweep for plane in fabric.planes for sweep in plane.before]
+    managers = {"", *(sweep.plane for sweep in used)}
     best: dict[str, Sweep] = {}
     for sweep in sorted(fabric.evidence.before, key=lambda one: (one.complete, len(one.nodes), one.at)):
         shared = any(node.guid in fabric.nodes for node in sweep.nodes if node.kind != CA)
-        if id(sweep) not in used and sweep.plane and sweep.plane not in managers and not shared:
+        if sweep.plane not in managers and not shared:
             best[sweep.plane] = sweep
     return [best[name] for name in sorted(best)]
 
@@ -120,17 +109,27 @@ def _lost_planes(fabric: Fabric) -> list[Sweep]:
 def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
     """Judge whether planes were swept, completely, and are separate."""
     for sweep in fabric.lost:
-        yield _no_plane(fabric, sweep)
-    rails = sorted({rail for _host, rail in found.covered.get(-1, ())})
+        have = f"no subnet manager or no node was seen: {_problems(sweep)}"
+        subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
+        about = (SWEEP, "unknown", None, (), _WHOLE, have, _by_hand(sweep))
+        yield fabric.entry(*about, subject=subject, hosts=[sweep.host], source=sweep.source)
+    rails = {rail for _host, rail in found.covered[-1]}
+    fix = "check a port to this plane (ibstat: ACTIVE), run sminfo there as root; name its host in busbar_fabric_hosts"
+    unswept: list[tuple[str, str, str]] = []
     for sweep in _lost_planes(fabric):
-        own = [fabric.rails[end][1].rail for node in sweep.nodes for end in fabric.ends_of.get(node.guid, ())]
-        rails = [rail for rail in rails if rail not in own]
-        label = plane_label(own) if own else f"plane of subnet manager 0x{sweep.plane}"
+        own = {fabric.rails[end][1].rail for node in sweep.nodes for end in fabric.ends_of.get(node.guid, ())}
+        rails -= own
+        label = f"plane of {rails_text(own)}" if own else f"plane of subnet manager 0x{sweep.plane}"
         have = f"not swept; last by {sweep.host} and {sweep.device or 'a file'}, {len(sweep.nodes)} nodes"
-        yield _unswept(fabric, label, have, sweep.host, sweep.device, sweep.host)
+        unswept.append((label, have, sweep.host))
     if rails:
         have = f"no sweep shows any port of these rails: {names(one for one in found.covered[-1] if one[1] in rails)}"
-        yield _unswept(fabric, plane_label(rails), have, "one of busbar_fabric_hosts", "")
+        unswept.append((f"plane of {rails_text(rails)}", have, ""))
+    for label, have, host in unswept:
+        hosts = sorted({*fabric.concerned(None), *filter(None, [host])})
+        entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=hosts)
+        fabric.unswept = entry.finding
+        yield entry
     if found.unread:
         have = f"{names(found.unread)}: their GUIDs are not known"
         hosts = sorted({host for host, _rail in found.unread})
@@ -143,131 +142,69 @@ def planes(fabric: Fabric, found: Members) -> Iterator[Entry]:
     yield from _twice(fabric)
 
 
-def _unswept(fabric: Fabric, label: str, have: str, host: str, device: str, *hosts: str) -> Entry:
-    fix = (
-        f"on {host} check the port {'of ' + device + ' ' if device else ''}to this plane (ibstat: ACTIVE), and run"
-        " sminfo as root; busbar_fabric_hosts has to name a host with a port in it"
-    )
-    every = sorted({*fabric.sweepers, *hosts})
-    entry = fabric.entry(PLANE, "unknown", None, (), "a sweep", have, fix, subject=label, hosts=every)
-    fabric.unswept = entry.finding
-    return entry
-
-
 def _problems(sweep: Sweep) -> str:
     return several(list(map(str, sweep.problems)), 2) or "it names no problem"
 
 
-def _no_plane(fabric: Fabric, sweep: Sweep) -> Entry:
-    fix = (
-        f"run sminfo -C {sweep.device or 'DEVICE'} -P {sweep.port or 1} as root on {sweep.host or 'the fabric host'};"
-        " without a response check the subnet manager of this plane, and the port (ibstat: ACTIVE)"
-    )
-    have = f"no subnet manager or no node was seen: {_problems(sweep)}"
-    subject = f"{sweep.device} port {sweep.port}" if sweep.device else "sweep"
-    about = (SWEEP, "unknown", None, (), _WHOLE, have, fix)
-    return fabric.entry(*about, subject=subject, hosts=[sweep.host], source=sweep.source)
-
-
-def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
-    partial = [sweep for sweep in plane.sweeps if not sweep.complete]
-    if plane.complete:
-        for sweep in partial:
-            have = f"a part, which another host's sweep makes good: {_problems(sweep)}"
-            about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
-            subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
-            yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
-        return
-    parts = [_problems(sweep) for sweep in partial[:2]]
-    if plane.holes:
-        parts.append(several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3))
-    lacking = found.covered.get(plane.index, [])
-    if lacking:
-        seen = sum(fabric.plane_of.get(end) is plane for end in fabric.rails if end in fabric.cables)
-        parts.append(f"{len(lacking)} of {seen + len(lacking)} rails were not seen: {names(lacking)}")
-    have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
-    yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
-
-
 def _by_hand(sweep: Sweep) -> str:
+    where = f"-C {sweep.device} -P {sweep.port} as root on {sweep.host}"
     if not sweep.device:
         return f"write {sweep.source} again when the fabric is quiet"
-    where = f"-C {sweep.device} -P {sweep.port} as root on {sweep.host}"
     if not sweep.plane:
         return f"start this plane's subnet manager (systemctl start opensm there, or UFM) until sminfo {where} names it"
     return f"run ibnetdiscover {where}: its stderr names the path that does not respond; reboot or replug that node"
 
 
+def _partial(fabric: Fabric, plane: Plane, found: Members) -> Iterator[Entry]:
+    partial = [sweep for sweep in plane.sweeps if not sweep.complete]
+    for sweep in partial if plane.complete else ():
+        have = f"a part, which another host's sweep makes good: {_problems(sweep)}"
+        about = (SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(sweep))
+        subject, hosts = f"{plane.label} by {sweep.host} {sweep.device}", [sweep.host]
+        yield fabric.entry(*about, subject=subject, hosts=hosts, severity="minor", source=sweep.source)
+    if not plane.complete:
+        parts = [_problems(sweep) for sweep in partial[:2]]
+        parts += [several([f"{fabric.end(end)} {what}" for end, what in plane.holes], 3)] if plane.holes else []
+        lacking = found.covered.get(plane.index, [])
+        parts += [f"{len(lacking)} rails were not seen: {names(lacking)}"] if lacking else []
+        have = f"a part, {len(plane.nodes)} nodes: {'; '.join(parts)}"
+        yield fabric.entry(SWEEP, "unknown", plane, (), _WHOLE, have, _by_hand(plane.best), subject=plane.label)
+
+
 def _joined(fabric: Fabric, plane: Plane) -> Entry:
     pairs = _strays(fabric, plane)
-    stray = sorted(fabric.cable(*pair) for pair in pairs)
+    stray = several(sorted(fabric.cable(*pair) for pair in pairs))
     seen = sorted({f"0x{sweep.plane} by {sweep.host} {sweep.device}".strip() for sweep in plane.sweeps})
     have = f"{len(plane.switches)} switches are managed by {len(plane.managers)}: {several(seen)}"
     if len(plane.managers) == 1:
         have = f"{len(plane.switches)} switches are one plane, which were {len(plane.apart)} at the last sweep"
-    have += f"; joined by {several(stray)}" if stray else "; which cable joins them is unknown"
-    fix = f"pull out the cable {several(stray, 4, ' and ')}"
-    if not stray:
-        fix = (
-            "run sminfo at each of these ports: if all name one manager, it has only moved; otherwise pull out the"
-            " cable between switches of two planes, by their labels"
-        )
+    have += f"; joined by {stray}" if stray else "; which cable joins them is unknown"
+    fix = (
+        f"pull out {stray}" if stray else "pull out the cable between switches of two planes, unless the manager moved"
+    )
     ends = tuple(end for pair in pairs for end in pair)
     about = (PLANE, "drift", plane, ends, "planes that share no switch", have, fix)
     return fabric.entry(*about, subject=f"{plane.label}: joined", hosts=plane.hosts, roots=ends)
 
 
 def _strays(fabric: Fabric, plane: Plane) -> list[Pair]:
-    """Return cables that join planes: by the last sweep, else by the plan, else by the managers."""
+    """Return cables that join planes: by the last sweep, else by the plan."""
     sides = {guid: number for number, switches in enumerate(plane.apart) for guid in switches}
     between = [(end, other) for end, other in fabric.links(plane) if end[0] in plane.switches]
     known = [(end, other) for end, other in between if end[0] in sides and other[0] in sides]
     found = [(end, other) for end, other in known if sides[end[0]] != sides[other[0]]]
     if not found and fabric.plan.between:
         found = [pair for pair in between if not fabric.plan.planned.keys() & set(pair)]
-    return found or _bridges(plane, between)
-
-
-def _bridges(plane: Plane, between: list[Pair]) -> list[Pair]:
-    """Return the cables without which the switches of two managers are not connected."""
-    anchors: set[str] = set()
-    for guid, node in plane.nodes.items():
-        if guid in plane.managers or any(port.guid in plane.managers for port in node.ports):
-            peers = (port.peer[0] for port in node.ports if port.peer)
-            anchors.add(guid if guid in plane.switches else next(peers, guid))
-    if len(anchors) != 2:
-        return []
-    near, far = sorted(anchors)
-    beside: dict[str, list[Pair]] = {}
-    for pair in between:
-        for end in pair:
-            beside.setdefault(end[0], []).append(pair)
-
-    def path(without: Pair | None) -> list[Pair] | None:
-        """Return the cables on the shortest way from near to far."""
-        waiting: deque[tuple[str, list[Pair]]] = deque([(near, [])])
-        known = {near}
-        while waiting:
-            guid, way = waiting.popleft()
-            if guid == far:
-                return way
-            for pair in beside.get(guid, ()):
-                following = pair[pair[0][0] == guid][0]
-                if pair != without and following not in known:
-                    known.add(following)
-                    waiting.append((following, [*way, pair]))
-        return None
-
-    return [pair for pair in path(None) or () if path(pair) is None]
+    return found
 
 
 def _twice(fabric: Fabric) -> Iterator[Entry]:
-    holders: dict[str, list[tuple[str, int]]] = {}
+    holders: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for host, machine in sorted(fabric.evidence.hosts.items()):
         for rail in machine.rails:
             if rail.port_guid or rail.node_guid:
                 guid = f"port 0x{rail.port_guid}" if rail.port_guid else f"node 0x{rail.node_guid} {rail.port}"
-                holders.setdefault(guid, []).append((host, rail.rail))
+                holders[guid].append((host, rail.rail))
     fix = "drain the host whose card's label has another GUID, set that GUID: flint -d DEVICE --guid GUID sg; reboot"
     for guid, rails in sorted(holders.items()):
         if len(rails) > 1:
@@ -283,18 +220,38 @@ def missing(fabric: Fabric, found: Members) -> Iterator[Entry]:
     """Report a host without a rail once, else each rail that no other finding explains."""
     for host, lacking in sorted(found.missing.items()):
         causes = [fabric.gone.get(place[0]) if place else None for _rail, place in lacking]
+        plane = fabric.find_plane(lacking[0][1])
         # Several switches that are gone at once explain it, too, each its rail.
         if len(lacking) == len(fabric.evidence.hosts[host].rails) > 1 and not all(causes):
-            entry = _host(fabric, host, lacking)
+            places = several([_describe_place(fabric, place) for _rail, place in lacking], 2)
+            have = f"none of its {len(lacking)} rails is: {places}"
+            fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
+            about = (MISSING, "drift", plane, (), "all rails in the fabric", have, fix)
+            kind = "hosts without a rail in the fabric"
+            entry = fabric.entry(*about, subject=f"{host}: rails", hosts=[host], name=host, source="sweeps", kind=kind)
             for rail, place in lacking:
-                for end in (*fabric.ends(rail), *([place] if place else [])):
+                for end in filter(None, (*fabric.ends(rail), place)):
                     fabric.roots.setdefault(end, entry.finding)
             yield entry
             continue
         for (rail, place), switch in zip(lacking, causes, strict=True):
-            cause = switch or next((fabric.roots[end] for end in fabric.ends(rail) if end in fabric.roots), None)
-            if cause is None or cause.check != DOWN.id:
-                yield _rail(fabric, host, rail, place, cause)
+            own = fabric.ends(rail)
+            cause = switch or next((fabric.roots[end] for end in own if end in fabric.roots), None)
+            if cause is not None and cause.check == DOWN.id:
+                continue
+            name, device = f"{host} rail {rail.rail}", rail.device or rail.pci or f"rail {rail.rail}"
+            have = f"{name} is not; {_describe_place(fabric, place)}"
+            fix = f"run ibstat on {host} for {device}: Down or Polling is the cable or its ends, Initialize the manager"
+            at, ends = fabric.find_plane(place), [*own, *filter(None, [place])]
+            yield fabric.entry(
+                *(MISSING, "drift", at, ends, "in the fabric", have, fix),
+                subject=name,
+                hosts=[host],
+                source="sweeps",
+                kind="rails that are not in the fabric",
+                name=(host, rail.rail),
+                because=cause,
+            )
 
 
 def _describe_place(fabric: Fabric, place: End | None) -> str:
@@ -305,35 +262,14 @@ def _describe_place(fabric: Fabric, place: End | None) -> str:
     return f"{fabric.end(place)}, where it belongs, {text}"
 
 
-def _host(fabric: Fabric, host: str, lacking: list[tuple[Rail, End | None]]) -> Entry:
-    at = several([_describe_place(fabric, place) for _rail_, place in lacking], 2)
-    have = f"none of its {len(lacking)} rails is: {at}"
-    fix = "check that the host is up (its BMC's console) and that ibstat on it lists its HCAs"
-    plane = fabric.find_plane(lacking[0][1]) if lacking[0][1] else None
-    about = (MISSING, "drift", plane, (), "all rails in the fabric", have, fix)
-    kind = "hosts without a rail in the fabric"
-    return fabric.entry(*about, subject=f"{host}: rails", hosts=[host], name=host, source="sweeps", kind=kind)
-
-
-def _rail(fabric: Fabric, host: str, rail: Rail, place: End | None, cause: Finding | None) -> Entry:
-    name = f"{host} rail {rail.rail}"
-    have = f"{name} is not; {_describe_place(fabric, place)}"
-    device = rail.device or rail.pci or f"rail {rail.rail}"
-    fix = f"run ibstat on {host} for {device}: Down or Polling is the cable or its ends, Initialize the subnet manager"
-    plane = fabric.find_plane(place) if place else None
-    ends = (*fabric.ends(rail), *([place] if place else []))
-    about, kind = (MISSING, "drift", plane, ends, "in the fabric", have, fix), "rails that are not in the fabric"
-    at = (host, rail.rail)
-    return fabric.entry(*about, subject=name, hosts=[host], name=at, source="sweeps", kind=kind, because=cause)
-
-
 def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Report HCAs with a cable that no list has."""
     hosts = {host.partition(".")[0] for host in fabric.evidence.hosts} | set(fabric.evidence.hosts)
     named = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
+    planned = {end[0] for end in fabric.plan.planned}
     odd: list[tuple[str, End | None]] = []
     for guid, node in plane.nodes.items():
-        if node.kind == SWITCH or is_aggregation(node) or guid in fabric.plan.nodes or fabric.ends_of.get(guid):
+        if node.kind == SWITCH or is_aggregation(node) or guid in planned or guid in fabric.ends_of:
             continue
         # A host's other HCAs (storage) have its name.
         words = node.description.split()[:1]

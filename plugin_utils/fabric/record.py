@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import codec, result_schema, results_folder
+from .. import codec, result_schema
 from ..record_file import RecordFile, shortened
 from .evidence import Host, Rail
 
@@ -36,30 +36,7 @@ HOSTS, FINDINGS, PLANES = 20_000, 200_000, 256
 # Stored records: of a large fabric, one a night, they are some 200 MB.
 KEPT = 14
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}Z-[A-Za-z0-9_]{1,16}")
-
-_name = codec.text(codec.LINE, empty=False, line=True)
-_names = codec.many(_name, HOSTS)
 _END = ("guid", "port")
-_end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
-_mark = codec.record(
-    ends=codec.many(_end, 2),
-    check=result_schema.a_finding.keys["check"],
-    state=codec.one_of(*finding.STATES),
-    said=result_schema.line,
-)
-_record = codec.record(
-    format=codec.whole(FORMAT, FORMAT),
-    begun=result_schema.seconds,
-    finished=result_schema.seconds,
-    asked=_names,
-    hosts=codec.table(result_schema.on_fabric, _name, HOSTS),
-    sweeps=codec.many(lambda _value: None, PLANES),
-    taken=codec.many(result_schema.seconds, PLANES),
-    before=codec.text(64, re.compile("|" + _RUN.pattern)),
-    findings=codec.many(codec.record(hosts=_names, finding=result_schema.a_finding), FINDINGS),
-    marks=codec.many(_mark, FINDINGS),
-    complete=codec.flag,
-)
 _PLAIN = ("begun", "finished", "before", "complete")
 
 
@@ -93,6 +70,30 @@ class Record:
     findings: tuple[tuple[tuple[str, ...], Finding], ...] = ()
     marks: tuple[Mark, ...] = ()
     complete: bool = False
+
+
+_name = codec.text(codec.LINE, empty=False, line=True)
+_names = codec.many(_name, HOSTS)
+_end = codec.record(guid=codec.text(16, re.compile("[0-9a-f]{16}")), port=codec.whole(0, 255))
+_mark = codec.of_class(
+    Mark,
+    ends=codec.many(_end, 2),
+    check=result_schema.a_finding.keys["check"],
+    state=codec.one_of(*finding.STATES),
+    said=result_schema.line,
+)
+_fields = codec.of_class(
+    Record,
+    **codec.each(("begun", "finished"), result_schema.seconds),
+    asked=_names,
+    hosts=codec.table(result_schema.on_fabric, _name, HOSTS),
+    sweeps=codec.many(lambda _value: None, PLANES),
+    taken=codec.many(result_schema.seconds, PLANES),
+    before=codec.text(64, re.compile("|" + _RUN.pattern)),
+    findings=codec.many(codec.record(hosts=_names, finding=result_schema.a_finding), FINDINGS),
+    marks=codec.many(_mark, FINDINGS),
+)
+_record = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_fields.keys})
 
 
 def to_dict(record: Record) -> Plain:
@@ -134,45 +135,41 @@ def read_sweep(data: Plain) -> Sweep:
     """Return the Sweep of ``sweep.to_dict``. Raises ParseError on anything else, with the name of the part."""
     try:
         result_schema.a_sweep(data)
-        return _build_sweep(data)
+        guids = [row[0] for row in data["nodes"]]
+        if len(set(guids)) != len(guids):
+            raise ValueError("nodes: a GUID is that of two nodes")
+        if sum(len(row[-1]) for row in data["nodes"]) > sweep.MOST_PORTS:
+            raise ValueError(f"nodes: more than {sweep.MOST_PORTS} ports")
+        return Sweep(
+            **{name: data[name] for name in sweep.PLAIN},
+            managers=tuple(sweep.SubnetManager(*row) for row in data["managers"]),
+            nodes=tuple(_node(row, guids, data["counter_sets"]) for row in data["nodes"]),
+            pkeys={guid: tuple(keys) for guid, keys in data["pkeys"].items()},
+            events=tuple(sweep.ManagerEvent(*row) for row in data["events"]),
+            unhealthy={(guid, number): text for guid, number, text in data["unhealthy"]},
+            problems=tuple(Problem(*row) for row in data["problems"]),
+        )
     except (codec.Invalid, IndexError, ValueError) as error:
         raise ParseError(f"sweep: {error}") from None
 
 
-def _build_sweep(data: Plain) -> Sweep:
-    guids = [row[0] for row in data["nodes"]]
-    if len(set(guids)) != len(guids):
-        raise ValueError("nodes: a GUID is that of two nodes")
-    if sum(len(row[-1]) for row in data["nodes"]) > sweep.MOST_PORTS:
-        raise ValueError(f"nodes: more than {sweep.MOST_PORTS} ports")
-    nodes = []
-    for row in data["nodes"]:
-        ports = tuple(_port(port, guids, data["counter_sets"]) for port in row[-1])
-        if len({port.number for port in ports}) != len(ports):
-            raise ValueError(f"nodes: node {row[0]} has a port twice")
-        about: list[Any] = [*row[:-1], ports]
-        nodes.append(Node(*about))
-    return Sweep(
-        **{name: data[name] for name in sweep.PLAIN},
-        managers=tuple(sweep.SubnetManager(*row) for row in data["managers"]),
-        nodes=tuple(nodes),
-        pkeys={guid: tuple(keys) for guid, keys in data["pkeys"].items()},
-        events=tuple(sweep.ManagerEvent(*row) for row in data["events"]),
-        unhealthy={(guid, number): text for guid, number, text in data["unhealthy"]},
-        problems=tuple(Problem(*row) for row in data["problems"]),
-    )
+def _node(row: Sequence[Any], guids: Sequence[str], sets: Sequence[Sequence[str]]) -> Node:
+    ports = tuple(_port(port, guids, sets) for port in row[-1])
+    if len({port.number for port in ports}) != len(ports):
+        raise ValueError(f"nodes: node {row[0]} has a port twice")
+    about: list[Any] = [*row[:-1], ports]
+    return Node(*about)
 
 
 def _port(row: Sequence[Any], guids: Sequence[str], sets: Sequence[Sequence[str]]) -> Port:
     values: list[Any] = [*row, *[None] * (12 - len(row))]
+    peer, counters = values[7], values[10]
     values[1] = sweep.STATES[values[1]]
-    if values[7] is not None:
-        place, number = values[7]
-        values[7] = (place if isinstance(place, str) else guids[place], number)
+    if peer is not None:
+        values[7] = (peer[0] if isinstance(peer[0], str) else guids[peer[0]], peer[1])
     counted: dict[str, int] = {}
-    if values[10] is not None:
-        number, *pairs = values[10]
-        names = sets[number]
+    if counters is not None:
+        names, pairs = sets[counters[0]], counters[1:]
         counted = dict.fromkeys(names, 0)
         # An odd number of items is no pairs.
         counted.update({names[place]: value for place, value in zip(pairs[::2], pairs[1::2], strict=True)})
@@ -194,14 +191,7 @@ def write(results: str | Path, record: Record) -> Path:
 
     results: nccl_benchmark_results_path. Raises OSError; ParseError where the record could not be read again.
     """
-    data = to_dict(record)
-    try:
-        _record(data)
-    except codec.Invalid as error:
-        raise ParseError(str(error)) from None
-    text = FILE.text(data, "")
-    with results_folder.new(folder(results), record.begun) as made:
-        results_folder.put(made / NAME, text)
+    made = FILE.write(results, to_dict(record), record.begun, "")
     for old in sorted(filter(_is_record, folder(results).iterdir()), reverse=True)[KEPT:]:
         if old.name not in (made.name, record.before):
             # Another run may remove it, too.
@@ -225,9 +215,7 @@ def latest_name(results: str | Path) -> str:
 
 def read_run(results: str | Path, name: str) -> Record | None:
     """Return the record in the directory of that name; None where there is none. Raises OSError and ParseError."""
-    if not _RUN.fullmatch(name):
-        return None
     try:
-        return FILE.load(folder(results) / name / NAME)
+        return FILE.load(folder(results) / name / NAME) if _RUN.fullmatch(name) else None
     except FileNotFoundError:
         return None

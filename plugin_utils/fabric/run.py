@@ -24,9 +24,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .. import codec, due_roles, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet
-from .evidence import Evidence, Host, Wanted
+from .evidence import End, Evidence, Host, Wanted
 from .judge import Line
-from .planes import End
 from .record import Mark, Record
 
 MODULE = "ib_fabric_info"
@@ -50,8 +49,7 @@ _RESULT = codec.record(
 HOST = Check(
     "ib_fabric.host",
     why="a plane without a sweep is not judged: a cable may be missing, or in another rail's leaf",
-    fix="run ansible-playbook playbooks/fabric.yml -i INVENTORY once the node responds, or name another in"
-    " busbar_fabric_hosts",
+    fix="run playbooks/fabric.yml once the node responds, or name another in busbar_fabric_hosts",
 )
 "Did each node of `busbar_fabric_hosts` sweep its planes; on other nodes: did any of these"
 PLAN = Check(
@@ -170,6 +168,10 @@ def read_result(host: str, of_host: PlainView) -> NodeResult:
     return NodeResult(sweeps, findings, tuple(given["passed"]), given.get("evidence", {}))
 
 
+def _of_rails(of_host: PlainView) -> object:
+    return due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS)
+
+
 def known_hosts(
     names: Iterable[str], of_hosts: Mapping[str, Mapping[str, object]], last: Record | None
 ) -> tuple[dict[str, Host], set[str]]:
@@ -180,13 +182,12 @@ def known_hosts(
     found, silent = {}, set()
     for name in names:
         of_host = of_hosts.get(name)
-        result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
+        result = _of_rails(of_host) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
         if report is not None and codec.is_valid(result_schema.on_fabric, report):
             found[name] = record.host(report)
             continue
-        if of_host is not None:
-            silent.add(name)
+        silent.update([name] if of_host is not None else [])
         # Whether it was rebooted since is not known.
         known = last.hosts.get(name) if last is not None else None
         found[name] = replace(known, boot_id=None) if known is not None else Host()
@@ -216,25 +217,23 @@ def host_findings(
     silent: Collection[str],
 ) -> Iterator[Line]:
     """Yield HOST of every host.   answers: of those that were to sweep.   swept: there is a sweep, or a recent one."""
+    names = nodeset.brief(asked, _NAMES)
     for host, given in answers.items():
         bad = next((finding for finding in given.findings if not finding.ok), None)
-        state, have, because = "ok", counted(len(given.sweeps), "plane"), given.because or bad
-        if given.why or not given.sweeps:
+        state, have = "ok", counted(len(given.sweeps), "plane")
+        if not given.sweeps and swept and not given.why and bad is None:
+            have = "it sees no plane that others have not swept"
+        elif given.why or not given.sweeps:
             state, have = "unknown", given.why or "it has swept nothing"
-            if swept and not given.why and bad is None:
-                state, have = "ok", "it sees no plane that others have not swept"
-        yield (host,), HOST.judge(HERE, state, "a sweep", have, MODULE, because=because)
-    names = nodeset.brief(asked, _NAMES)
-    for host, known in hosts.items():
-        if host in answers:
-            continue
+        yield (host,), HOST.judge(HERE, state, "a sweep", have, MODULE, because=given.because or bad)
+    for host in (host for host in hosts if host not in answers):
         # A host that is not in the run has no finding to follow from.
         follows = HOST.finding_id(HERE) if answers else members.SWEEP.finding_id("fabric")
         state, have = ("ok", f"swept by {names}") if swept else ("unknown", f"none of {names} has swept it")
         if host in silent:
             state, follows = "unknown", SILENT
             have = "it did not report its GUIDs: those of the last record are used, if there is one"
-        elif not known.rails:
+        elif not hosts[host].rails:
             state, have = "ok", "it has no InfiniBand rail"
         yield (host,), HOST.judge(ANYWHERE, state, "a sweep", have, "busbar_fabric_hosts", because=follows)
 
@@ -253,9 +252,9 @@ def lacking(of_hosts: Mapping[str, Mapping[str, object]]) -> dict[str, str]:
     """Return host -> id of the host's finding that a rail lacks a partition, which the fabric shows, too."""
     found = {}
     for host, of_host in of_hosts.items():
-        own = result_schema.findings_of(due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS))
-        ids = [one["id"] for one in own if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift")]
-        found.update({host: ids[0]} if ids else {})
+        for one in reversed(result_schema.findings_of(_of_rails(of_host))):
+            if (one["check"], one["state"]) == (partition.RAIL_PARTITION.id, "drift"):
+                found[host] = one["id"]
     return found
 
 
@@ -288,18 +287,15 @@ def results(
     return found_of
 
 
-def lines(sweeps: Sequence[Sweep]) -> list[str]:
-    """Return a line for each sweep."""
-    found = []
+def lines(sweeps: Sequence[Sweep]) -> Iterator[str]:
+    """Yield a line for each sweep."""
     for one in sweeps:
         switches, hcas = (sum(node.kind == kind for node in one.nodes) for kind in (SWITCH, CA))
         when = time.strftime("%H:%M:%S UTC", time.gmtime(one.at))
         where = f"{one.host} {one.device}:{one.port}" if one.device else one.host
-        size = f"{switches} switches, {hcas} HCAs, {sum(1 for _link in one.links())} cables"
+        size = f"{switches} switches, {hcas} HCAs, {len(one.links())} cables"
         plane = f"plane 0x{one.plane}" if one.plane else "a plane whose subnet manager is not known"
-        whole = "" if one.complete else ", NOT COMPLETE"
-        found.append(f"FABRIC: {plane} from {where} at {when}: {size}{whole}")
-    return found
+        yield f"FABRIC: {plane} from {where} at {when}: {size}{'' if one.complete else ', NOT COMPLETE'}"
 
 
 class Run:
@@ -321,34 +317,33 @@ class Run:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
         # Those of the last record that were not made again, and those of now.
-        recent = _sweeps_of(last)
-        sweeps = [each for each in recent if self.plan["last"] or each[0].plane in self.plan["known"]]
+        sweeps = [each for each in _sweeps_of(last) if self.plan["last"] or each[0].plane in self.plan["known"]]
         sweeps += [(one, now) for given in answers.values() for one in given.sweeps]
-        planes = tuple(one for one, _when in sweeps)
+        planes, taken = tuple(one for one, _when in sweeps), tuple(when for _one, when in sweeps)
         self.messages += lines(planes)
         name, before = self._before(last)
         hosts, silent = known_hosts(self.group, registered, last)
-        cables, plan_findings = self._cables()
+        cables, own = self._cables()
         boots = {host: known.boot_id for host, known in (before.hosts if before else {}).items() if known.boot_id}
         earlier = before.sweeps if before is not None else ()
         judged = judge.judged(Evidence(planes, earlier, cables, hosts, boots, wanted(self.plan["values"])))
         # The hosts of what is of no other host.
-        asked = [host for host in self.plan["asked"] if host in self.there]
-        swept = tuple(answers) or tuple(asked) or tuple(self.there[:1])
+        asked = self.plan["asked"]
+        swept = tuple(answers) or tuple(host for host in asked if host in self.there) or tuple(self.there[:1])
         in_play = {host: hosts[host] for host in self.there}
         found = [
-            *host_findings(self.plan["asked"], answers, bool(sweeps), in_play, silent),
+            *host_findings(asked, answers, bool(sweeps), in_play, silent),
             *judged.lines,
-            *((swept, finding) for finding in (*self._wrong(), *plan_findings)),
+            *((swept, finding) for finding in own),
         ]
         whole = bool(planes) and all(one.complete for one in planes)
         made = Record(
             begun=now,
-            finished=max((when for _one, when in sweeps), default=now),
-            asked=tuple(self.plan["asked"]),
+            finished=max(taken, default=now),
+            asked=tuple(asked),
             hosts=hosts,
             sweeps=planes,
-            taken=tuple(when for _one, when in sweeps),
+            taken=taken,
             before=name,
             findings=tuple(found),
             marks=marks(judged.marks, planes),
@@ -372,18 +367,16 @@ class Run:
         return record.latest_name(self.path), last
 
     def _cables(self) -> tuple[cabling_plan.Plan | None, list[Finding]]:
+        """Return the plan, and findings of the inventory: names that are not nodes, a plan that cannot be read."""
+        source, fix = "busbar_fabric_hosts", "correct busbar_fabric_hosts, or put the node into the group"
+        wrong = self.plan["wrong"].items()
+        found = [HOST.judge(f"{source} {name}", "unknown", "a node", why, source, fix=fix) for name, why in wrong]
         path = self.plan["values"]["busbar_fabric_plan"]
         try:
-            return cabling_plan.load(Path(path)) if path else None, []
+            return cabling_plan.load(Path(path)) if path else None, found
         except (OSError, ParseError) as error:
             text = error_text(error)
-        return None, [PLAN.judge(path, "unknown", "a cabling plan", text, "busbar_fabric_plan")]
-
-    def _wrong(self) -> list[Finding]:
-        fix = "correct busbar_fabric_hosts, which names nodes as the inventory does, or put the node into the group"
-        source = "busbar_fabric_hosts"
-        wrong = self.plan["wrong"].items()
-        return [HOST.judge(f"{source} {name}", "unknown", "a node", why, source, fix=fix) for name, why in wrong]
+        return None, [*found, PLAN.judge(path, "unknown", "a cabling plan", text, "busbar_fabric_plan")]
 
     def _stored(self, made: Record) -> Finding:
         """Store the record, and return whether that succeeded."""

@@ -9,7 +9,7 @@ of nodes with the same leaves. Pure. Source: topology.conf(5), topology.yaml(5) 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -21,8 +21,6 @@ from .map import Fabric, several
 NODES = 20_000
 _LINE = re.compile(r"(SwitchName|BlockName|AggregatedBlock)=([^\s=]{1,255})((?: [A-Za-z]+=\S*)*)")
 _FIELD = re.compile(r"([A-Za-z]+)=(\S*)")
-# Leaves of a node: rail -> GUID of the switch.
-Leaves = tuple[tuple[int, str], ...]
 
 
 def parse(text: str, source: str) -> dict[str, list[str]]:
@@ -52,13 +50,18 @@ def parse(text: str, source: str) -> dict[str, list[str]]:
 
 def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
     """Return the differences, a sentence each."""
-    leaves = _leaves(fabric)
+    # Host -> rail and GUID of the switch of each rail.
+    of_host: dict[str, set[tuple[int, str]]] = defaultdict(set)
+    for end, (host, rail) in fabric.rails.items():
+        if end in fabric.cables:
+            of_host[host].add((rail.rail, fabric.cables[end][0]))
+    leaves = {host: tuple(sorted(rails)) for host, rails in of_host.items()}
     # Slurm's node names may lack the domain of the inventory's, or have one.
     short = Counter(map(_short, leaves))
     hosts = {**{_short(host): host for host in leaves if short[_short(host)] == 1}, **{host: host for host in leaves}}
     found: list[str] = []
     listed: set[str] = set()
-    owner: dict[Leaves, str] = {}
+    owner: dict[tuple[tuple[int, str], ...], str] = {}
     for name, nodes in groups.items():
         by_node = {node: hosts.get(node) or hosts.get(_short(node)) for node in nodes}
         known = [host for host in by_node.values() if host is not None]
@@ -73,12 +76,10 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
         if number * 2 <= len(known) and len(known) > 1:
             found.append(f"{shown}: its {len(known)} nodes have no leaves in common: {nodeset.brief(known, 120)}")
             continue
-        for node in known:
-            odd = [(rail, guid) for rail, guid in leaves[node] if (rail, guid) not in common]
-            at = [f"{fabric.node(guid)} with rail {rail}" for rail, guid in odd]
-            if leaves[node] != common:
-                what = f"on {several(at, 3, ', ')}" if at else f"without {len(common) - len(leaves[node])} rails"
-                found.append(f"{shown}: {node} is {what}, and {number} others are on the leaves of this group")
+        for node in (node for node in known if leaves[node] != common):
+            at = [f"{fabric.node(guid)} with rail {rail}" for rail, guid in leaves[node] if (rail, guid) not in common]
+            what = f"on {several(at, 3, ', ')}" if at else f"without {len(common) - len(leaves[node])} rails"
+            found.append(f"{shown}: {node} is {what}, and {number} others are on the leaves of this group")
         other = owner.setdefault(common, shown)
         if other != shown:
             found.append(f"{shown} and {other}: their nodes are on the same leaves, but are two groups of Slurm")
@@ -86,15 +87,6 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
     if missing:
         found.append(f"no switch or block of Slurm has {nodeset.brief(missing, 120)}")
     return found
-
-
-def _leaves(fabric: Fabric) -> dict[str, Leaves]:
-    """Return host -> its leaves."""
-    found: dict[str, list[tuple[int, str]]] = {}
-    for end, (host, rail) in fabric.rails.items():
-        if end in fabric.cables:
-            found.setdefault(host, []).append((rail.rail, fabric.cables[end][0]))
-    return {host: tuple(sorted(rails)) for host, rails in found.items()}
 
 
 def _short(host: str) -> str:

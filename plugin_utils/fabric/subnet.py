@@ -8,16 +8,16 @@ Pure. Sources: SMInfo of the IBTA (14.2.5.13); opensm(8), for partitions and rou
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.subnet_manager import MANAGER_LOG, UNHEALTHY
-from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent
+from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, SubnetManager
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
+from .evidence import Plane
 from .map import Entry, Fabric, is_aggregation, names, several
-from .planes import Plane
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
@@ -38,27 +38,24 @@ ROUTING = Check("ib_fabric.routing", why="otherwise flows share links though oth
 def events(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the managers' logs and the dump of unhealthy ports, where a source has them."""
     for event in dict.fromkeys(event for sweep in plane.sweeps for event in sweep.events):
-        yield _event(fabric, plane, event)
+        have, severity = f"{event.count} since {event.when}", None
+        fix = f"see the lines of {event.code} in {_OPENSM_LOG}: the path or GUID there names the node to look at"
+        if event.code == EXITED:
+            have, severity = f"exited at {event.when}", "major" if _masters(plane) else "critical"
+            fix = "start it (systemctl start opensm on its machine), or remove its old log if it moved on purpose"
+        elif "duplicat" in event.text.lower():
+            severity = "major"
+        log, subject, have = "opensm.log", f"{plane.label}: {event.code}", f"{have}: {event.text}"
+        why = (MANAGER_LOG, "drift", plane, (), "no error", have, fix)
+        yield fabric.entry(*why, source=log, subject=subject, severity=severity)
     fix = "repair this link by its findings and counters, then mark it healthy in UFM or opensm's health policy file"
     for end, text in {end: text for sweep in plane.sweeps for end, text in sweep.unhealthy.items()}.items():
         other, name = fabric.cables.get(end), f"0x{end[0]} port {end[1]}"
-        about, source = (UNHEALTHY, "drift", plane, (end,), "healthy", text, fix), "opensm-unhealthy-ports.dump"
+        about, source = (UNHEALTHY, "drift", plane, [end], "healthy", text, fix), "opensm-unhealthy-ports.dump"
         hosts = fabric.concerned(plane, end, other) if other else plane.hosts
         subject = fabric.subject(end, other) if other else name
         kind = "ports that the subnet manager lists as unhealthy"
         yield fabric.entry(*about, source=source, kind=kind, subject=subject, hosts=hosts, name=name)
-
-
-def _event(fabric: Fabric, plane: Plane, event: ManagerEvent) -> Entry:
-    have, severity = f"{event.count} since {event.when}", None
-    fix = f"see the lines of {event.code} in {_OPENSM_LOG}: the path or GUID there names the node to look at"
-    if event.code == EXITED:
-        have, severity = f"exited at {event.when}", "major" if _masters(plane) else "critical"
-        fix = "start it (systemctl start opensm on its machine), or remove its old log if it moved on purpose"
-    elif "duplicat" in event.text.lower():
-        severity = "major"
-    about = (MANAGER_LOG, "drift", plane, (), "no error", f"{have}: {event.text}", fix)
-    return fabric.entry(*about, source="opensm.log", subject=f"{plane.label}: {event.code}", severity=severity)
 
 
 def _masters(plane: Plane) -> list[str]:
@@ -71,8 +68,7 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         return
 
     def entry(what: str, state: str, have: str, fix: str, severity: str | None = None) -> Entry:
-        about = (MANAGER, state, plane, (), "one master and a standby", have, fix)
-        subject = plane.label + (f": {what}" if what else "")
+        about, subject = (MANAGER, state, plane, (), "one master and a standby", have, fix), f"{plane.label}{what}"
         return fabric.entry(*about, source="saquery SMIR", subject=subject, severity=severity)
 
     sweep = plane.best
@@ -81,15 +77,12 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     if not seen:
         yield entry("", "unknown", "the managers could not be listed", f"{query} 3 is a master, 2 a standby")
         return
-    shown = {guid: _manager_name(fabric, plane, guid, one.description) for guid, one in seen.items()}
+    shown = {guid: _manager_name(fabric, plane, one) for guid, one in seen.items()}
     listed = several([f"{shown[guid]} {one.state}" for guid, one in seen.items()])
     plane.passed[MANAGER] = listed
     masters = _masters(plane)
     if len(masters) > 1:
-        fix = (
-            "stop all but one of them (systemctl disable --now opensm) until saquery SMIR shows one master, then start"
-            " the others again as standbys: with a lower priority and the same sm_key"
-        )
+        fix = "stop all but one (systemctl disable --now opensm); start the others with a lower priority"
         yield entry("", "drift", listed, fix)
     elif not masters:
         yield entry("", "unknown", listed, f"start the subnet manager, and read why none is master in {_OPENSM_LOG}")
@@ -101,31 +94,30 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     ]
     if strange:
         fix = "stop it there (systemctl disable --now opensm), or add its GUID to busbar_fabric_managers"
-        yield entry("strangers", "drift", f"not in busbar_fabric_managers: {several(strange)}", fix)
+        yield entry(": strangers", "drift", f"not in busbar_fabric_managers: {several(strange)}", fix)
     alone = len(masters) == 1 and not any(one.state == STANDBY for one in seen.values())
     if alone and any(problem.source.startswith("saquery") for problem in sweep.problems):
         # sminfo names only the master.
-        yield entry("standby", "unknown", f"{listed}; others could not be listed", f"{query} 2 is a standby")
+        yield entry(": standby", "unknown", f"{listed}; others could not be listed", f"{query} 2 is a standby")
     elif alone:
         fix = "start a second one of lower priority on another machine, or accept this finding (busbar_accepted)"
-        yield entry("standby", "drift", f"{shown[masters[0]]} alone", fix, "minor")
+        yield entry(": standby", "drift", f"{shown[masters[0]]} alone", fix, "minor")
 
 
-def _manager_name(fabric: Fabric, plane: Plane, guid: str, description: str) -> str:
-    if guid in plane.nodes:
-        return f"{fabric.node(guid)} (0x{guid})"
-    for end, port in fabric.ports.items():
-        if port.guid == guid and fabric.plane_of[end] is plane:
-            return fabric.end(end) if end in fabric.rails else f"{fabric.node(end[0])} (0x{guid})"
-    return f"{description[:64]} (0x{guid})" if description else f"0x{guid}"
+def _manager_name(fabric: Fabric, plane: Plane, manager: SubnetManager) -> str:
+    guid = manager.guid
+    own = [end for end, port in fabric.ports.items() if port.guid == guid and fabric.plane_of[end] is plane]
+    if guid in plane.nodes or (own and own[0] not in fabric.rails):
+        return f"{fabric.node(guid if guid in plane.nodes else own[0][0])} (0x{guid})"
+    return fabric.end(own[0]) if own else f"{manager.description[:64]} (0x{guid})".strip()
 
 
 def firmware(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Compare nodes of one PSID with the declared version, else with the majority."""
-    boards: dict[str, dict[str, list[str]]] = {}
+    boards: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for guid, node in plane.nodes.items():
         if node.psid and node.firmware and not is_aggregation(node):
-            boards.setdefault(node.psid, {}).setdefault(node.firmware, []).append(guid)
+            boards[node.psid][node.firmware].append(guid)
     for psid, versions in sorted(boards.items()):
         right = fabric.evidence.wanted.firmware.get(psid)
         state, want = "drift", f"{right} (busbar_firmware)"
@@ -134,19 +126,16 @@ def firmware(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             want = f"{right}, as on {most} of {sum(map(len, versions.values()))} of this PSID"
             if others and others[0][1] == most:
                 state, want, right = "unknown", "one version; declare the right one in busbar_firmware", None
-        odd = sorted((version, guids) for version, guids in versions.items() if version != right)
+        odd = {version: guids for version, guids in sorted(versions.items()) if version != right}
         if not odd:
             continue
-        ends = {guid: fabric.ends_of[guid][0] for _version, guids in odd for guid in guids if guid in fabric.ends_of}
+        ends = {guid: fabric.ends_of[guid][0] for guids in odd.values() for guid in guids if guid in fabric.ends_of}
         have = "; ".join(
             f"{version} on {len(guids)}: "
-            + names([fabric.name(ends[guid]) if guid in ends else fabric.node(guid) for guid in guids])
-            for version, guids in odd
+            + names(fabric.name(ends[guid]) if guid in ends else fabric.node(guid) for guid in guids)
+            for version, guids in odd.items()
         )
-        fix = (
-            "drain them and write one version: `flint -d lid-LID -i FILE burn` for a switch, mlxfwmanager on the host"
-            f" for an HCA; PSID {psid}"
-        )
+        fix = f"drain them and burn one version of PSID {psid}: flint -d lid-LID for a switch, mlxfwmanager for an HCA"
         about, hosts = (FIRMWARE, state, plane, (), want, have, fix), fabric.concerned(plane, *ends.values())
         yield fabric.entry(*about, subject=f"{plane.label}: PSID {psid}", hosts=hosts)
     if boards:
@@ -174,11 +163,8 @@ def partitions(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             subject = fabric.subject(end)
             yield fabric.entry(*about, source="smpquery pkeys", subject=subject, hosts=hosts, kind=kind, name=name)
     if unread:
-        fix = (
-            "read them on a host: grep . /sys/class/infiniband/DEVICE/ports/1/pkeys/* | grep -v 0x0000, or by"
-            f" smpquery pkeys LID on {plane.hosts[0]}"
-        )
         have = f"not read of {len(unread)} rails: {names(unread)}"
+        fix = f"run smpquery pkeys LID on {plane.hosts[0]}, and repair what it reports"
         yield fabric.entry(PARTITION, "unknown", plane, (), want, have, fix, subject=f"{plane.label}: keys")
     plane.passed[PARTITION] = f"{want} on {len(rails)} rails"
 
@@ -187,25 +173,22 @@ def routing(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     wanted, sweep = fabric.evidence.wanted, plane.best
     modes = {True: "adaptive routing on", False: "adaptive routing off", None: ""}
     engine, adaptive = wanted.routing, modes[wanted.adaptive_routing]
-    # Wanted, present, subject; what to do if it differs, and if it is unknown.
-    for want, have, subject, *fixes in (
+    set_up = "set it in the subnet manager's configuration (/etc/opensm/opensm.conf, or UFM's gv.cfg) and restart it"
+    # Wanted, present, subject; what to do if it is unknown.
+    for want, have, subject, read in (
         (
             *(engine, sweep.routing or "", plane.label),
-            f"set routing_engine {engine} in the subnet manager's configuration (/etc/opensm/opensm.conf, or UFM) and"
-            f" restart it; if it is set, the manager could not use it: see {_OPENSM_LOG}",
-            "name the subnet manager's node in busbar_fabric_hosts (its /var/log/opensm*.log is read there), or judge"
-            " dumps with that log among them (ib_fabric_dumps), or unset busbar_fabric_routing_engine",
+            "name the subnet manager's node in busbar_fabric_hosts, or add its /var/log/opensm.log to the dumps"
+            " (ib_fabric_dumps), or unset busbar_fabric_routing_engine",
         ),
         (
             *(adaptive, modes[sweep.adaptive_routing], f"{plane.label}: adaptive"),
-            "set it in the subnet manager's configuration (NVIDIA's: ar_sl_mask and routing_engine ar_updn or ar_ftree;"
-            " UFM: [SubnetManager] of gv.cfg), and restart it",
-            "run ibdiagnet -r on a fabric host and judge AR_INFO of its ibdiagnet2.db_csv (ib_fabric_dumps), without"
-            " dumps of other tools, or unset busbar_fabric_adaptive_routing",
+            "run ibdiagnet -r on a fabric host and judge its ibdiagnet2.db_csv alone (ib_fabric_dumps), or unset"
+            " busbar_fabric_adaptive_routing",
         ),
     ):
         if want.lower() != have.lower() and want:
-            state, fix = ("drift", fixes[0]) if have else ("unknown", fixes[1])
+            state, fix = ("drift", set_up) if have else ("unknown", read)
             about = (ROUTING, state, plane, (), want, have or "not shown by the sweep", fix)
             yield fabric.entry(*about, subject=subject)
     if engine or adaptive:

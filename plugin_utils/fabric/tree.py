@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import CA, SWITCH
 
+from .evidence import End, Plane, join_groups
 from .map import Entry, Fabric, is_aggregation, several
-from .planes import End, Plane, join_groups
 
 UPLINKS = Check("ib_fabric.uplinks", why="each lost uplink takes its share of the leaf's bandwidth to all other leaves")
 "Has each leaf all its uplinks: those of the plan, else as many as at the last sweep and as most leaves on its spines"
@@ -93,7 +93,10 @@ def _leaves(fabric: Fabric, plane: Plane) -> dict[str, Leaf]:
 def tree(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Judge the shape of a plane that was swept completely."""
     leaves = _leaves(fabric, plane) if plane.complete and not plane.joined else {}
-    if not leaves or len(plane.switches) + len(_missing_switches(fabric, plane)) < 2:
+    # Switches that this plane has by the plan, or had at the last sweep.
+    planned = {other[0] for end, other in fabric.plan.planned.items() if end[0] in plane.switches}
+    switches = {*plane.switches, *plane.was_switches, *(planned & fabric.plan.switches)}
+    if not leaves or len(switches) < 2:
         return
     meshed = any(other[0] in leaves for leaf in leaves.values() for other in leaf.up.values())
     usual = {} if meshed else _usual(leaves)
@@ -101,8 +104,8 @@ def tree(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     for leaf in leaves.values():
         lost = _uplinks(fabric, plane, leaf, usual.get(leaf.guid))
         cause = None if lost is None else lost.finding
-        found = (lost, _oversubscribed(fabric, plane, leaf, cause), _uneven(fabric, plane, leaf, cause, evenly))
-        yield from filter(None, found)
+        uneven = _uneven(fabric, plane, leaf, cause) if evenly else None
+        yield from filter(None, (lost, _oversubscribed(fabric, plane, leaf, cause), uneven))
     plane.passed[UPLINKS] = f"{sum(len(leaf.up) for leaf in leaves.values())} uplinks of {len(leaves)} leaves"
     most = max(leaf.oversubscription for leaf in leaves.values())
     plane.passed[OVERSUBSCRIPTION] = f"{len(leaves)} leaves, at most {most:.3g}:1"
@@ -120,16 +123,6 @@ def _entry(fabric: Fabric, plane: Plane, leaf: Leaf, check: Check, *texts: str, 
     return fabric.entry(*about, subject=subject, hosts=hosts, kind=kind, name=name, because=cause)
 
 
-def _missing_switches(fabric: Fabric, plane: Plane) -> set[str]:
-    """Return switches that this plane has by the plan, or had at the last sweep."""
-    of_plan = {
-        other[0]
-        for end, other in fabric.plan.planned.items()
-        if end[0] in plane.switches and other[0] in fabric.plan.switches and other[0] not in fabric.nodes
-    }
-    return of_plan | (plane.was_switches - set(plane.switches))
-
-
 def _usual(leaves: dict[str, Leaf]) -> dict[str, tuple[int, int]]:
     """Return leaf -> (uplinks, leaves): the number of most leaves on the same spines, of three or more leaves."""
     found: dict[str, tuple[int, int]] = {}
@@ -142,23 +135,19 @@ def _usual(leaves: dict[str, Leaf]) -> dict[str, tuple[int, int]]:
 
 def _uplinks(fabric: Fabric, plane: Plane, leaf: Leaf, usual: tuple[int, int] | None) -> Entry | None:
     plan, name = fabric.plan, fabric.node(leaf.guid)
-    if plan.between:
-        # What is cabled otherwise than planned has its own finding.
-        ends = {end for end, other in plan.planned.items() if end[0] == leaf.guid and other[0] in plan.switches}
-        want, source = len(ends), "the plan"
-    else:
-        was = fabric.was_cables.items()
-        ends = {end for end, other in was if end[0] == leaf.guid and fabric.is_switch(other[0])}
-        want, source = len(ends), "the last sweep"
-        if usual is not None and usual[0] > want:
-            want, source, ends = usual[0], f"{usual[1]} leaves on the same spines", set()
+    source, cables = ("the plan", plan.planned) if plan.between else ("the last sweep", fabric.was_cables)
+    # What is cabled otherwise than planned has its own finding.
+    is_switch = plan.switches.__contains__ if plan.between else fabric.is_switch
+    ends = {end for end, other in cables.items() if end[0] == leaf.guid and is_switch(other[0])}
+    want = len(ends)
+    if not plan.between and usual is not None and usual[0] > want:
+        want, source, ends = usual[0], f"{usual[1]} leaves on the same spines", set()
     if len(leaf.up) >= want:
         return None
     leaf.wanted = want
     missing = sorted(ends - set(leaf.up))
     shown = several([fabric.end(end) for end in missing])
-    have = f"{len(leaf.up)} uplinks, {want} by {source}: {name}"
-    have += f"; without a link: {shown}" if shown else ""
+    have = f"{len(leaf.up)} uplinks, {want} by {source}: {name}" + (f"; without a link: {shown}" if shown else "")
     where = shown or f"those ports of {name} to spines that are down"
     fix = f"plug in and reseat the cables at {where} (iblinkinfo -S 0x{leaf.guid} lists its ports)"
     cause = next((fabric.roots[end] for end in missing if end in fabric.roots), None)
@@ -185,22 +174,16 @@ def _oversubscribed(fabric: Fabric, plane: Plane, leaf: Leaf, lost: Finding | No
     return _entry(fabric, plane, leaf, OVERSUBSCRIPTION, f"at most {limit:g}:1", have, fix, kind, cause=cause)
 
 
-def _uneven(fabric: Fabric, plane: Plane, leaf: Leaf, cause: Finding | None, wanted: bool) -> Entry | None:
+def _uneven(fabric: Fabric, plane: Plane, leaf: Leaf, cause: Finding | None) -> Entry | None:
     ranked = sorted(leaf.spines.items(), key=lambda one: (one[1], one[0]))
-    if not wanted or not ranked or ranked[-1][1] - ranked[0][1] <= 1:
+    if not ranked or ranked[-1][1] - ranked[0][1] <= 1:
         return None
     name, shown = fabric.node(leaf.guid), [f"{number} to {fabric.node(spine)}" for spine, number in ranked]
-    have = f"{name}: {', '.join(shown)}"
-    if len(shown) > 3:
-        have = f"{name}: {', '.join([*shown[:2], '...', shown[-1]])} ({len(shown)} spines)"
-    crowded, spare = (
-        several([fabric.node(spine) for spine, number in ranked if number == of], 3, " or ")
-        for of in (ranked[-1][1], ranked[0][1])
-    )
-    each, left = divmod(len(leaf.up), len(ranked))
+    have = f"{name}: {shown[0]}, and {shown[-1]} ({len(shown)} spines)"
+    spare, crowded = (fabric.node(ranked[place][0]) for place in (0, -1))
     fix = (
-        f"move cables of {name} from {crowded} to {spare} until each spine has {each}{f' or {each + 1}' * (left > 0)};"
-        " without a free port there, exchange two plugs; or declare the cabling as a plan (busbar_fabric_plan)"
+        f"move cables of {name} from spines such as {crowded} to spines such as {spare} until all have as many; or"
+        " declare the cabling as a plan (busbar_fabric_plan)"
     )
     want, kind = "as many cables to each spine", "leaves with uneven spines"
     return _entry(fabric, plane, leaf, SPINES, want, have, fix, kind, cause=cause)

@@ -16,10 +16,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 
 from .table import HOST, SOURCE, TABLE, Comparison, Member, Value
 
-# Names of other hosts in a finding.
-_NAMES = 3
-# Duplicates in a finding.
-_TEXTS = 8
+# Names of other hosts, and duplicates, in a finding.
+_NAMES, _TEXTS = 3, 8
 _Values = dict[str, Sequence[Value]]
 
 
@@ -98,12 +96,9 @@ def _declared(row: Comparison, members: Mapping[str, Member], values: _Values, f
 def _unique(row: Comparison, values: _Values, found: Comparisons) -> None:
     """Name all holders of a value; a host that has values of several others is the only one to blame."""
     holders: dict[str, dict[str, int | None]] = defaultdict(dict)
-    for host, own in values.items():
-        for rail, text in own:
-            if text is not None:
-                holders[text].setdefault(host, rail)
-    if len(values) < 2:
-        return
+    for host, rail, text in ((host, *one) for host, own in values.items() for one in own):
+        if text is not None:
+            holders[text].setdefault(host, rail)
     shared = {text: frozenset(of) for text, of in holders.items() if len(of) > 1}
     sets: dict[str, set[frozenset[str]]] = defaultdict(set)
     for together in shared.values():
@@ -115,7 +110,7 @@ def _unique(row: Comparison, values: _Values, found: Comparisons) -> None:
         for host in together:
             if len(sets[host]) == most:
                 blamed[host].append((holders[text][host], text))
-    for host, own in values.items():
+    for host, own in values.items() if len(values) > 1 else ():
         texts = [_duplicate(host, rail, text, holders[text]) for rail, text in blamed[host]]
         unread = any(text is None for _rail, text in own)
         have = "; ".join(texts[:_TEXTS]) or ("could not be read" if unread else str(own[0][1]))
@@ -124,16 +119,16 @@ def _unique(row: Comparison, values: _Values, found: Comparisons) -> None:
         partners = frozenset(other for _rail, text in blamed[host] for other in shared[text]) - {host}
         first = next((one for one in found.judged[host] if one.finding.subject == TABLE[0].subject), None)
         same = first.finding if first and first.partners == partners else None
-        want = "found on no other of %d hosts" % len(values)
-        finding = row.judge(state, want, have, because=same)
+        finding = row.judge(state, "found on no other of %d hosts" % len(values), have, because=same)
         found.judged[host].append(Judged(finding, _numbers(blamed[host]), partners))
 
 
 def _duplicate(host: str, rail: int | None, text: str, holders: Mapping[str, int | None]) -> str:
-    others = [(other, number) for other, number in holders.items() if other != host]
-    names = [other if number is None else f"rail {number} of {other}" for other, number in others[:_NAMES]]
+    others = [
+        other if number is None else f"rail {number} of {other}" for other, number in holders.items() if other != host
+    ]
     more = " and %d more" % (len(others) - _NAMES) if len(others) > _NAMES else ""
-    return f"{text}{'' if rail is None else f' of rail {rail}'} is also on {', '.join(names)}{more}"
+    return f"{text}{'' if rail is None else f' of rail {rail}'} is also on {', '.join(others[:_NAMES])}{more}"
 
 
 # -- equal -------------------------------------------------------------------------------------------------------------
@@ -151,11 +146,10 @@ def _cohorts(
         if len(here) > 1 and len({designs[host] for host in here}) == 1:
             covered[designs[here[0]]].update(here)
     apart = {design for design, count in frequent[1:] if len(covered[design]) == count}
+    note = f"{row.check.id} ({row.subject}) differs between groups of the inventory: compared within them"
     for design in apart:
         for host in covered[design]:
-            found.notes[host].append(
-                f"{row.check.id} ({row.subject}) differs between groups of the inventory: compared within them"
-            )
+            found.notes[host].append(note)
         yield {host: values[host] for host in covered[design]}
     yield {host: own for host, own in values.items() if designs[host] not in apart}
 
@@ -179,20 +173,18 @@ def _equal(row: Comparison, values: _Values, found: Comparisons) -> None:
         tied = [(rail, text) for rail, text in own if text is not None and usual[rail] is None]
         odd = [(rail, text) for rail, text in own if text is not None and usual[rail] not in (None, text)]
         differ = odd or tied
-        state = "drift" if differ else "unknown" if unread else "ok"
-        have = _listed(differ or unread or own, own)
-        fix = None
+        state, fix = "drift" if differ else "unknown" if unread else "ok", None
         if odd or not tied:
-            rails = [rail for rail, _text in odd or own]
-            of = dict.fromkeys(filter(None, map(usual.get, rails)))
+            of = dict.fromkeys(filter(None, (usual.get(rail) for rail, _text in odd or own)))
             want = " or ".join("%s, as on %d of %d hosts" % (one, hosts[one], len(values)) for one in of)
         else:
             sides = Counter(text for rail, _text in tied for text in on_rail[rail]).most_common(_NAMES)
             want = "one value; " + ", ".join("%s on %d hosts" % (text, hosts[text]) for text, _count in sides)
             declared = f"declare it ({row.site}), or " if row.site else ""
             fix = f"decide which is right: {declared}change the others; {row.fix or row.check.fix}"
-        want = want or "a value, which no host reported"
-        finding = row.judge(state, want, have, fix)
+        finding = row.judge(
+            state, want or "a value, which no host reported", _listed(differ or unread or own, own), fix
+        )
         found.judged[host].append(Judged(finding, _numbers(differ)))
 
 
@@ -209,35 +201,27 @@ def _subnets(row: Comparison, values: _Values, found: Comparisons) -> None:
     """Compare each rail's subnet between hosts that share the others: there may be a plan for each leaf, or host."""
     frequent: Counter[tuple[Value, ...]] = Counter(tuple(own) for own in values.values())
     best: dict[Value, tuple[Value, ...]] = {}
-    for design in frequent:
-        for one in design:
-            if one not in best or frequent[design] > frequent[best[one]]:
-                best[one] = design
+    for design, _count in reversed(frequent.most_common()):
+        best.update(dict.fromkeys(design, design))
     like: dict[tuple[Value, ...], _Values] = defaultdict(dict)
     for host, own in values.items():
         votes = Counter(best[one] for one in own)
         like[max(votes, key=lambda design: (votes[design], frequent[design]))][host] = own
-    wrong = _overlapping({text for own in values.values() for _rail, text in own}, values)
+    wrong = _overlapping(values)
+    odd = {host: [(rail, text) for rail, text in own if text in wrong] for host, own in values.items()}
     for cohort in like.values():
-        _equal(row, {host: own for host, own in cohort.items() if not _hit(own, wrong)}, found)
-    for host, own in values.items():
-        odd = _hit(own, wrong)
-        if odd:
-            have = "; ".join(f"{_listed([one], own)} overlaps {wrong[str(one[1])]}" for one in odd)
+        _equal(row, {host: own for host, own in cohort.items() if not odd[host]}, found)
+    for host, some in odd.items():
+        if some:
+            have = "; ".join(f"{_listed([one], values[host])} overlaps {wrong[str(one[1])]}" for one in some)
             finding = row.judge("drift", "subnets that do not overlap", have)
-            found.judged[host].append(Judged(finding, _numbers(odd)))
+            found.judged[host].append(Judged(finding, _numbers(some)))
 
 
-def _hit(own: Sequence[Value], wrong: Mapping[str, str]) -> list[Value]:
-    return [(rail, text) for rail, text in own if text in wrong]
-
-
-def _overlapping(texts: Iterable[str | None], values: _Values) -> dict[str, str]:
+def _overlapping(values: _Values) -> dict[str, str]:
     """Return the subnets that overlap another with a longer prefix -> that one: of both the one of fewer hosts."""
-    hosts = Counter(text for own in values.values() for text in {text for _rail, text in own})
-    parsed: list[tuple[IPv4Network | IPv6Network, str]] = []
-    for text in texts:
-        parsed += [(ip_network(word), text) for word in (text or "").split(", ") if word and text]
+    hosts = Counter(text for own in values.values() for text in {text or "" for _rail, text in own})
+    parsed = [(ip_network(word), text) for text in hosts for word in text.split(", ") if word]
     parsed.sort(key=lambda one: (one[0].version, int(one[0].network_address), one[0].prefixlen))
     wrong: dict[str, str] = {}
     around: list[tuple[IPv4Network | IPv6Network, str]] = []
@@ -264,11 +248,12 @@ def _listed(part: Sequence[Value], own: Sequence[Value]) -> str:
         where["could not be read" if text is None else text].append((rail, text))
     if len(where) == 1 and len(part) == len(own):
         return next(iter(where))
-    return "; ".join(text + _where(_numbers(rails)) for text, rails in where.items())
-
-
-def _where(numbers: Sequence[int]) -> str:
-    return f" on rail{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else ""
+    texts = []
+    for text, rails in where.items():
+        numbers = _numbers(rails)
+        at = f" on rail{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else ""
+        texts.append(text + at)
+    return "; ".join(texts)
 
 
 def _numbers(values: Iterable[Value]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ For a host without neighbours, a table exported by the switches' own tools may n
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,12 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
+from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 
 from .. import result_schema, suite
 from ..codec import many
 from ..fabric import cabling_plan
 from ..role_result import RoleResult
-from . import lldp_leaf, lldp_uplinks
+from . import lldp_leaf
 from .lldp_leaf import End, aliases
 from .table import Results
 
@@ -36,6 +38,10 @@ PLAN = Check(
 "Can the cabling plan and the table of neighbours of the inventory be read"
 T = TypeVar("T")
 _NEIGHBOURS = many(result_schema.neighbour, 200)
+# Subject of a test of one rail to the same rail of a peer; tests, slow between leaves and at rate within them, below
+# which the pattern may be chance.
+_TEST = re.compile(r"rail ([0-9]{1,2}) to (.+)")
+SLOW, WITHIN = 2, 2
 
 
 @dataclass(frozen=True)
@@ -53,57 +59,47 @@ class Files:
 
 def join(results: Results, files: Mapping[str, Files]) -> None:
     """Add the findings of the comparison to the role's results (host -> role -> result). files: by host."""
-    heard = {host: _read_ends(host, of_host.get(ROLE)) for host, of_host in results.items()}
-    alike: dict[Files, list[str]] = defaultdict(list)
-    for host, ends in heard.items():
-        if ends:
-            alike[files.get(host, Files())].append(host)
-    for named, hosts in alike.items():
-        plan, no_plan = _loaded(named.plan, cabling_plan.load)
-        known, no_table = _loaded(named.neighbours, _neighbours)
+    ends_of: dict[Files, list[End]] = defaultdict(list)
+    for host, of_host in results.items():
+        # Without a valid result, which the verdict reports, there are none.
+        own = (of_host[ROLE].part("neighbours", _NEIGHBOURS) if ROLE in of_host else None) or ()
+        ends_of[files.get(host, Files())] += [
+            End(host, **{name: one[name] for name in one if name not in ("label", "pci")}) for one in own
+        ]
+    for named, ends in ends_of.items():
+        plan, no_plan = _loaded(named.plan if ends else "", cabling_plan.load)
+        known, no_table = _loaded(named.neighbours if ends else "", _neighbours)
         if no_plan or no_table:
-            for host in hosts:
+            for host in {end.host for end in ends}:
                 _add(results[host], [*no_plan, *no_table])
             continue
-        ends = [end for host in hosts for end in heard[host]]
-        own = [end for end in ends if end.chassis]
-        told = _ends_from_table([end for end in ends if not end.chassis], known or (), own)
-        judged = lldp_leaf.judge([*own, *told], plan)
-        for host, findings in judged.items():
+        read = [end for end in ends if end.chassis]
+        listed = _ends_from_table([end for end in ends if not end.chassis], known or (), read)
+        for host, findings in lldp_leaf.judge([*read, *listed], plan).items():
             _add(results[host], findings)
-        for end in told:
+        for end in listed:
             _close_gap(results[end.host], end, named.neighbours)
-        _point(results, [*own, *told])
-
-
-def _read_ends(host: str, role: RoleResult | None) -> list[End]:
-    """Return the ends of a host; [] without a valid result, which the verdict reports."""
-    said = (role and role.part("neighbours", _NEIGHBOURS)) or ()
-    return [End(host, **{name: one[name] for name in one if name not in ("label", "pci")}) for one in said]
+        _note_uplinks(results, [*read, *listed])
 
 
 def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:
-    if not path:
-        return None, []
     try:
-        return load(Path(path)), []
+        return (load(Path(path)) if path else None), []
     except (OSError, ParseError) as error:
-        said = error_text(error)
-    return None, [PLAN.judge(path, "unknown", "a file that can be read", said, path)]
+        text = error_text(error)
+    return None, [PLAN.judge(path, "unknown", "a file that can be read", text, path)]
 
 
 def _neighbours(path: Path) -> tuple[cabling_plan.Neighbour, ...]:
     return cabling_plan.neighbours(cabling_plan.read_text(path), str(path))
 
 
-def _ends_from_table(silent: Iterable[End], known: Iterable[cabling_plan.Neighbour], heard: Iterable[End]) -> list[End]:
+def _ends_from_table(silent: Iterable[End], known: Iterable[cabling_plan.Neighbour], read: Iterable[End]) -> list[End]:
     """Return ends without LLDP, as the table has them. A switch that others report is the same switch."""
     table = {(host, port): one for one in known for host in aliases(one.host) for port in _port_names(one.port)}
-    if not table:
-        return []
-    switches = {alias: end for end in heard for alias in aliases(end.name, end.chassis)}
+    switches = {alias: end for end in read for alias in aliases(end.name, end.chassis)} if table else {}
     found = []
-    for end in silent:
+    for end in silent if table else ():
         ports = {name for of in (end.netdev, end.device, end.mac) for name in _port_names(of)}
         keys = ((host, port) for host in aliases(end.host) for port in sorted(ports))
         one = next((table[key] for key in keys if key in table), None)
@@ -118,29 +114,50 @@ def _port_names(name: str) -> set[str]:
     return {name, *(digits for digits in aliases(name) if len(digits) == 12)} - {""}
 
 
-def _add(of_host: dict[str, RoleResult], findings: Iterable[Finding]) -> None:
-    of_host[ROLE] = of_host[ROLE].adding(findings)
-
-
-def _point(results: Results, ends: Iterable[End]) -> None:
-    leaves: dict[tuple[str, int], frozenset[str]] = defaultdict(frozenset)
-    for end in ends:
-        leaves[end.host, end.rail] |= {end.switch}
-    tested = []
-    for host in sorted({end for end, _rail in leaves}):
-        proven = results[host].get(suite.VERIFY, RoleResult())
-        tested += lldp_uplinks.tests(host, proven.findings, proven.passed)
-    for host, said in lldp_uplinks.evidence(tested, leaves).items():
-        results[host][ROLE] = results[host][ROLE].adding((), [said])
+def _add(of_host: dict[str, RoleResult], findings: Iterable[Finding], notes: Iterable[str] = ()) -> None:
+    of_host[ROLE] = of_host[ROLE].adding(findings, notes)
 
 
 def _close_gap(of_host: dict[str, RoleResult], end: End, source: str) -> None:
     """Replace the finding that an end has no neighbour: the table has it."""
-    before = of_host[ROLE]
     silent = {
         one.id
-        for one in before.findings
+        for one in of_host[ROLE].findings
         if one.check == NEIGHBOUR.id and one.state == "unknown" and end.netdev in one.subject.split()
     }
-    note = f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"
-    of_host[ROLE] = before.passing(silent, [end.switch, source]).adding((), [note])
+    of_host[ROLE] = of_host[ROLE].passing(silent, [end.switch, source])
+    _add(of_host, (), [f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"])
+
+
+def _note_uplinks(results: Results, ends: Iterable[End]) -> None:
+    """Attribute slow rails to uplinks between leaves, by the tests of ``verify.yml``, all made at the same time.
+
+    If every test within a leaf is at rate and some between leaves are not, the hosts are proven and the uplinks are
+    not. It is evidence, no proof, so it is a note beside the findings of the tests.
+    """
+    leaves: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for end in ends:
+        leaves[end.host, end.rail].add(end.switch)
+    within: list[bool] = []
+    between: list[tuple[str, str, bool]] = []
+    passed = f"{RAIL_BANDWIDTH.id}[live]@"
+    for host in sorted({end for end, _rail in leaves}):
+        tested = results[host].get(suite.VERIFY, RoleResult())
+        bad = [one.subject for one in tested.findings if (one.check, one.state) == (RAIL_BANDWIDTH.id, "drift")]
+        good = [name.removeprefix(passed) for name in tested.passed if name.startswith(passed)]
+        for match, slow in [(_TEST.fullmatch(one), one in bad) for one in (*bad, *good)]:
+            rail, peer = (int(match.group(1)), match.group(2)) if match else (-1, "")
+            if (host, rail) in leaves and (peer, rail) in leaves:
+                if leaves[host, rail] & leaves[peer, rail]:
+                    within.append(slow)
+                else:
+                    between.append((host, peer, slow))
+    slow_pairs = [(host, peer) for host, peer, slow in between if slow]
+    if len(slow_pairs) >= SLOW and len(within) >= WITHIN and not any(within):
+        text = (
+            f"{len(slow_pairs)} of {len(between)} rail tests between leaves are slow, and none of {len(within)} within"
+            " a leaf: that points to hashing (ECMP) or lost uplinks; a pair alone shows which: playbooks/verify.yml"
+            f" --limit {','.join(slow_pairs[0])} (docs/cabling.md)"
+        )
+        for host in {host for host, _peer in slow_pairs}:
+            _add(results[host], (), [text])

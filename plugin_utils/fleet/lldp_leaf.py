@@ -9,9 +9,10 @@ nothing is guessed. Two swapped cables are one finding. Pure, and linear in the 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -21,8 +22,7 @@ from ..fabric.cabling_plan import Cable, Plan
 
 LEAF = Check(
     "lldp.leaf",
-    why="rail N of one host talks to rail N of all: plugged into another leaf it goes through the spine, and takes"
-    " bandwidth from others there",
+    why="rail N of one host talks to rail N of all: plugged into another leaf, its traffic goes through the spine",
     fix="plug the rail's cable into the expected leaf; a cabling plan (busbar_fabric_plan, docs/cabling.md) declares"
     " it",
 )
@@ -40,10 +40,7 @@ SOURCE = "LLDP of all hosts"
 AGREED = 3 / 4
 # Ends that are searched for the other one of a pair: a leaf has fewer wrong ones.
 CANDIDATES = 1000
-_NO_MAJORITY = (
-    "declare the right cabling: busbar_fabric_plan (docs/cabling.md); or run lldpcli show neighbors on a good host"
-)
-# A switch, or a port of one.
+# A switch, or the number of a planned cable.
 Key = tuple[str, ...] | int
 
 
@@ -70,6 +67,10 @@ class End:
         return self.name or self.chassis
 
     @property
+    def key(self) -> Key:
+        return (self.chassis, self.name)
+
+    @property
     def place(self) -> str:
         return f"{self.switch} {self.port}"
 
@@ -79,10 +80,10 @@ class End:
 
 
 @dataclass(frozen=True)
-class _MisplacedEnd:
-    """A misplaced end. at: its place, None where the plan does not have it.
+class _Stray:
+    """A misplaced end. at: its place, None where the plan does not have it.   wanted: its allowed places.
 
-    wanted: its allowed places.   text: these, for people.   source: of the finding.
+    text: these, for people.   source: of the finding.
     """
 
     end: End
@@ -95,106 +96,88 @@ class _MisplacedEnd:
 def judge(ends: Sequence[End], plan: Plan | None = None) -> dict[str, list[Finding]]:
     """Return host -> findings, also ok ones. Hosts that the plan does not name are compared with each other."""
     named = _Planned(plan) if plan is not None else None
-    strays: list[_MisplacedEnd] = []
-    undecided: list[End] = []
-    by_plan = [end for end in ends if named is not None and named.has(end.host)]
-    for end in by_plan:
-        stray = named.stray(end) if named is not None else None
-        strays += [stray] if stray is not None else []
-    planned = {end.host for end in by_plan}
-    compared = [end for end in ends if end.host not in planned]
-    for end, wanted in _misplaced(compared):
+    planned = {end.host for end in ends if named is not None and named.cables_of(end.host)}
+    by_plan = (named.stray(end) for end in ends if named is not None and end.host in planned)
+    strays = [stray for stray in by_plan if stray is not None]
+    undecided: dict[str, list[End]] = defaultdict(list)
+    for end, wanted in _misplaced([end for end in ends if end.host not in planned]):
         if wanted is None:
-            undecided.append(end)
+            undecided[end.host].append(end)
         else:
-            text = " or ".join(sorted({switch for _key, switch in wanted})[:4]) or "another leaf"
-            strays.append(_MisplacedEnd(end, _key(end), frozenset(key for key, _switch in wanted), text))
+            text = " or ".join(sorted(wanted.values())[:4]) or "another leaf"
+            strays.append(_Stray(end, end.key, frozenset(wanted), text))
     found: dict[str, list[Finding]] = {end.host: [] for end in ends}
     paired: set[End] = set()
-    for one, other in _pairs(strays):
-        paired |= {one.end, other.end}
-        finding = _swapped(one, other)
-        for host in dict.fromkeys((one.end.host, other.end.host)):
+    for pair in _pairs(strays):
+        paired |= {one.end for one in pair}
+        first, second = sorted(pair, key=lambda stray: (stray.end.host, stray.end.rail, stray.end.netdev))
+        want = printable(f"{first.end.label} on {first.text}, {second.end.label} on {second.text}")
+        have = f"{first.end.label} on {first.end.place}, {second.end.label} on {second.end.place}"
+        finding = SWAPPED.judge(f"{first.end.label}, {second.end.label}", "drift", want, have, first.source)
+        for host in {first.end.host, second.end.host}:
             found[host].append(finding)
-    _each_rail([stray for stray in strays if stray.end not in paired], found)
-    _no_majority(undecided, found)
+    of_rail: dict[tuple[str, int], list[_Stray]] = defaultdict(list)
+    for stray in strays:
+        if stray.end not in paired:
+            of_rail[stray.end.host, stray.end.rail].append(stray)
+    for (host, rail), some in of_rail.items():
+        found[host].append(_leaf(rail, some))
+    for host, of_host in undecided.items():
+        have = ", ".join(f"rail {end.rail} on {end.switch}" for end in of_host[:8])
+        have += "; other hosts have other rails there, and neither is the majority"
+        fix = "declare the right cabling: busbar_fabric_plan (docs/cabling.md)"
+        found[host].append(LEAF.judge(RAILS, "unknown", "rail N of all hosts on one leaf", have, SOURCE, fix))
     for host, findings in found.items():
         if not findings:
-            of = "the cabling plan" if host in planned else "the other hosts"
-            findings.append(LEAF.judge(RAILS, "ok", f"as {of}", "is so", SOURCE))
+            source = "the cabling plan" if host in planned else "the other hosts"
+            findings.append(LEAF.judge(RAILS, "ok", f"as {source}", "is so", SOURCE))
     return found
 
 
-def _key(end: End) -> Key:
-    return (end.chassis, end.name)
+def _leaf(rail: int, strays: Sequence[_Stray]) -> Finding:
+    want = printable("; ".join(dict.fromkeys(stray.text for stray in strays)))
+    have, source = ", ".join(stray.end.place for stray in strays), strays[0].source
+    # A plan without the cable does not prove that it is wrong.
+    if all(stray.at is None and not stray.wanted for stray in strays):
+        fix = "add the cable to the plan (docs/cabling.md), or take it out"
+        return LEAF.judge(f"rail {rail}", "unknown", want, have, source, fix)
+    return LEAF.judge(f"rail {rail}", "drift", want, have, source)
 
 
-# -- without a plan ----------------------------------------------------------------------------------------------------
-
-_Wanted = set[tuple[Key, str]]
-
-
-def _misplaced(ends: Sequence[End]) -> Iterable[tuple[End, _Wanted | None]]:
-    """Ends that are not where they belong, with the switches that they belong to; None where nobody can say."""
-    rails: dict[str, dict[int, set[Key]]] = defaultdict(lambda: defaultdict(set))
-    names = {_key(end): end.switch for end in ends}
+def _misplaced(ends: Sequence[End]) -> Iterator[tuple[End, dict[Key, str] | None]]:
+    """Yield ends that are not where other hosts have them, with the switches where they do; None without a majority."""
+    names = {end.key: end.switch for end in ends}
+    switches: dict[tuple[str, int], set[Key]] = defaultdict(set)
+    hosts: dict[tuple[Key, int], set[str]] = defaultdict(set)
+    rails: dict[str, set[int]] = defaultdict(set)
+    of_switch: dict[Key, set[str]] = defaultdict(set)
     for end in ends:
-        rails[end.host][end.rail].add(_key(end))
-    # Switch -> number of its hosts, and of those with each rail.
-    hosts: Counter[Key] = Counter()
-    of_rail: Counter[tuple[Key, int]] = Counter()
-    # Rail and switch -> each other rail's switch -> number of the hosts there.
-    beside: dict[tuple[int, Key], Counter[tuple[int, Key]]] = defaultdict(Counter)
-    for of_host in rails.values():
-        hosts.update({key for keys in of_host.values() for key in keys})
-        for rail, keys in of_host.items():
-            of_rail.update((key, rail) for key in keys)
-            others = [(other, key) for other, known in of_host.items() if other != rail for key in known]
-            for key in keys:
-                beside[rail, key].update(others)
+        switches[end.host, end.rail].add(end.key)
+        hosts[end.key, end.rail].add(end.host)
+        rails[end.host].add(end.rail)
+        of_switch[end.key].add(end.host)
     native: dict[int, set[Key]] = defaultdict(set)
-    owned = set()
-    for (key, rail), count in of_rail.items():
-        if 2 * count > hosts[key]:
+    for (key, rail), there in hosts.items():
+        if 2 * len(there) > len(of_switch[key]):
             native[rail].add(key)
-            owned.add(key)
+    owned = set().union(*native.values())
+
+    @functools.cache
+    def usual(key: Key, rail: int, other: int) -> list[Key]:
+        """Return the switches where nearly all hosts have the other rail that have this one on a switch."""
+        there = hosts[key, rail]
+        counts = Counter(far for host in there for far in switches.get((host, other), ()))
+        return [far for far, count in counts.items() if len(there) > 1 and count >= AGREED * len(there)]
+
     for end in ends:
-        key = _key(end)
-        accepted = _of_neighbours(end, rails[end.host], of_rail, beside)
-        if accepted:
-            if key not in accepted:
-                yield end, {(one, names[one]) for one in accepted}
-        elif key not in native[end.rail]:
-            yield end, {(one, names[one]) for one in native[end.rail]} if key in owned else None
-
-
-def _of_neighbours(
-    end: End,
-    own: Mapping[int, set[Key]],
-    of_rail: Counter[tuple[Key, int]],
-    beside: Mapping[tuple[int, Key], Counter[tuple[int, Key]]],
-) -> set[Key]:
-    """Return switches with this rail of hosts that share the other rails' switches; empty for none.
-
-    Each other rail has a vote, if another host has it on the same switch and nearly all of these agree.
-    """
-    votes: Counter[Key] = Counter()
-    voters = 0
-    for rail, keys in own.items():
-        if rail == end.rail:
-            continue
-        for key in keys:
-            every = of_rail[key, rail]
-            agreed = [
-                of for (other, of), count in beside[rail, key].items() if other == end.rail and count >= AGREED * every
-            ]
-            if every > 1 and agreed:
-                voters += 1
-                votes.update(agreed)
-    return {key for key, count in votes.items() if 2 * count > voters}
-
-
-# -- with a plan -------------------------------------------------------------------------------------------------------
+        # Each other rail of the host has a vote.
+        others = ((key, rail) for rail in rails[end.host] - {end.rail} for key in switches[end.host, rail])
+        votes = list(filter(None, (usual(key, rail, end.rail) for key, rail in others)))
+        counts = Counter(itertools.chain(*votes))
+        accepted = {key for key, count in counts.items() if 2 * count > len(votes)}
+        right = accepted or native[end.rail]
+        if end.key not in right:
+            yield end, {key: names[key] for key in right} if accepted or end.key in owned else None
 
 
 class _Planned:
@@ -202,59 +185,45 @@ class _Planned:
 
     def __init__(self, plan: Plan) -> None:
         self._source = f"{SOURCE}, {plan.source}"
-        self._host_end: dict[str, list[int]] = defaultdict(list)
+        self._of_host: dict[str, list[int]] = defaultdict(list)
         self._of_switch: dict[tuple[str, str], list[int]] = defaultdict(list)
         # The host is the end that is a, unless the plan says otherwise.
         self._cables = [_turned(cable) if cable.z_type == "host" else cable for cable in plan.cables]
         for number, cable in enumerate(self._cables):
             for host in aliases(cable.a_node, cable.a_name):
-                self._host_end[host].append(number)
+                self._of_host[host].append(number)
             for switch in aliases(cable.z_node, cable.z_name):
                 self._of_switch[switch, str(cable.z_port).casefold()].append(number)
 
-    def has(self, host: str) -> bool:
-        return any(name in self._host_end for name in aliases(host))
+    def cables_of(self, host: str) -> list[int]:
+        return sorted({number for name in aliases(host) for number in self._of_host.get(name, ())})
 
-    def stray(self, end: End) -> _MisplacedEnd | None:
+    def stray(self, end: End) -> _Stray | None:
         """Return the misplaced end; None where it agrees with the plan."""
-        own = self._planned_cable(end)
-        heard = {
+        # Its cable is that of the port's name, else of the rail where it has one.
+        numbers = self.cables_of(end.host)
+        ports = {end.netdev, end.device, f"{end.device}/1"} - {"", "/1"}
+        by_port = [number for number in numbers if str(self._cables[number].a_port) in ports]
+        by_rail = [number for number in numbers if self._cables[number].rail == end.rail]
+        own = next(iter(by_port or (by_rail if len(by_rail) == 1 else [])), None)
+        there = {
             number
             for switch in aliases(end.name, end.chassis)
             for port in {end.port.casefold(), end.description.casefold()} - {""}
             for number in self._of_switch.get((switch, port), ())
         }
         if own is None:
-            return _MisplacedEnd(
-                end, None, frozenset(), "a cable in the plan, which has none of this rail", self._source
-            )
-        if own in heard:
-            return None
+            text = "a cable in the plan, which has none of this rail"
+            return _Stray(end, None, frozenset(), text, self._source)
         cable = self._cables[own]
         text = f"{cable.z_name or cable.z_node} {cable.z_port} (plan, line {cable.line})"
-        return _MisplacedEnd(end, min(heard, default=None), frozenset((own,)), text, self._source)
-
-    def _planned_cable(self, end: End) -> int | None:
-        """By the port's name, else by the rail where it has one cable."""
-        numbers = sorted({number for host in aliases(end.host) for number in self._host_end.get(host, ())})
-        ports = {end.netdev, end.device, f"{end.device}/1"} - {"", "/1"}
-        by_port = [number for number in numbers if str(self._cables[number].a_port) in ports]
-        by_rail = [number for number in numbers if self._cables[number].rail == end.rail]
-        found = by_port or (by_rail if len(by_rail) == 1 else [])
-        return found[0] if found else None
+        at = min(there, default=None)
+        return None if own in there else _Stray(end, at, frozenset((own,)), text, self._source)
 
 
 def _turned(cable: Cable) -> Cable:
-    return Cable(
-        cable.z_node,
-        cable.z_port,
-        cable.a_node,
-        cable.a_port,
-        cable.rail,
-        cable.line,
-        a_name=cable.z_name,
-        z_name=cable.a_name,
-    )
+    a, z = cable.ends
+    return Cable(*z, *a, cable.rail, cable.line, a_name=cable.z_name, z_name=cable.a_name)
 
 
 def aliases(*names: str) -> set[str]:
@@ -263,73 +232,23 @@ def aliases(*names: str) -> set[str]:
     for name in names:
         small = name.casefold()
         digits = small.replace(":", "").replace("-", "").replace(".", "")
-        is_mac = len(digits) == 12 and all(char in "0123456789abcdef" for char in digits)
+        is_mac = len(digits) == 12 and not digits.strip("0123456789abcdef")
         found |= {digits} if is_mac else {small, small.partition(".")[0]}
     return found - {""}
 
 
-# -- findings ----------------------------------------------------------------------------------------------------------
-
-
-def _pairs(strays: Sequence[_MisplacedEnd]) -> list[tuple[_MisplacedEnd, _MisplacedEnd]]:
-    """Return pairs, each end once: first pairs of one host, the usual way of swapping cables."""
-    at: dict[Key, list[_MisplacedEnd]] = defaultdict(list)
+def _pairs(strays: Sequence[_Stray]) -> Iterator[tuple[_Stray, _Stray]]:
+    """Yield pairs, each end once: first pairs of one host, the usual way of swapping cables."""
+    at: dict[Key | None, list[_Stray]] = defaultdict(list)
     for stray in strays:
-        if stray.at is not None:
-            at[stray.at].append(stray)
-    pairs: list[tuple[_MisplacedEnd, _MisplacedEnd]] = []
+        at[stray.at].append(stray)
     paired: set[End] = set()
     for same_host in (True, False):
-        for one in strays:
+        for one in (one for one in strays if one.at is not None and one.end not in paired):
             candidates = (other for key in sorted(one.wanted, key=str) for other in at.get(key, ()))
-            few = itertools.islice(candidates, CANDIDATES)
-            other = None if one.end in paired else _partner(one, few, paired, same_host)
-            if other is not None:
-                pairs.append((one, other))
-                paired |= {one.end, other.end}
-    return pairs
-
-
-def _partner(
-    one: _MisplacedEnd, others: Iterable[_MisplacedEnd], paired: Collection[End], same_host: bool
-) -> _MisplacedEnd | None:
-    for other in others:
-        if (
-            other is not one
-            and other.end not in paired
-            and one.at in other.wanted
-            and (not same_host or other.end.host == one.end.host)
-        ):
-            return other
-    return None
-
-
-def _swapped(one: _MisplacedEnd, other: _MisplacedEnd) -> Finding:
-    first, second = sorted((one, other), key=lambda stray: (stray.end.host, stray.end.rail, stray.end.netdev))
-    subject = f"{first.end.label}, {second.end.label}"
-    want = f"{first.end.label} on {first.text}, {second.end.label} on {second.text}"
-    have = f"{first.end.label} on {first.end.place}, {second.end.label} on {second.end.place}"
-    return SWAPPED.judge(subject, "drift", printable(want), have, first.source)
-
-
-def _each_rail(strays: Sequence[_MisplacedEnd], found: dict[str, list[Finding]]) -> None:
-    of_rail: dict[tuple[str, int], list[_MisplacedEnd]] = defaultdict(list)
-    for stray in strays:
-        of_rail[stray.end.host, stray.end.rail].append(stray)
-    for (host, rail), some in of_rail.items():
-        want = "; ".join(dict.fromkeys(stray.text for stray in some))
-        have = ", ".join(stray.end.place for stray in some)
-        # A plan without the cable does not prove that it is wrong.
-        state = "unknown" if all(stray.at is None and not stray.wanted for stray in some) else "drift"
-        fix = None if state == "drift" else "add the cable to the plan (docs/cabling.md), or take it out"
-        found[host].append(LEAF.judge(f"rail {rail}", state, printable(want), have, some[0].source, fix))
-
-
-def _no_majority(undecided: Sequence[End], found: dict[str, list[Finding]]) -> None:
-    of_host: dict[str, list[End]] = defaultdict(list)
-    for end in undecided:
-        of_host[end.host].append(end)
-    for host, some in of_host.items():
-        have = ", ".join(f"rail {end.rail} on {end.switch}" for end in some[:8])
-        have = f"{have}; other hosts have other rails there, and neither is the majority"
-        found[host].append(LEAF.judge(RAILS, "unknown", "rail N of all hosts on one leaf", have, SOURCE, _NO_MAJORITY))
+            for other in itertools.islice(candidates, CANDIDATES):
+                hosts = one.end.host == other.end.host or not same_host
+                if one is not other and hosts and one.at in other.wanted and other.end not in paired:
+                    paired |= {one.end, other.end}
+                    yield one, other
+                    break

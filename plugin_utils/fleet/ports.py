@@ -10,8 +10,9 @@ jobs, and no outlier. Joined with the findings of ib_fabric on the same cables: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -19,15 +20,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_
 from ansible_collections.busbar.fabric.plugins.module_utils.health.judge_ports import PortGrowth
 
 from .. import codec, result_schema, suite
-from ..fabric import counters as fabric_rates
+from ..fabric import links as fabric_rates
 from ..role_result import RoleResult
 from .table import Results
 
 ROLE = "node_health"
 PORT_OUTLIER = Check(
     "node_health.port_outlier",
-    why="within limits, this port loses or waits many times as much as similar ones: it may fail next, or its host is"
-    " slow",
+    why="within limits, it loses or waits many times as much as similar ports: it may fail next, or slow its host",
     fix="compare this rail with another one of its kind: cable and transceiver at both ends (mlxlink -d DEVICE -m -c"
     " -e), slot (platform.rail_pcie), settings (roce_qos.*); exchange the cable with that of a good rail, and see"
     " which rail stands out in the next run",
@@ -40,6 +40,7 @@ FEWEST, SHORTEST = 8, port_counters.HOUR
 FACTOR = 10.0
 # Packets from which a share of them is significant. No published source.
 ENOUGH = 1e6
+SENT, RECEIVED = "port_xmit_packets", "port_rcv_packets"
 # Checks of a cable on the node, and those of the fabric.
 _OF_A_CABLE = {
     judge_ports.PORT_LINK_DOWNED.id: fabric_rates.LINK_DOWNED.id,
@@ -49,8 +50,7 @@ _OF_A_CABLE = {
 }
 
 
-@dataclass(frozen=True)
-class Port:
+class Port(NamedTuple):
     """A port as the node reports it, with its host. seconds: of the growth, which is known."""
 
     host: str
@@ -61,80 +61,73 @@ class Port:
     def like(self) -> tuple[str, str]:
         return self.grown.link_layer, self.grown.speed
 
-    def count(self, name: str) -> int:
-        return self.grown.grown.get(name, 0)
 
+class Measure(NamedTuple):
+    """A compared figure: counters a day, of a million packets, or as microseconds in per cent of the time.
 
-@dataclass(frozen=True)
-class Measure:
-    """A compared figure.   unit: for people.   floor: up to this a port is no outlier.   grave: it is major.
-
-    of: its value; None where the port does not report it.
+    floor: up to this a port is no outlier.   counters: added up.   packets: counter of the packets, "" for none.
+    unit: "" for a day.   grave: it is major.
     """
 
     name: str
-    unit: str
     floor: float
-    of: Callable[[Port], float | None]
+    counters: Sequence[str]
+    packets: str = ""
+    unit: str = "a day"
     grave: bool = False
 
-
-def _symbols(port: Port) -> float | None:
-    """Return errors a day after FEC; the other counter of Ethernet includes corrected ones."""
-    name = "symbol_error" if port.like[0] == "InfiniBand" else "rx_pcs_symbol_err_phy"
-    return port.count(name) * port_counters.DAY / port.seconds
-
-
-def _a_day(*names: str) -> Callable[[Port], float | None]:
-    return lambda port: sum(port.count(name) for name in names) * port_counters.DAY / port.seconds
-
-
-def _of_a_million(packets: str, *names: str) -> Callable[[Port], float | None]:
-    def rate(port: Port) -> float | None:
-        sent = port.count(packets)
-        return 1e6 * sum(port.count(name) for name in names) / sent if sent >= ENOUGH else None
-
-    return rate
+    def value(self, port: Port) -> float | None:
+        """Return None where the port has sent too few packets."""
+        grown = port.grown.grown
+        # On Ethernet the usual counter of symbol errors includes corrected ones.
+        names = (
+            ("rx_pcs_symbol_err_phy",)
+            if self.name == "symbol errors" and port.like[0] != "InfiniBand"
+            else self.counters
+        )
+        count = sum(grown.get(name, 0) for name in names)
+        if self.packets:
+            packets = grown.get(self.packets, 0)
+            return 1e6 * count / packets if packets >= ENOUGH else None
+        return count / 1e4 / port.seconds if self.unit[0] == "%" else count * port_counters.DAY / port.seconds
 
 
-def _of_the_time(name: str) -> Callable[[Port], float | None]:
-    return lambda port: port.count(name) / 1e4 / port.seconds
-
-
+_OF_HOST = port_counters.judged("host_discards", ("pcie", "buffers"))
+_SHARE, _TIME = "of a million", "% of the time"
 # Floors have no published source: a healthy port's errors of a day, and a few millionths of the packets.
 MEASURES = (
-    Measure("symbol errors", "a day", 10, _symbols, grave=True),
-    Measure("damaged packets", "a day", 10, _a_day(*port_counters.judged("errors")), grave=True),
+    Measure("symbol errors", 10, ("symbol_error",), grave=True),
+    Measure("damaged packets", 10, port_counters.judged("errors"), grave=True),
+    Measure("packets sent again", 10, ("packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"), SENT, _SHARE),
+    Measure("packets dropped on the switch's side", 1, port_counters.judged("discards"), SENT, _SHARE),
     Measure(
-        *("packets sent again", "of a million", 10),
-        _of_a_million("port_xmit_packets", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"),
+        "packets dropped by the host", 1, port_counters.judged("host_discards", ("pcie", "buffers")), RECEIVED, _SHARE
     ),
-    Measure(
-        *("packets dropped on the switch's side", "of a million", 1),
-        _of_a_million("port_xmit_packets", *port_counters.judged("discards")),
-    ),
-    Measure(
-        *("packets dropped by the host", "of a million", 1),
-        _of_a_million("port_rcv_packets", *port_counters.judged("host_discards", ("pcie", "buffers"))),
-    ),
-    Measure(
-        "packets marked by ECN", "of a million", 10_000, _of_a_million("port_rcv_packets", "np_ecn_marked_roce_packets")
-    ),
-    Measure("pauses that the network requested", "% of the time", 1, _of_the_time("rx_paused_us")),
-    Measure("pauses that this host requested", "% of the time", 0.1, _of_the_time("tx_paused_us")),
+    Measure("packets marked by ECN", 10_000, ("np_ecn_marked_roce_packets",), RECEIVED, _SHARE),
+    Measure("pauses that the network requested", 1, ("rx_paused_us",), unit=_TIME),
+    Measure("pauses that this host requested", 0.1, ("tx_paused_us",), unit=_TIME),
 )
 
 
 def join(results: Results, _files: object = None) -> None:
     """Add the findings of the comparison to the role's results. results: host -> role -> result."""
-    ports = [port for host, of_host in results.items() for port in _ports_of(host, of_host.get(ROLE))]
+    ports: list[Port] = []
+    for host, of_host in results.items():
+        # Without a valid result, which the verdict reports, there are none.
+        for one in (of_host[ROLE].part("ports", result_schema.health_ports) if ROLE in of_host else None) or ():
+            grown = codec.build(PortGrowth, one)
+            if grown.seconds is not None and grown.seconds >= SHORTEST and grown.speed:
+                ports.append(Port(host, grown, grown.seconds))
     for host, findings in judge(ports).items():
         before = results[host][ROLE]
         results[host][ROLE] = before.adding(_behind(one, before.findings) for one in findings)
-    for host in {port.host for port in ports}:
-        _behind_the_fabric(
-            host, results[host], {port.grown.pci: port.grown.rail for port in ports if port.host == host}
-        )
+    rails: dict[str, dict[str, int]] = defaultdict(dict)
+    for port in ports:
+        rails[port.host][port.grown.pci] = port.grown.rail
+    for host, of_pci in rails.items():
+        own, fabric = results[host][ROLE], results[host].get(suite.FABRIC, RoleResult()).findings
+        linked = tuple(_behind_the_fabric(host, one, of_pci.get(one.identity), fabric) for one in own.findings)
+        results[host][ROLE] = replace(own, findings=linked)
 
 
 def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
@@ -142,51 +135,36 @@ def judge(ports: Iterable[Port]) -> dict[str, list[Finding]]:
     groups: dict[tuple[str, str], list[Port]] = defaultdict(list)
     for port in ports:
         groups[port.like].append(port)
-    said: dict[str, list[Finding]] = defaultdict(list)
+    found: dict[str, list[Finding]] = defaultdict(list)
     compared: set[str] = set()
+    source = "counters of all hosts"
     for like, group in groups.items():
         if len(group) < FEWEST:
             continue
         compared |= {port.host for port in group}
-        for port, texts, grave in _outliers(group):
-            said[port.host].append(
-                PORT_OUTLIER.judge(
-                    f"{port.grown.pci} {port.grown.device} rail {port.grown.rail}",
-                    *("drift", f"as {len(group)} ports of {' '.join(like)}", "; ".join(texts), "counters of all hosts"),
-                    severity="major" if grave else None,
-                )
-            )
-    return {
-        host: said[host]
-        or [PORT_OUTLIER.judge("ports", "ok", have="as on %d hosts" % len(compared), source="counters of all hosts")]
-        for host in sorted(compared)
-    }
+        for port, texts, severity in _outliers(group):
+            subject = f"{port.grown.pci} {port.grown.device} rail {port.grown.rail}"
+            want, have = f"as {len(group)} ports of {' '.join(like)}", "; ".join(texts)
+            found[port.host].append(PORT_OUTLIER.judge(subject, "drift", want, have, source, severity=severity))
+    ok = PORT_OUTLIER.judge("ports", "ok", have="as on %d hosts" % len(compared), source=source) if compared else None
+    return {host: found[host] or [ok] for host in sorted(compared) if ok is not None}
 
 
-def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], bool]]:
+def _outliers(group: Sequence[Port]) -> Iterator[tuple[Port, list[str], str | None]]:
     texts: dict[int, list[str]] = defaultdict(list)
     grave: set[int] = set()
     for measure in MEASURES:
-        values = [(number, value) for number, port in enumerate(group) if (value := measure.of(port)) is not None]
+        values = [(number, value) for number, port in enumerate(group) if (value := measure.value(port)) is not None]
         if len(values) < FEWEST:
             continue
         usual = sorted(value for _number, value in values)[len(values) * 3 // 4]
         for number, value in values:
             if value > max(measure.floor, FACTOR * usual):
-                texts[number].append(
-                    f"{measure.name} {value:.3g} {measure.unit}, three quarters have {usual:.3g} or less"
-                )
+                text = f"{measure.name} {value:.3g} {measure.unit}, three quarters have {usual:.3g} or less"
+                texts[number].append(text)
                 grave |= {number} if measure.grave else set()
     for number in sorted(texts):
-        yield group[number], texts[number], number in grave
-
-
-def _ports_of(host: str, role: RoleResult | None) -> Iterator[Port]:
-    """Yield the ports of a host; none without a valid result, which the verdict reports."""
-    for one in (role and role.part("ports", result_schema.health_ports)) or ():
-        grown = codec.build(PortGrowth, one)
-        if grown.seconds is not None and grown.seconds >= SHORTEST and grown.speed:
-            yield Port(host, grown, grown.seconds)
+        yield group[number], texts[number], "major" if number in grave else None
 
 
 def _behind(finding: Finding, found: Sequence[Finding]) -> Finding:
@@ -196,18 +174,11 @@ def _behind(finding: Finding, found: Sequence[Finding]) -> Finding:
     return finding if finding.ok else replace(finding, because=cause)
 
 
-def _behind_the_fabric(host: str, of_host: dict[str, RoleResult], rails: Mapping[str, int]) -> None:
+def _behind_the_fabric(host: str, finding: Finding, rail: int | None, fabric: Sequence[Finding]) -> Finding:
     """Link a port's finding to that of ib_fabric on its cable, which has both ends."""
-    fabric = of_host.get(suite.FABRIC, RoleResult())
-    told = [one for one in fabric.findings if one.check in _OF_A_CABLE.values()]
-
-    def linked(one: Finding) -> Finding:
-        rail = rails.get(one.subject.split(" ", 1)[0])
-        if one.check not in _OF_A_CABLE or one.because is not None or one.state != "drift" or rail is None:
-            return one
-        same = [other for other in told if other.subject == f"{host} rail {rail}"]
-        # Many equal cables are one line, without their names, which applies to the host, too.
-        many = [other for other in told if other.check == _OF_A_CABLE[one.check] and " links" in other.subject]
-        return replace(one, because=next((other.id for other in (*same, *many)), None))
-
-    of_host[ROLE] = replace(of_host[ROLE], findings=tuple(map(linked, of_host[ROLE].findings)))
+    if finding.check not in _OF_A_CABLE or finding.because is not None or finding.state != "drift" or rail is None:
+        return finding
+    same = [one for one in fabric if one.check in _OF_A_CABLE.values() and one.subject == f"{host} rail {rail}"]
+    # Many equal cables are one line, without their names, which applies to the host, too.
+    many = [one for one in fabric if one.check == _OF_A_CABLE[finding.check] and " links" in one.subject]
+    return replace(finding, because=next((one.id for one in (*same, *many)), None))

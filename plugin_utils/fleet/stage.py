@@ -15,7 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from .. import codec, findings_file, host_variables, result_schema, suite
 from ..role_result import VALID, RoleResult
 from . import imex, lldp, ports
-from .compare import Comparisons, Judged, compare
+from .compare import Comparisons, compare
 from .table import FIRMWARE, MTU, PSID, QOS, TABLE, Member, Results
 
 ROLE = "fleet"
@@ -93,8 +93,12 @@ class Fleet:
             # The verdict reports a host without any result.
             if not of_host:
                 continue
-            if suite.VERIFY in of_host:
-                of_host[suite.VERIFY] = _without_comparison(of_host[suite.VERIFY])
+            verified = of_host.get(suite.VERIFY)
+            if verified is not None:
+                # Without the comparison made for its own tests.
+                rest = tuple(one for one in verified.findings if not one.check.startswith(_NOUN))
+                passed = [name for name in verified.passed if not name.startswith(_NOUN)]
+                of_host[suite.VERIFY] = replace(verified, findings=rest, passed=passed)
             of_host[ROLE] = _result(host, of_host, found, there, len(expected))
         return [*roles, ROLE]
 
@@ -122,32 +126,17 @@ def _result(
     host: str, of_host: Mapping[str, RoleResult], found: Comparisons, there: set[str], expected: int
 ) -> RoleResult:
     judged = found.judged.get(host, [])
-    earlier = [
-        (one.check, one.id)
-        for role, result in of_host.items()
-        if role != ROLE
-        for one in result.findings
-        if one.because is None
-    ]
-    findings = [one.finding if one.finding.because else _explained(one, earlier) for one in judged]
+    own = [one for role, result in of_host.items() if role != ROLE for one in result.findings if one.because is None]
     notes = [*found.notes.get(host, [])]
     if host in there and len(there) < expected:
         notes.append(f"compared with each other: {len(there)} of {expected} hosts of {findings_file.GROUP}")
     if host in there and not judged:
         notes.append("compared with no other host: none of its platform, fabric and product was read")
-    return RoleResult().adding(findings, notes)
+    return RoleResult().adding([_explained(one.finding, own) for one in judged], notes)
 
 
-def _explained(judged: Judged, earlier: Sequence[tuple[str, str]]) -> Finding:
+def _explained(finding: Finding, own: Sequence[Finding]) -> Finding:
     """Return the finding, caused by that of the host itself which explains its different value."""
-    finding = judged.finding
     causes = _CAUSES.get((finding.check, finding.subject), ())
-    cause = next((name for check, name in earlier if causes and check.startswith(causes)), None)
-    return finding if finding.ok or cause is None else replace(finding, because=cause)
-
-
-def _without_comparison(verified: RoleResult) -> RoleResult:
-    """Return the result of verify without the comparison made for its own tests."""
-    rest = tuple(one for one in verified.findings if not one.check.startswith(_NOUN))
-    passed = [name for name in verified.passed if not name.startswith(_NOUN)]
-    return replace(verified, findings=rest, passed=passed)
+    cause = next((one.id for one in own if causes and one.check.startswith(causes)), None)
+    return finding if finding.ok or finding.because or cause is None else replace(finding, because=cause)

@@ -49,36 +49,32 @@ overlap another one"""
 FIRMWARE = Check(
     "consistency.firmware",
     why="two firmwares behave differently under congestion: the slowest rail sets the pace of all",
-    fix="mstflint -d ADDRESS query on both kinds; bring this one to the fleet's firmware while drained:"
-    " mstflint -d ADDRESS -i FILE burn, then mstfwreset -d ADDRESS -y reset or a reboot",
+    fix="drain this host and burn the fleet's firmware: mstflint -d ADDRESS -i FILE burn, then a reboot",
 )
 """Is the firmware of each rail's NIC the declared one, else that of most hosts of the kind (profile, fabric,
 product); a tie names both sides, as for all of these"""
 PSID = Check(
     "consistency.psid",
     why="another PSID is another card: other speed, other firmware, other defaults",
-    fix="see what card is in the slot (lspci -vv, mlxfwmanager --query); exchange it, or declare it in busbar_firmware",
+    fix="see what card is in the slot (mlxfwmanager --query); exchange it, or declare it in busbar_firmware",
 )
 "Is each rail's NIC the card (PSID) that is declared, else that of most hosts of the kind"
 DRIVER = Check(
     "consistency.driver",
     why="a node that missed a rollout behaves differently from the others",
-    fix="install the release of the other hosts: set mofed_version, then run site.yml --tags mofed for this host, and"
-    " reboot it if a finding requests that",
+    fix="set mofed_version to the release of the other hosts, and run site.yml --tags mofed for this host",
 )
 "Is the driver of the rails' NICs that of most hosts of the kind"
 VERSION = Check(
     "consistency.version",
     why="a node that missed a rollout fails differently; ranks with different drivers or NCCL versions may hang",
-    fix="install the version of the other hosts; if an upgrade is under way, finish it, or accept the difference until"
-    " its end (busbar_accepted)",
+    fix="install the version of the other hosts; during an upgrade, accept the difference (busbar_accepted)",
 )
 "Are OFED's release, kernel, NVIDIA driver, GPU model, VBIOS and NCCL libraries those of most hosts of the kind"
 RAIL_ORDER = Check(
     "consistency.rail_order",
     why="rail N of one node talks to rail N of all: another order sends it through the spine",
-    fix="compare the slots with another node; name the rails' addresses in a site profile if the machine is built"
-    " otherwise",
+    fix="compare the slots with another node; or name the rails' addresses in a site profile",
     severity="critical",
 )
 "Are the rails' PCI addresses, in order, those of most hosts of the kind"
@@ -171,10 +167,10 @@ def _order(member: Member, info: HostInfo) -> Sequence[Value]:
     return [(None, " ".join(rail.pci for rail in info.rails))] if complete else []
 
 
-def _interfaces(rail: RailInfo) -> Iterator[IPv4Interface | IPv6Interface]:
+def _interfaces(rail: RailInfo, versions: Sequence[int] = (4, 6)) -> Iterator[IPv4Interface | IPv6Interface]:
     """Yield the rail's addresses; a /32 or /128 beside others of its family is a virtual or anycast address."""
     known = [one for one in map(_parsed, rail.addresses or filter(None, [rail.address])) if not one.is_link_local]
-    for version in (4, 6):
+    for version in versions:
         family = [one for one in known if one.version == version]
         yield from [one for one in family if one.network.prefixlen < one.max_prefixlen] or family
 
@@ -187,8 +183,7 @@ def _subnets(member: Member, info: HostInfo) -> Sequence[Value]:
     """Return the subnets of the addresses' family that hold more than two hosts: a /31 is of one cable."""
     found: list[Value] = []
     for rail in info.rails:
-        version = 6 if ":" in (rail.address or "") else 4
-        known = [one for one in _interfaces(rail) if one.version == version]
+        known = _interfaces(rail, (6 if ":" in (rail.address or "") else 4,))
         networks = {str(one.network) for one in known if one.network.prefixlen < one.max_prefixlen - 1}
         found += [(rail.number, ", ".join(sorted(networks)))] if networks and rail.addresses else []
     return found
@@ -199,28 +194,24 @@ def _guids(member: Member, info: HostInfo) -> Sequence[Value]:
 
 
 _GUID_FIX = (
-    "compare the cards' labels with cat /sys/class/infiniband/*/node_guid; restore GUID and MAC of the wrong card"
-    " (mstflint -d ADDRESS -guid GUID -mac MAC sg) while the node is drained, and reset it"
+    "compare the cards' labels with cat /sys/class/infiniband/*/node_guid; drain the node of the wrong card, restore"
+    " its GUID and MAC (mstflint -d ADDRESS -guid GUID -mac MAC sg), and reset it"
 )
+_NAME_FIX = "run hostnamectl set-hostname NAME on the host that has the other's name"
 _MACHINE_FIX = "on each clone but the first: rm /etc/machine-id, run systemd-machine-id-setup, and reboot"
 _MODEL_FIX = "exchange the GPU, or give the host its own platform (busbar_platform)"
+_OF_OFED = (ofed.PACKAGES.id, ofed.LOADED.id, ofed.MODULE.id)
 TABLE = (
     Comparison(IDENTITY, lambda member, info: [(None, uuid) for uuid in info.gpus], "unique", subject="GPUs"),
     Comparison(IDENTITY, _guids, "unique", subject="GUIDs", fix=_GUID_FIX, severity="critical"),
-    Comparison(
-        *(IDENTITY, _fact("hostname"), "unique"),
-        subject="host name",
-        fix="run hostnamectl set-hostname NAME on the host that has the other's name",
-    ),
-    Comparison(*(IDENTITY, _fact("machine_id"), "unique"), subject="machine ID", fix=_MACHINE_FIX, severity="minor"),
+    Comparison(IDENTITY, _fact("hostname"), "unique", subject="host name", fix=_NAME_FIX),
+    Comparison(IDENTITY, _fact("machine_id"), "unique", subject="machine ID", fix=_MACHINE_FIX, severity="minor"),
     Comparison(ADDRESS, _addresses, "unique", causes=(rail_address.RAIL_ADDRESS.id,)),
     Comparison(SUBNET, _subnets, "subnet"),
     Comparison(FIRMWARE, _firmware, role="platform", site="busbar_firmware"),
     Comparison(PSID, _rails(lambda rail: rail.psid), role="platform", site="busbar_firmware"),
     Comparison(
-        *(DRIVER, lambda member, info: [(None, info.driver)] if info.rails else []),
-        role="mofed",
-        causes=(ofed.PACKAGES.id, ofed.LOADED.id, ofed.MODULE.id),
+        DRIVER, lambda _member, info: [(None, info.driver)] if info.rails else [], role="mofed", causes=_OF_OFED
     ),
     Comparison(VERSION, _fact("ofed"), role="mofed", causes=(ofed.PACKAGES.id,), subject="OFED", fix=DRIVER.fix),
     Comparison(VERSION, _fact("kernel"), subject="kernel", severity="minor"),
@@ -231,6 +222,6 @@ TABLE = (
     Comparison(RAIL_ORDER, _order, causes=(platform_checks.RAIL_DEVICE.id,)),
     Comparison(MTU, _rails(_mtu), role="mtu", site="busbar_mtu", alike=True, causes=("netdev_mtu.",)),
     Comparison(
-        *(QOS, _rails(lambda rail: rail.qos)), role="roce_qos", site="busbar_roce", alike=True, causes=("roce_qos.",)
+        QOS, _rails(lambda rail: rail.qos), "equal", "roce_qos", "busbar_roce", alike=True, causes=("roce_qos.",)
     ),
 )

@@ -13,9 +13,9 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.counters import Counted, compare_counts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge, judged
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.links import Counted, compare_counts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 
 from .built_fabric import Built, asked, build, corrupt, guid

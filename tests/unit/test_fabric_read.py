@@ -19,10 +19,8 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import (
+    discovery,
     dumps,
-    iblinkinfo,
-    ibnetdiscover,
-    ibqueryerrors,
     merge,
     subnet_manager,
     sweep,
@@ -70,15 +68,16 @@ def tool(parse: Callable[[str], ToolOutput], output: str) -> Callable[..., ToolO
     return read
 
 
-topology, links = tool(ibnetdiscover.parse, "ibnetdiscover.txt"), tool(iblinkinfo.parse, "iblinkinfo-line.txt")
+topology = tool(discovery.parse_ibnetdiscover, "ibnetdiscover.txt")
+links = tool(discovery.parse_iblinkinfo, "iblinkinfo-line.txt")
 
 
 def counters(errors: Change = str, stderr: str = "", folder: str = "") -> tuple[ToolOutput, ToolOutput]:
     """What ibqueryerrors prints of ports with errors, changed, and of the data of each port."""
     every = said(f"{folder}ibqueryerrors-counters.err") if folder else ""
     return (
-        ibqueryerrors.parse(errors(said(f"{folder}ibqueryerrors.txt")), stderr),
-        ibqueryerrors.parse(said(f"{folder}ibqueryerrors-counters.txt"), every),
+        discovery.parse_ibqueryerrors(errors(said(f"{folder}ibqueryerrors.txt")), stderr),
+        discovery.parse_ibqueryerrors(said(f"{folder}ibqueryerrors-counters.txt"), every),
     )
 
 
@@ -104,7 +103,7 @@ def messages(found: sweep.Sweep) -> str:
 
 @pytest.mark.parametrize("name", ["iblinkinfo-line.txt", "iblinkinfo.txt"])
 def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
-    found = of(iblinkinfo.parse(said(name)))
+    found = of(discovery.parse_iblinkinfo(said(name)))
     assert len(list(found.links())) == 9
     assert sorted(node.kind for node in found.nodes) == ["ca"] * 5 + ["switch"] * 3
     assert found.complete
@@ -112,18 +111,18 @@ def test_outputs_that_name_ports_alone_have_the_same_cables(name: str) -> None:
     # A host's node GUID is not said there.
     assert by_guid(found)[HOST[4][:-1] + "1"].description == MARKUP
     # With the topology, the same ports are the nodes' again.
-    both = of(ibnetdiscover.parse(said("ibnetdiscover.txt")), iblinkinfo.parse(said(name)))
+    both = of(discovery.parse_ibnetdiscover(said("ibnetdiscover.txt")), discovery.parse_iblinkinfo(said(name)))
     assert (both.complete, both.problems, set(both.links())) == (True, (), set(whole().links()))
 
 
 @pytest.mark.parametrize(
     ("parse", "name"),
     [
-        (ibnetdiscover.parse, "ibnetdiscover.txt"),
-        (iblinkinfo.parse, "iblinkinfo-line.txt"),
-        (iblinkinfo.parse, "iblinkinfo.txt"),
-        (ibqueryerrors.parse, "ibqueryerrors-counters.txt"),
-        (ibqueryerrors.parse, "ibqueryerrors.txt"),
+        (discovery.parse_ibnetdiscover, "ibnetdiscover.txt"),
+        (discovery.parse_iblinkinfo, "iblinkinfo-line.txt"),
+        (discovery.parse_iblinkinfo, "iblinkinfo.txt"),
+        (discovery.parse_ibqueryerrors, "ibqueryerrors-counters.txt"),
+        (discovery.parse_ibqueryerrors, "ibqueryerrors.txt"),
         (subnet_manager.parse_records, "saquery-smir.txt"),
         (subnet_manager.parse_sminfo, "sminfo.txt"),
     ],
@@ -159,9 +158,9 @@ def test_wherever_an_output_is_cut_the_sweep_is_not_complete(parse: Any, name: s
 )
 def test_what_goes_with_a_query_that_failed_is_no_further_fault(line: str) -> None:
     failed = "ibwarn: [9] print_errors: IB_GSI_PORT_COUNTERS query failed on x, Lid 8 port 1\n"
-    found = ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] {line}\n{failed}")
+    found = discovery.parse_ibqueryerrors(said("ibqueryerrors.txt"), f"ibwarn: [9] {line}\n{failed}")
     assert (found.missing(), list(found.unread)) == ([], [(8, 1)])
-    assert ibqueryerrors.parse(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
+    assert discovery.parse_ibqueryerrors(said("ibqueryerrors.txt"), f"ibwarn: [9] other: {line}\n").missing()
 
 
 def test_managers() -> None:
@@ -193,8 +192,7 @@ def test_managers() -> None:
 )
 def test_codes_of_speeds(code: int, speed: str | None) -> None:
     text = CSV.replace(",2048,3847,5,4", f",{code},3847,5,4")
-    port = by_guid(joined(text))[HOST[1]].port(1)
-    assert port is not None
+    [port] = by_guid(joined(text))[HOST[1]].ports
     assert (port.speed, port.speed_supported) == (speed, "NDR")
 
 
@@ -349,9 +347,10 @@ def rows(found: sweep.Sweep, base: sweep.Sweep) -> list[Any]:
     for guid, node in sorted(now.items()):
         known = before.get(guid, sweep.Node(guid, "router", ""))
         changed = {"": changes(node, known)}
-        for port in node.ports:
-            changed[f"/{port.number}"] = changes(port, known.port(port.number) or sweep.Port(port.number))
-        changed |= {f"/{port.number}": {"there": False} for port in known.ports if node.port(port.number) is None}
+        ports, past = ({port.number: port for port in one.ports} for one in (node, known))
+        for number, port in ports.items():
+            changed[f"/{number}"] = changes(port, past.get(number, sweep.Port(number)))
+        changed |= {f"/{number}": {"there": False} for number in past if number not in ports}
         for where, change in changed.items():
             if change:
                 alike.setdefault(json.dumps(change), []).append(guid[-6:] + where)

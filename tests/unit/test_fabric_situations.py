@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import EXITED, ManagerEvent, Sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.health.port_counters import symbol_limit
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import links as fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Cable, Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_ports
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import counters as fabric_rates
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import links as fabric_rates
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import ports as port_fleet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
