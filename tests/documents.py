@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -258,6 +259,22 @@ def _written(node: ast.expr | None) -> str:
     return " ".join(node.value.split()) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def meanings() -> dict[str, str]:
+    """Return the text below the declaration of each variable of an inventory; "" where it has none."""
+    found: dict[str, str] = {}
+    for part in site_values.CLASSES.values():
+        [tree] = ast.parse(inspect.getsource(part)).body
+        assert isinstance(tree, ast.ClassDef)
+        for statement, below in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if isinstance(statement, ast.Assign):
+                text = _written(below.value if isinstance(below, ast.Expr) else None)
+                found[ast.unparse(statement.targets[0])] = text
+    return found
+
+
+MEANINGS = meanings()
+
+
 # ---------------------------------------------------------------------------------------------------------------- YAML
 
 
@@ -267,7 +284,7 @@ def defaults(values: Mapping[str, Value]) -> str:
         return _text(["---", f"# Written by make docs: {SOURCE} declares no value of this role's own.", "{}"])
     lines = ["---", f"# Written by make docs: {SOURCE} declares these values.", ""]
     for name, value in values.items():
-        lines += _wrapped(value.says.replace("`", ""), "# ", "# ")
+        lines += _wrapped(MEANINGS[name].replace("`", ""), "# ", "# ")
         lines.append(f"{name}: {flow(value.default)}")
     return _text(lines)
 
@@ -287,7 +304,7 @@ def argument_specs(role: str, short: str, long: str, values: Mapping[str, Value]
         "    options:" if values else "    options: {}",
     ]
     for name, value in values.items():
-        lines += [f"      {name}:", *_described(_marked(value.says), 8), f"        type: {value.type}"]
+        lines += [f"      {name}:", *_described(_marked(MEANINGS[name]), 8), f"        type: {value.type}"]
         if value.type == "list":
             lines.append(f"        elements: {value.elements}")
         if value.choices:
@@ -352,7 +369,7 @@ def _marked(text: str) -> str:
 
 def table(values: Mapping[str, Value], link: Callable[[str], str]) -> list[str]:
     """One row a value. link: makes links of the pages that a text names."""
-    rows = [(f"`{name}`", _kind(value), _default(value), link(value.says)) for name, value in values.items()]
+    rows = [(f"`{name}`", _kind(value), _default(value), link(MEANINGS[name])) for name, value in values.items()]
     return _table(("variable", "type or values", "default", "meaning"), rows)
 
 
