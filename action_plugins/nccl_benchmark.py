@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 display = Display()
 
@@ -86,10 +87,10 @@ class ActionModule(ControlAction):
 
 def judged(
     platform: str,
-    runs: Sequence[Mapping[str, Any]],
-    measured: Sequence[Mapping[str, Any]],
-    earlier: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+    runs: Sequence[PlainView],
+    measured: Sequence[PlainView],
+    earlier: Mapping[str, PlainView],
+) -> Plain:
     """Return what the role registers; a failure, where a run has failed.
 
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
@@ -110,7 +111,7 @@ def judged(
     return result
 
 
-def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+def summary(run: PlainView, result: PlainView) -> Plain:
     """Return what the report needs of a run: the bar, the figures of every size, and their origin."""
     found = result.get("measured") or {}
     repeated = {row["size"]: row for row in result.get("statistics") or [] if row["repeats"] > 1}
@@ -146,13 +147,13 @@ def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]
         yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
 
 
-def nothing_new(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> bool:
+def nothing_new(parent: Path, results: Mapping[str, PlainView]) -> bool:
     """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
     runs = [run for of_host in results.values() for run in of_host["runs"]]
     return all(run.get("stored") and run.get("finished") for run in runs) and (parent / "latest").exists()
 
 
-def reported(said: Any) -> dict[str, Any]:
+def reported(said: Any) -> Plain:
     """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}
@@ -161,7 +162,7 @@ def reported(said: Any) -> dict[str, Any]:
     return {**found, "runs": runs} if runs and codec.is_valid(codec.many(result_schema.a_run), runs) else {}
 
 
-def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
+def write(parent: Path, results: Mapping[str, PlainView], now: float) -> Path:
     """Write a new directory with a file for each host; then move the link ``latest`` to it."""
     with results_folder.new(parent, now) as folder:
         for host, of_host in results.items():
@@ -178,7 +179,7 @@ def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) ->
     return folder
 
 
-def measured_now(results: Mapping[str, Mapping[str, Any]]) -> benchmark_results.Results:
+def measured_now(results: Mapping[str, PlainView]) -> benchmark_results.Results:
     """Return the figures that are of this run."""
     new = {
         host: [run for run in of_host["runs"] if not run["stored"] and run["rows"]] for host, of_host in results.items()
@@ -186,7 +187,7 @@ def measured_now(results: Mapping[str, Mapping[str, Any]]) -> benchmark_results.
     return benchmark_results.of_nodes(new, "this run")
 
 
-def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
+def plot(folder: Path, results: Mapping[str, PlainView]) -> tuple[list[Path], str]:
     """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
     measured = benchmark_results.of_nodes({host: of_host["runs"] for host, of_host in results.items()}, "")
     return busbw_plot.plot_results(folder, measured, "NCCL bus bandwidth within a node, out of place")

@@ -34,6 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 display = Display()
@@ -130,7 +131,7 @@ class _Found:
     """
 
     results: dict[str, dict[str, RoleResult]] = field(default_factory=dict)
-    more: dict[str, dict[str, Any]] = field(default_factory=dict)
+    more: dict[str, Plain] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     simulated: bool = False
     on_demand: set[str] = field(default_factory=set)
@@ -147,7 +148,7 @@ class _Found:
             found.update({name: [*pair] for name, pair in result.evidence.items()})
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
-    def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
+    def completed(self, roles: Sequence[str], variables: PlainView) -> list[str]:
         """Return the roles, and those on demand that some host has a result of. The others are not missing.
 
         Adds the comparisons between hosts to the results. variables: of the run.
@@ -164,10 +165,10 @@ class _Found:
     def add(
         self,
         host: str,
-        raw: Mapping[str, Any],
+        raw: PlainView,
         loader: Any,
         roles: Sequence[str],
-        variables: Mapping[str, Any],
+        variables: PlainView,
         nightly: bool,
     ) -> None:
         """Add a host. raw: its variables, as Ansible's hostvars have them. variables: of the run."""
@@ -206,9 +207,9 @@ def until_now(
     hosts: Sequence[str],
     hostvars: Any,
     loader: Any,
-    variables: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    heard: Mapping[str, Mapping[str, Any]],
+    variables: PlainView,
+    arguments: PlainView,
+    heard: Mapping[str, PlainView],
 ) -> verdict.Verdict:
     """Return the verdict on a run that was ended before its own.
 
@@ -231,7 +232,7 @@ def until_now(
     return replace(judged, left_out=left_out).scrubbed(found.hidden)
 
 
-def _limited_by_tags(variables: dict[str, Any]) -> bool:
+def _limited_by_tags(variables: Plain) -> bool:
     return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
 
 
@@ -243,7 +244,7 @@ def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
     return {*_secrets(raw, HostVarsVars(raw, loader=loader, host=host))}
 
 
-def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
+def _secrets(raw: PlainView, of_host: PlainView) -> Iterator[str]:
     for name, value in raw.items():
         # Registered results hold no secret of the inventory, and ``groups`` has every host once for every host.
         if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
@@ -256,19 +257,19 @@ def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str
             continue
 
 
-def _end(audit: Mapping[str, Any]) -> str | None:
+def _end(audit: PlainView) -> str | None:
     """Return how the audit of a host ended, where its findings do not show that; else None."""
     ends = {"unreachable": "unreachable", "timedout": "timed_out", "not_run": "not_run"}
     return next((end for key, end in ends.items() if audit.get(key)), None)
 
 
-def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
+def _intent(raw: PlainView, audit: PlainView) -> str | None:
     read = raw.get("busbar_intent") or {}
     found: str | None = audit.get("intent")
     return intent.digest(read) if "values" in read else found
 
 
-def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _busbw(benchmark: PlainView) -> dict[str, Plain]:
     """Return benchmark run -> figure and bar in GB/s and time of measurement, where there is a figure."""
     names = ("busbw", "bar", "finished", "simulated")
     if not codec.is_valid(codec.many(result_schema.a_run), benchmark.get("runs") or []):
@@ -280,7 +281,7 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _health(role: PlainView) -> list[Plain]:
     """Return the devices of a node that are wrong or have growing counters, with the ports of its rails."""
     devices, ports = role.get("devices") or [], role.get("ports") or []
     if not (
@@ -298,7 +299,7 @@ def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+def _run(variables: PlainView, simulated: bool) -> Plain:
     """Return the description of the run for the findings file. variables: of the task, for any host."""
     revision = variables.get("awx_project_revision")
     return findings_file.of_run(

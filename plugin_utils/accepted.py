@@ -11,7 +11,7 @@ import datetime
 import fnmatch
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 
 from . import suite
+from .plain_data import PlainView
 
 VARIABLE = "busbar_accepted"
 _REQUIRED = ("check", "reason", "owner", "until")
@@ -78,7 +79,7 @@ def errors(value: Sequence[Any]) -> list[str]:
     return [f"{VARIABLE}, entry {number}: {wrong}" for number, entry in enumerate(value, 1) for wrong in _wrong(entry)]
 
 
-def _wrong(entry: Mapping[str, Any]) -> Iterable[str]:
+def _wrong(entry: PlainView) -> Iterable[str]:
     known = (*_REQUIRED, "subject")
     if strange := [str(key) for key in entry if key not in known]:
         yield f"has unknown {', '.join(strange)}; known: {', '.join(known)}"
@@ -137,7 +138,7 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     return found
 
 
-def standing(findings: Iterable[Finding], variables: Mapping[str, Any]) -> list[Finding]:
+def standing(findings: Iterable[Finding], variables: PlainView) -> list[Finding]:
     """Return the findings that are not accepted. variables: of the host, with its intent."""
     values = (variables.get("busbar_intent") or {}).get("values") or {}
     found = [*findings]

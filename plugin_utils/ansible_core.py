@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from ansible.executor.process import worker
 from ansible.executor.task_executor import TaskExecutor
 from ansible.playbook.task import Task
 from ansible.release import __version__
+
+from .plain_data import Plain, PlainView
 
 try:
     from ansible._internal._task import TaskContext
@@ -28,19 +30,19 @@ except ImportError:  # before 2.19, or moved
 # Supported releases, oldest and newest; constraints.txt has the oldest and `make newest` the newest.
 OLDEST, NEWEST = (2, 19), (2, 22)
 INSTALLED: str = __version__
-Run = Callable[[Any, Any, Task, dict[str, Any]], Mapping[str, Any]]
+Run = Callable[[Any, Any, Task, Plain], PlainView]
 
 
-def _until_2_20(here: Any, host: Any, task: Task, variables: dict[str, Any]) -> Mapping[str, Any]:
+def _until_2_20(here: Any, host: Any, task: Task, variables: Plain) -> PlainView:
     with TaskContext(task):
         executor = TaskExecutor(host, task, variables, here._play_context, *_shared(here))
-        result: dict[str, Any] = executor.run()
+        result: Plain = executor.run()
     return result
 
 
-def _since_2_21(here: Any, host: Any, task: Task, variables: dict[str, Any]) -> Mapping[str, Any]:
+def _since_2_21(here: Any, host: Any, task: Task, variables: Plain) -> PlainView:
     with TaskContext.create(task=task, task_vars=variables, host_name=host.name):
-        result: dict[str, Any] = TaskExecutor(host, here._play_context, *_shared(here)).run().as_result_dict()
+        result: Plain = TaskExecutor(host, here._play_context, *_shared(here)).run().as_result_dict()
     return result
 
 

@@ -16,9 +16,11 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
+
+from . import codec, result_schema, results_folder
+from .campaign import cluster_record
+from .campaign.cluster_record import Job, Record, Row
+from .plain_data import Plain, PlainView
 
 # Files of one directory: one for each host, or one record.
 FILES = 20_000
@@ -102,7 +104,7 @@ def _of_job(job: Job, simulated: bool) -> Run:
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
-def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()) -> Job:
+def node_job(host: str, run: PlainView, findings: Sequence[PlainView] = ()) -> Job:
     """Return a run of a node as a job. run: as the role's report writes it.   findings: of the host, those not ok."""
     bad = [one for one in findings if one["subject"] == run["subject"]]
     first = next((one for one in bad if one["because"] is None), bad[0] if bad else None)
@@ -125,20 +127,20 @@ def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, 
     )
 
 
-def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
+def of_nodes(nodes: Mapping[str, Iterable[PlainView]], name: str) -> Results:
     """Return results. nodes: host -> its runs, as the role's report writes them."""
     every = [(host, run) for host, runs in nodes.items() for run in runs]
     finished = max((run["finished"] for _host, run in every if run["finished"] is not None), default=None)
     return _joined(name, finished, (_of_job(node_job(host, run), run["simulated"]) for host, run in every))
 
 
-def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
+def read(path: str | Path) -> tuple[list[Record], Plain]:
     """Return the records and host -> its results of a file, a run's directory or nccl_benchmark_results_path.
 
     Of the latter the latest results of both kinds. Raises OSError; ParseError that names the file.
     """
     records: list[Record] = []
-    nodes: dict[str, Any] = {}
+    nodes: Plain = {}
     room = ALL
     for file in _files(Path(path)):
         try:

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import codec
+from .plain_data import Plain
 
 # Scope of a run: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays of an
 # NVLink domain over their NVLinks, all nodes.

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import program
+
+from . import nodeset
+from .benchmark_results import Results, Run, of_record
+from .campaign.cluster_judge import EFFICIENT
+from .campaign.cluster_record import Record
+from .campaign.cluster_table import program
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

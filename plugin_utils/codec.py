@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
+from .plain_data import Plain, PlainView
+
 # Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20
 # Characters of one line, and of a text that may hold a tool's whole output.
@@ -236,7 +238,7 @@ def is_valid(of: Check, value: Any) -> bool:
     return True
 
 
-def each(names: Collection[str], check: Check) -> dict[str, Any]:
+def each(names: Collection[str], check: Check) -> Plain:
     """Return name -> the check, for ``record`` and ``of_class``."""
     return dict.fromkeys(names, check)
 
@@ -276,7 +278,7 @@ def of_class(
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type) -> Plain:
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else [*getattr(kind, "_fields", ())]
     hints = typing.get_type_hints(kind)
     return {name: hints[name] for name in names}
@@ -299,7 +301,7 @@ def _check_of(hint: Any, limit: Check | None, limits: Mapping[str, Check]) -> Ch
     return limit or (of_class(hint, limits) if _is_class(hint) else _PLAIN[hint])
 
 
-def build(kind: type[T], data: Mapping[str, Any]) -> T:
+def build(kind: type[T], data: PlainView) -> T:
     """Return the dataclass of plain data that a check of it has accepted. Raises what the class itself does."""
     hints = _hints(kind)  # type: ignore[arg-type]
     return kind(**{name: _built(hints[name], value) for name, value in data.items()})
@@ -342,7 +344,7 @@ def _no_number(name: str) -> Any:
     raise Invalid(f"it holds {name}, which is not a number")
 
 
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, Any]]) -> Plain:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Invalid("it holds a key twice in one dictionary")

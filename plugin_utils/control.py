@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible.plugins.action import ActionBase
 
-Spec = dict[str, dict[str, Any]]
-Values = dict[str, Any]
+from .plain_data import Plain
+
+Spec = dict[str, Plain]
+Values = Plain
 
 
 class ControlAction(ActionBase):

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
+
+from . import nodeset
+from .accepted import Acceptance
 
 # States that prove a difference. "unknown" does not: it could not be judged.
 DIFFERS = ("drift", "withheld", "unsupported", "not_owned")

@@ -9,10 +9,11 @@ import datetime
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
+
+from . import codec, result_schema
+from .plain_data import Plain, PlainView
 
 # Readers refuse a file of another format.
 FORMAT = 1
@@ -34,7 +35,7 @@ def of_run(
     group: Sequence[str],
     simulated: bool,
     commit: str | None = None,
-) -> dict[str, Any]:
+) -> Plain:
     """Return the file's key ``run``.
 
     started, ended: as now() returns them; started is None where unknown. group: every node of the inventory, also
@@ -86,7 +87,7 @@ def _selected(known: Evidence, passed: Iterable[str]) -> Evidence:
     return {name: known[name] for name in (*passed, *cannot) if name in known}
 
 
-def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterator[str]:
+def text(data: PlainView, evidence: Callable[[str], Evidence]) -> Iterator[str]:
     """Yield the file, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
 
     evidence: of the passed checks of a host.

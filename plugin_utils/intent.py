@@ -30,8 +30,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.config import PortConfig
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
+
+from . import accepted, model_sizes, nodeset, roce_chain, suite
+from .plain_data import Plain, PlainView
+from .site_value import Value
+from .site_values import OF_RUN, PARTS, VALUES, of_role
 
 
 class WrongIntent(ParseError):
@@ -133,7 +136,7 @@ _MISTAKES, _HOSTS = 30, 300
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
 
 
-def digest(wanted: Mapping[str, Any]) -> str:
+def digest(wanted: PlainView) -> str:
     """Return a hash of a host's intent: it tells a changed host from a changed inventory.
 
     wanted: result of the module intent.
@@ -143,12 +146,12 @@ def digest(wanted: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def printable_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def printable_values(values: PlainView) -> Plain:
     """Return the values that may be printed and logged; enough to compare hosts and to choose bars.
 
     A private mapping keeps NCCL's variables, and the names of the others.
     """
-    found: dict[str, Any] = {}
+    found: Plain = {}
     for name, value in redaction.scrub_all(values).items():
         if VALUES[name].private and isinstance(value, dict):
             found[name] = {key: item if _of_nccl(key) else redaction.REDACTED for key, item in value.items()}
@@ -182,13 +185,13 @@ def mine(name: str) -> bool:
     return name.startswith(("platform_", "bus", "nccl_")) and bool(difflib.get_close_matches(name, VALUES, 1, 0.9))
 
 
-def read(variables: Mapping[str, Any]) -> dict[str, Any]:
+def read(variables: PlainView) -> Plain:
     """Return every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
     errors: list[str] = []
     for name in sorted(variables):
         if name not in VALUES:
             errors.append(f"{name} is not a variable of this suite{did_you_mean(name, VALUES, '')}")
-    result: dict[str, Any] = {}
+    result: Plain = {}
     for name, value in VALUES.items():
         given = variables.get(name)
         if given is None:
@@ -306,7 +309,7 @@ def _kind(given: Any) -> str:
     return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
 
 
-def _inconsistent(values: Mapping[str, Any]) -> list[str]:
+def _inconsistent(values: PlainView) -> list[str]:
     errors = [*accepted.errors(values["busbar_accepted"]), *_chain_errors(values)]
     for name, instead in _DERIVED.items():
         if name in (values["nccl_conf_extra"] or {}):
@@ -350,7 +353,7 @@ def _inconsistent(values: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _chain_errors(values: Mapping[str, Any]) -> list[str]:
+def _chain_errors(values: PlainView) -> list[str]:
     """Return errors where the traffic class of jobs does not lead to the lossless queue."""
     settings = roce_chain.settings(values)
     try:
@@ -364,7 +367,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     return roce_chain.disagreements(chain, classes)
 
 
-def _range_errors(values: Mapping[str, Any]) -> list[str]:
+def _range_errors(values: PlainView) -> list[str]:
     errors = []
     for name, (least, most, wanted) in _RANGES.items():
         value = values[name]
@@ -382,7 +385,7 @@ def _range_errors(values: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
+def _nic_firmware_errors(values: PlainView) -> list[str]:
     errors = []
     try:
         nic_settings.versions(values["busbar_firmware"])
@@ -400,7 +403,7 @@ def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any]) -> list[str]:
+def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> list[str]:
     """Return contradictions between values set in two places: only the site knows which is intended."""
     fabric, wanted = values["busbar_fabric"], {}
     if fabric:
@@ -430,7 +433,7 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     return errors
 
 
-def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
+def _cluster_errors(values: PlainView) -> list[str]:
     scope = values["nccl_benchmark_scope"]
     errors = []
     given = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
@@ -461,7 +464,7 @@ def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
+def _multirail_errors(values: PlainView) -> list[str]:
     name, gateway = values["multirail_policy"], values["multirail_gateway"]
     if name not in ("", "none") and values["busbar_fabric"] == "infiniband":
         return ["multirail_policy is set, but busbar_fabric is infiniband"]

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder, site_values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import results_folder, site_values
+from .plain_data import Plain
 
 _AGE = "busbar_baseline_max_age_days"
 # Days after which a result no longer describes the cluster, unless the inventory sets another number.
-MAX_AGE_DAYS = float(site_values.VALUES[_AGE].default)
+MAX_AGE_DAYS = float(str(site_values.VALUES[_AGE].default))
 
 
 @dataclass(frozen=True)

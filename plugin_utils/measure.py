@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from . import nodeset
+from .plain_data import PlainView
 
 DAY = 86400.0
 # Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
@@ -195,7 +195,7 @@ def uses_slurm(values: Mapping[str, object]) -> bool:
 
 def node_of(
     host: str,
-    values: Mapping[str, Any],
+    values: PlainView,
     finished: Mapping[str, float],
     tried: float | None,
     minutes: Mapping[str, float],

@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+
+from . import (
     benchmark_results,
     codec,
     result_schema,
     results_folder,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+from .campaign import cluster_record
 
 FORMAT = 1
 NAME = "measure.json"

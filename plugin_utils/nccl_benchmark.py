@@ -10,9 +10,8 @@ Bars come from busbw.py, predictions from prediction.py, the judgement of one ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -24,7 +23,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction, slowdown_causes
+
+from . import busbw, model_sizes, prediction, slowdown_causes
+from .plain_data import Plain, PlainView
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
@@ -93,7 +94,7 @@ class Run:
         """Return ``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
         return f"{self.collective}-{size_text(self.max_bytes)}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         return dict(
             self.__dict__,
             name=self.name,
@@ -103,7 +104,7 @@ class Run:
         )
 
 
-def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
+def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
     """Return the runs of the intent. bars: those of the site's file, then the suite's. Raises ParseError."""
     gpus = profile.gpus.count
     collectives = values["nccl_benchmark_collectives"]
@@ -152,9 +153,9 @@ def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Seque
 
 def judge(
     platform: str,
-    wanted: Sequence[Mapping[str, Any]],
-    results: Sequence[Mapping[str, Any]],
-    others: Sequence[Mapping[str, Any]],
+    wanted: Sequence[PlainView],
+    results: Sequence[PlainView],
+    others: Sequence[PlainView],
 ) -> Plan:
     """Return the findings of all runs of a node.
 
@@ -197,7 +198,7 @@ def _changed_by(earlier: Sequence[Finding], parts: Sequence[str]) -> Finding | N
     return causes[0] if all(causes) else None
 
 
-def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> str:
+def due(runs: Sequence[PlainView], results: Sequence[PlainView]) -> str:
     """Return why a host's runs are, or were, to be measured: each reason once, with its number of runs. "" for none."""
     reasons = Counter(result["due"] for result in results if result["due"])
     said = ["%d of %d runs: %s" % (count, len(runs), reason) for reason, count in reasons.most_common()]
@@ -205,7 +206,7 @@ def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]])
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
+def _bar(platform: str, run: PlainView, result: PlainView) -> Finding:
     """Judge whether there is a bar: a figure without one is not a result."""
     source = ("simulated: " if result.get("simulated") else "") + "bars.yml"
     nvls = "on" if run["nvls"] else "off"

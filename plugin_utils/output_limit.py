@@ -22,7 +22,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ansible.errors import AnsibleError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.result_schema import SAID
+
+from .result_schema import SAID
 
 MIB = 1 << 20
 # Bytes of a module's result. The largest of the suite's own are some 100 KB.

@@ -13,7 +13,8 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from .plain_data import Plain
 
 _SIZE = struct.Struct(">I")
 
@@ -40,7 +41,7 @@ def of_this_run() -> Path:
     return Path(constants.DEFAULT_LOCAL_TMP) / "busbar-heard"
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read(path: Path) -> dict[str, Plain]:
     """Return host -> result; {} without a file. A result that was cut off by the end of the run is left out."""
     found = {}
     try:

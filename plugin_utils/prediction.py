@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile, Rail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
+
+from .busbw import (
     ALGORITHMS,
     SCOPES,
     Bar,

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
+
+from . import nodeset
+from .terminal import counted
 
 # Progress lines of fleet_audit.
 HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")

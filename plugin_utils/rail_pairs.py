@@ -18,9 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import der
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
-from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+
+from . import host_variables, result_schema
+from .plain_data import PlainView
 
 # RDMA MTU where the inventory names none.
 MTU = 4096

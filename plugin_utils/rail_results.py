@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+
+from . import results_folder
+from .plain_data import PlainView
 
 FORMAT = 1
 LATEST = "latest.json"

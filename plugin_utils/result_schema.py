@@ -61,6 +61,7 @@ from .codec import (
     text,
     whole,
 )
+from .plain_data import Plain
 
 SAID = "its result is not valid: "
 NOT_QUERIED = "not queried: "
@@ -188,7 +189,7 @@ LIMITS: dict[str, Check] = {
 }
 
 
-def known(names: str, optional: bool = False) -> dict[str, Any]:
+def known(names: str, optional: bool = False) -> Plain:
     """Return name -> its check in LIMITS. optional: it may be null."""
     return {name: maybe(LIMITS[name]) if optional else LIMITS[name] for name in names.split()}
 
@@ -265,7 +266,7 @@ statistics = of_class(Statistics)
 # Short host names, names of HCAs, interfaces and networks: some have blanks.
 _short_name = text(255, empty=False, line=True)
 host_transport = of_class(perf_transport.HostTransport, LIMITS)
-_transport: dict[str, Any] = {
+_transport: Plain = {
     "networks": many(line, 64),
     "nodes": maybe(whole(0, 1 << 20)),
     "expected": maybe(whole(0, 1 << 24)),
@@ -320,7 +321,7 @@ member = record(
 )
 
 # State that the gate stores on a node.
-_gate_run: dict[str, Any] = {
+_gate_run: Plain = {
     "at": maybe(seconds),
     "boot_id": maybe(line),
     "stage": maybe(one_of(*gate.STAGES, "command")),
@@ -511,7 +512,7 @@ _SETTINGS: dict[str, Check] = {
     **each(("dscp2prio", "switch_dscp"), table(whole(0, 7), text(2, re.compile("[0-9]+")), 64)),
     "routed": flag,
 }
-_OF_NIC: dict[str, Any] = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
+_OF_NIC: Plain = {"path": one_of(*PATH_CLASSES), "link_layer": _short, "rate_gbps": maybe(number(0, 1e5))}
 # Result of platform_facts.py.
 _RECOGNITION: dict[str, Check] = {
     **each(("bus", "root", "guest", "fabric"), flag),
@@ -616,7 +617,7 @@ _OPTIONAL = (
 _NEEDED = ("findings", "passed")
 
 
-def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
+def check(module: str, data: Any, background: bool = False) -> Plain:
     """Return the valid keys of a module's result. Raises Invalid.
 
     module: its name without the collection's.   background: the result is that of a poll.
@@ -640,7 +641,7 @@ def check(module: str, data: Any, background: bool = False) -> dict[str, Any]:
     return kept
 
 
-def given(result: Any, module: str = "") -> dict[str, Any]:
+def given(result: Any, module: str = "") -> Plain:
     """Return a host's registered result if it is valid; else a failure that names what is not.
 
     module: its name; "" for a role's result, of which findings and their keys are taken.
@@ -658,7 +659,7 @@ def given(result: Any, module: str = "") -> dict[str, Any]:
         return {"failed": True, "msg": SAID + str(error)}
 
 
-def findings_of(registered: Any) -> list[dict[str, Any]]:
+def findings_of(registered: Any) -> list[Plain]:
     """Return a role's registered findings; [] where they are invalid, which the verdict on the role reports."""
     found = registered.get("findings") if isinstance(registered, dict) else None
     return found if found and is_valid(of_findings, found) else []

@@ -18,9 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import (
+
+from . import nodeset, screen, terminal
+from .benchmark_results import Point, Results, Run, load
+from .campaign.cluster_table import (
     EACH,
     duration,
     median_of,
@@ -28,8 +29,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_tab
     program,
     wrapped,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from .exit_code import FINDINGS, GOOD, UNKNOWN
+from .plain_data import Plain
 
 FORMAT = 1
 WORSE, BETTER, WITHIN, UNJUDGED, NOT = "worse", "better", "within noise", "not judged", "not comparable"

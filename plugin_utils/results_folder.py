@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import stale_tempdirs
+
+from . import stale_tempdirs
 
 # Name of a new file beside the one that it replaces.
 _NEW = ".busbar-"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain
+
+from .plain_data import Plain
 
 # Prefix of the variables of a site that refine busbar_roce.
 PREFIX = "roce_qos_"
@@ -21,7 +22,7 @@ _CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_
 _LEVELS = ("NCCL_IB_SL", "UCX_IB_SL", "NVSHMEM_IB_SL", "EP_OVERRIDE_RDMA_SL")
 
 
-def settings(values: Mapping[str, object]) -> dict[str, Any]:
+def settings(values: Mapping[str, object]) -> Plain:
     """Return the site's roce_qos_* by the names of the module's options."""
     return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 

@@ -17,12 +17,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from . import codec, result_schema
+from .plain_data import PlainView
 
 VALID, MISSING, UNREACHABLE, FAILED = "valid", "missing", "unreachable", "failed"
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: PlainView = MappingProxyType({})
 
 
-def _nothing() -> Mapping[str, Any]:
+def _nothing() -> PlainView:
     return _NOTHING
 
 
@@ -43,7 +44,7 @@ class RoleResult:
     repaired: Sequence[str] = ()
     notes: Sequence[str] = ()
     changed: bool = False
-    raw: Mapping[str, Any] = field(default_factory=_nothing)
+    raw: PlainView = field(default_factory=_nothing)
 
     def part(self, key: str, check: codec.Check) -> Any:
         """Return a key of the role's own module; None where it has none, or an invalid one."""
@@ -90,6 +91,6 @@ def role_result(registered: Any) -> RoleResult:
     return RoleResult(findings=findings, passed=found["passed"], raw=raw, **more)
 
 
-def role_results(registered: Mapping[str, Any]) -> dict[str, RoleResult]:
+def role_results(registered: PlainView) -> dict[str, RoleResult]:
     """Return role -> its result. registered: role -> what it has registered."""
     return {role: role_result(one) for role, one in registered.items()}

@@ -18,10 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+from . import results_folder
+from .plain_data import Plain
 
 # Path -> value read by this process. Limited: many hosts with different values must not fill the memory.
-_READ: dict[str, Any] = {}
+_READ: Plain = {}
 # (purpose, id of an object that hosts share) -> the object, which keeps its id in use, and the value made of it.
 _MADE: dict[tuple[str, int], tuple[object, Any]] = {}
 _MOST = 50

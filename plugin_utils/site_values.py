@@ -8,6 +8,9 @@ their README.md, and those of docs/variables.md.
 
 from __future__ import annotations
 
+import ast
+import inspect
+
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
 
@@ -170,3 +173,18 @@ VALUES: dict[str, Value] = {name: value for part in PARTS.values() for name, val
 def of_role(role: str) -> dict[str, Value]:
     """Return the values that are defaults and arguments of a role: those that begin with its name."""
     return {name: value for name, value in PARTS.get(role, {}).items() if name.startswith(f"{role}_")}
+
+
+def meanings() -> dict[str, str]:
+    """Return the text below the declaration of each variable; "" where it has none."""
+    found: dict[str, str] = {}
+    for part in CLASSES.values():
+        [tree] = ast.parse(inspect.getsource(part)).body
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for statement, below in zip(body, [*body[1:], ast.Pass()], strict=True):
+            if isinstance(statement, ast.Assign):
+                text = (
+                    below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+                )
+                found[ast.unparse(statement.targets[0])] = " ".join(str(text).split())
+    return found

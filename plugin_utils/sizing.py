@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import (
+
+from . import prediction
+from .exit_code import FINDINGS, GOOD, UNKNOWN
+from .training_traffic import (
     Traffic,
     Training,
     count_text,

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import duration, number
-from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, Figure, Sized
-from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Traffic, gigabytes
+
+from . import screen, terminal
+from .campaign.cluster_table import duration, number
+from .sizing import LOSS, Figure, Sized
+from .training_traffic import Traffic, gigabytes
 
 
 def render(title: str, sized: Sized, width: int) -> str:

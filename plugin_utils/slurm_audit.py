@@ -22,9 +22,10 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
+
+from . import intent, slurm_engine, slurm_step, suite
+from .plain_data import Plain
+from .slurm_engine import SlurmError
 
 # Rounds at most: a step that could not begin on one node has begun nowhere, and is tried again without that node.
 ROUNDS = 5

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import nodeset, result_schema
+from .output_limit import MIB
+from .plain_data import Plain
 
 JOB = "busbar-drift"
 # Bytes of one host: what it sends, packed, and unpacked.

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import LINE, SlurmError
+
+from .slurm_engine import LINE, SlurmError
 
 PROGRAMS = ("srun", "sinfo", "scontrol", "scancel")
 # Seconds for Slurm to respond, and for the rest of a step to end.

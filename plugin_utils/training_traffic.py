@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils.model_sizes import ELEMENT
+from .model_sizes import ELEMENT
 
 # Share of the backward pass in the computation.
 BACKWARD = 2 / 3

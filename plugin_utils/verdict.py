@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
@@ -22,7 +21,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     worst_first,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+
+from . import (
     expected,
     finding_groups,
     nodeset,
@@ -30,9 +30,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     screen,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import grouped
-from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import (
+from .accepted import Acceptance, split
+from .nodeset import grouped
+from .plain_data import Plain, PlainView
+from .role_result import (
     FAILED,
     MISSING,
     UNREACHABLE,
@@ -107,7 +108,7 @@ class Verdict:
         ]
         return replace(self, hosts=tuple(hosts))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Return plain data for the findings file: docs/findings.md."""
         return {
             "ok": self.ok,
@@ -131,7 +132,7 @@ class Verdict:
         }
 
 
-def played(role: str, variables: Mapping[str, Any]) -> bool:
+def played(role: str, variables: PlainView) -> bool:
     """Return whether ``--tags`` and ``--skip-tags`` let the role be played. variables: of a task, from Ansible."""
     run = set(variables.get("ansible_run_tags") or ["all"])
     return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])

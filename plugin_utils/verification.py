@@ -12,7 +12,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
+
+from . import (
     due_roles,
     host_variables,
     intent,
@@ -20,12 +23,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     slowdown_causes,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from .fleet import table
+from .fleet.compare import compare
+from .fleet.stage import Fleet
+from .plain_data import Plain, PlainView
 
 # Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = (

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import json
 import re
 import sys
@@ -33,7 +32,7 @@ if str(ROOT / "collections") not in sys.path:
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, intent, site_values, suite  # noqa: E402
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_value import Decision, Value  # noqa: E402
 
 from busbar import cli  # noqa: E402
 from lab import containers, store  # noqa: E402
@@ -259,20 +258,7 @@ def _written(node: ast.expr | None) -> str:
     return " ".join(node.value.split()) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def meanings() -> dict[str, str]:
-    """Return the text below the declaration of each variable of an inventory; "" where it has none."""
-    found: dict[str, str] = {}
-    for part in site_values.CLASSES.values():
-        [tree] = ast.parse(inspect.getsource(part)).body
-        assert isinstance(tree, ast.ClassDef)
-        for statement, below in zip(tree.body, [*tree.body[1:], None], strict=True):
-            if isinstance(statement, ast.Assign):
-                text = _written(below.value if isinstance(below, ast.Expr) else None)
-                found[ast.unparse(statement.targets[0])] = text
-    return found
-
-
-MEANINGS = meanings()
+MEANINGS = site_values.meanings()
 
 
 # ---------------------------------------------------------------------------------------------------------------- YAML
@@ -387,7 +373,7 @@ def parts(of: Mapping[str, Mapping[str, Value]]) -> list[str]:
 
 def decisions(values: Mapping[str, Value]) -> list[str]:
     """What a site has to decide; values of one decision are one row."""
-    of: dict[site_values.Decision, list[str]] = {}
+    of: dict[Decision, list[str]] = {}
     for name, value in values.items():
         if value.decision is not None:
             of.setdefault(value.decision, []).append(f"`{name}`")
