@@ -25,7 +25,6 @@ extends_documentation_fragment:
   - result_format_callback
 requirements:
   - set as stdout in configuration
-  - rich, for a finer bar, if it is installed
 """
 
 import atexit
@@ -37,14 +36,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from ansible import constants as C
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible.utils.color import ANSIBLE_COLOR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
     findings_file,
@@ -139,7 +137,7 @@ class CallbackModule(Default):
         self._judges = _judged(playbook)
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
         self._moves = progress_bar.terminal(sys.stdout)
-        drawn = partial(self._bar, progress_bar.drawing(ANSIBLE_COLOR)) if self._moves else None
+        drawn = self._run.moving_line if self._moves else None
         self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text)
         self._line.start()
         self._ticker = progress_bar.Ticker(self._lock, self._tick)
@@ -161,7 +159,7 @@ class CallbackModule(Default):
             return
         # The lock is not held while the user is asked.
         with self._lock:
-            self._print(self._run.pause())
+            self._print(self._run.close())
 
     @_event
     def v2_playbook_on_stats(self, run: progress.Run, stats: AggregateStats) -> None:
@@ -313,9 +311,6 @@ class CallbackModule(Default):
         if found and self._run is not None:
             self._run.responded(int(found[1]), int(found[2]))
 
-    def _bar(self, draw: Callable[[int, int, int], str], width: int) -> str:
-        return self._run.moving_line(width, draw) if self._run is not None else ""
-
     def _tick(self) -> None:
         if self._line is not None and self._moves:
             self._line.step()
@@ -341,7 +336,8 @@ class CallbackModule(Default):
             self._print(self._run.ended_early(why))
             if not self._run.verdict_printed:
                 self._print(self._until_now())
-                self._print(self._run.question(_question()))
+                said = "The run has not come to its end. What is there now is judged, and nothing written, by:"
+                self._print([progress.Line(said), progress.Line(f"  {_question()}")])
 
     def _until_now(self) -> list[progress.Line]:
         """Return the verdict's table on the results so far. Those of an interrupted audit are in a file."""

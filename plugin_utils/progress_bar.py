@@ -126,26 +126,3 @@ class _Above:
     def __getattr__(self, name: str) -> Any:
         # Also flush, without the lock: a caller about to start a process holds it already.
         return getattr(self._stream, name)
-
-
-def plain(size: int, done: int, total: int) -> str:
-    """Return a bar: ``[####------]``."""
-    full = (size - 2) * done // total
-    return f"[{'#' * full}{'-' * (size - 2 - full)}]"
-
-
-def drawing(colour: bool) -> Callable[[int, int, int], str]:
-    """Return how a bar is drawn: by rich where it is installed, which distinguishes its parts by colour."""
-    try:
-        from rich.console import Console
-        from rich.progress_bar import ProgressBar
-    except ImportError:
-        return plain
-
-    def rich(size: int, done: int, total: int) -> str:
-        console = Console(file=io.StringIO(), width=size, force_terminal=True, legacy_windows=False)
-        with console.capture() as captured:
-            console.print(ProgressBar(total=total, completed=done, width=size), end="")
-        return captured.get().rstrip("\n")
-
-    return rich if colour else plain
