@@ -255,8 +255,8 @@ def _panel(axis: Axes, panel: Panel) -> None:
             low, high = ([edge[size] for size in sizes] for edge in (series.low, series.high))
             axis.fill_between(sizes, low, high, color=series.color or "steelblue", alpha=0.2, linewidth=0)
         values = [series.points[size] for size in sizes]
-        look = {"label": series.label, "color": series.color, "linestyle": series.style}
-        axis.plot(sizes, values, marker=".", markersize=4, linewidth=1, **look)
+        [line] = axis.plot(sizes, values, color=series.color, linestyle=series.style, label=series.label)
+        line.set(marker=".", markersize=4, linewidth=1)
     for number, (size, marks) in enumerate(sorted(panel.marks.items())):
         # Both apply to the largest messages: across the whole panel small ones would seem to miss them.
         looks = (("bar", "-", "crimson"), ("prediction", ":", "0.45"))

@@ -14,8 +14,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
@@ -133,6 +134,7 @@ _FORMS = {
 }
 # Mistakes in one message, and characters of host names before each.
 _MISTAKES, _HOSTS = 30, 300
+_PLAIN = (bool, int, float, str, list, dict)
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
 
 
@@ -195,12 +197,10 @@ def read(variables: PlainView) -> Plain:
     for name, value in VALUES.items():
         given = variables.get(name)
         if given is None:
-            if value.required:
-                errors.append(f"{name} is not set (busbar check recognises it)")
-            result[name] = value.default
-            continue
-        errors.extend(_errors(name, given, value))
-        result[name] = given
+            errors += [f"{name} is not set (busbar check recognises it)"] if value.required else []
+        else:
+            errors += _errors(name, given, value)
+        result[name] = value.default if given is None else given
     if not errors:
         errors.extend(_inconsistent(result))
     if errors:
@@ -228,37 +228,35 @@ def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
 
 def _errors(name: str, given: Any, value: Value) -> list[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes in place of a number.
-    right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
-    if not right and value.private:
-        return [f"{name} is of type {_kind(given)}, expected {value.type}"]
-    if not right:
-        return [f"{name} is {given!r} ({_kind(given)}), expected {value.type}{_how(name, given, value)}"]
+    if not isinstance(given, _TYPES[value.type]) or (value.type != "bool" and isinstance(given, bool)):
+        # The plain name of Ansible's own subclasses of str and int.
+        kind = next((of.__name__ for of in _PLAIN if isinstance(given, of)), type(given).__name__)
+        if value.private:
+            return [f"{name} is of type {kind}, expected {value.type}"]
+        return [f"{name} is {given!r} ({kind}), expected {value.type}{_how(name, given, value)}"]
+    known, plain = ", ".join(str(choice) for choice in value.choices if choice != ""), cast(Any, given)
     if value.type == "list":
         kinds = _TYPES[value.elements]
-        wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
+        wrong = [item for item in plain if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            how = _how(name, given, value)
-            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{how}"]
-        wrong = [item for item in given if value.choices and item not in value.choices]
-        if wrong:
-            return ["{} holds {!r}, expected some of {}".format(name, wrong[0], ", ".join(map(str, value.choices)))]
-    elif value.choices and given not in value.choices:
-        known = ", ".join(str(choice) for choice in value.choices if choice != "")
+            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{_how(name, given, value)}"]
+        wrong = [item for item in plain if value.choices and item not in value.choices]
+        return [f"{name} holds {wrong[0]!r}, expected some of {known}"] if wrong else []
+    if value.choices and given not in value.choices:
         return [f"{name} is {given!r}, expected one of {known}"]
     if value.type == "path" and given and not str(given).startswith("/"):
         return [f"{name} is {given!r}, expected an absolute path"]
-    if value.keys is None:
-        return []
     errors: list[str] = []
-    for key, item in given.items():
-        if key not in value.keys:
-            errors.append("{} has unknown key {!r}; known: {}".format(name, key, ", ".join(value.keys)))
+    keys = value.keys or {}
+    for key, item in plain.items() if keys else ():
+        if key in keys:
+            errors.extend(_errors(f"{name}.{key}", item, keys[key]))
         else:
-            errors.extend(_errors(f"{name}.{key}", item, value.keys[key]))
+            errors.append(f"{name} has unknown key {key!r}; known: {', '.join(keys)}")
     return errors
 
 
-def _how(name: str, given: Any, value: Value) -> str:
+def _how(name: str, given: object, value: Value) -> str:
     """Return how to write the intended value, where it is certain: INI and ``-e NAME=VALUE`` only have text."""
     if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
         # YAML reads some words as bool: yes, no, on.
@@ -267,46 +265,25 @@ def _how(name: str, given: Any, value: Value) -> str:
     meant = _intended_value(given, value)
     if meant is None:
         return ""
-    text = json.dumps(meant)
+    text = json.dumps(meant, default=str)
     if "." in name:
-        return ": write {}: {}".format(name.rpartition(".")[2], text)
+        return f": write {name.rpartition('.')[2]}: {text}"
     return f""": write {name}: {text} in YAML (group_vars), or -e '{{"{name}": {text}}}'"""
 
 
-def _intended_value(given: Any, value: Value) -> Any:
+def _intended_value(given: object, value: Value) -> object:
     """Return the value that a text was intended as; None where it is ambiguous."""
-    if value.type == "list":
-        if isinstance(given, str):
-            read = _json(given.strip().replace("'", '"')) if given.strip().startswith("[") else given.split(",")
-            given = [item.strip() if isinstance(item, str) else item for item in read] if read else []
-        of_type = Value(value.elements)
-        items = [_intended_value(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
-        return items if items and None not in items else None
-    text = str(given).strip()
-    if value.type == "bool":
-        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(text.lower())
-    if value.type in ("int", "float") and isinstance(given, str):
-        found = re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", text)
-        return (
-            None if not found else int(text) if not found.group(1) else float(text) if value.type == "float" else None
-        )
-    if value.type == "dict" and isinstance(given, str):
-        read = _json(text)
-        return read if isinstance(read, dict) else None
-    return given if isinstance(given, _TYPES[value.type]) and not isinstance(given, bool) else None
-
-
-def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        parsed = yaml.safe_load(given) if isinstance(given, str) and value.type != "str" else given
+    except (ValueError, RecursionError, yaml.YAMLError):
         return None
-
-
-def _kind(given: Any) -> str:
-    """Return the name of a value's type; Ansible's own subclasses of str and int have the plain name."""
-    plain = (bool, int, float, str, list, dict)
-    return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
+    if value.type == "list":
+        parts = given.split(",") if isinstance(given, str) and not isinstance(parsed, list) else parsed
+        words = [part.strip() if isinstance(part, str) else part for part in parts] if isinstance(parts, list) else []
+        items = [_intended_value(word, Value(value.elements)) for word in words]
+        return items if items and None not in items else None
+    right = isinstance(parsed, _TYPES[value.type]) and isinstance(parsed, bool) == (value.type == "bool")
+    return parsed if right else None
 
 
 def _inconsistent(values: PlainView) -> list[str]:
@@ -323,8 +300,8 @@ def _inconsistent(values: PlainView) -> list[str]:
         )
     if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
         errors.append(
-            "nccl_benchmark_collectives requires measurements, but nccl_tests_commit is empty, so there is no program"
-            " to measure with: set the commit, or nccl_benchmark_collectives: []"
+            "nccl_benchmark_collectives is set, but nccl_tests_commit is empty, so there is no program to measure with:"
+            " set the commit, or nccl_benchmark_collectives: []"
         )
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
         wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]

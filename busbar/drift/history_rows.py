@@ -38,14 +38,18 @@ _BUSBW = codec.table(codec.record(others=True, busbw=_FIGURE, bar=codec.maybe(_F
 _NAMES = codec.many(codec.text(), 1 << 20)
 
 
-def require(value: object, known: Collection[str] = ()) -> str:
+def require(value: Any, known: Collection[str] = ()) -> str:
     """Return a text, one of ``known`` if that is not empty."""
     (codec.one_of(*known) if known else codec.text())(value)
     return str(value)
 
 
-def read_moment(value: object) -> str:
+def _moment(value: Any) -> None:
     datetime.datetime.strptime(require(value), "%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_moment(value: object) -> str:
+    _moment(value)
     return str(value)
 
 
@@ -63,8 +67,8 @@ def read_summary(text: str) -> Plain:
 
 _run = codec.of_class(
     Run,
-    started=read_moment,
-    ended=codec.maybe(read_moment),
+    started=_moment,
+    ended=codec.maybe(_moment),
     state=codec.one_of(*STATES),
     fail_on=codec.one_of(*SEVERITIES),
     **codec.each(("inventory", "version", "user", "message"), codec.text()),

@@ -357,6 +357,7 @@ def test_the_verdict_is_no_hosts_failure(watched: Watched) -> None:
     watched.begin("n1", "n2")
     watched.task(verdict)
     sys.stdout.write("2 of 2 hosts have responded\n")
+    assert watched.made._run
     assert "2 of 2 hosts" in watched.made._run.moving_line(80)
     watched.heard("runner_on_failed", result("n1", verdict, msg="not ok on n2"))
     assert watched.lines("n1") == [
