@@ -20,8 +20,8 @@ from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, limited, m
 
 # Days before the run's end whose actions are shown; nodes still out of service are shown regardless of age.
 WINDOW = 30
-# Lines of a table; characters of a text, of names, and of a name; roles that a line names.
-ROWS, SAID, NAMES, NAME, ROLES = 30, 300, 200, 100, 8
+# Lines of a table; characters of names; roles that a line names.
+ROWS, NAMES, ROLES = 30, 200, 8
 # Outcome of a finding, by the last of its entries that has one.
 _RESULTS = {
     ("verified", "done"): "mended",
@@ -85,23 +85,22 @@ def latest(beside: RelatedResults) -> Plain:
         return found
     path = action_log.file(beside.results)
     if not path.exists():
-        return {**found, "state": ABSENT, "why": beside.text(f"{path} does not exist: {NO_ACTIONS}")}
+        return beside.clean({**found, "state": ABSENT, "why": f"{path} does not exist: {NO_ACTIONS}"})
     since = beside.now - WINDOW * DAY
     recent = [entry for entry in log.entries if entry.at >= since]
     repairs = _repairs(recent)
     states = _node_states(recent)
-    lines = _lines(repairs, states, beside)
-    done = [line for line in lines if line["result"] not in _NOT_DONE]
-    refused = [line for line in lines if line["result"] in _NOT_DONE]
-    return {
+    lines = _lines(repairs, states, beside.now)
+    section = {
         **found,
         "days": WINDOW,
         "torn": log.torn,
         "said": [*_sentences(repairs, states, log.torn)],
-        **limited("out", _out(log.entries, beside), ROWS),
-        **limited("done", done, ROWS),
-        **limited("refused", refused, ROWS),
+        **limited("out", _out(log.entries, beside.now), ROWS),
+        **limited("done", [line for line in lines if line["result"] not in _NOT_DONE], ROWS),
+        **limited("refused", [line for line in lines if line["result"] in _NOT_DONE], ROWS),
     }
+    return beside.clean(section)
 
 
 def _repairs(entries: Sequence[Entry]) -> list[Repair]:
@@ -134,7 +133,7 @@ def _node_states(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], beside: RelatedResults) -> list[Plain]:
+def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], now: float) -> list[Plain]:
     """Return a line for equal repairs of a run, the newest first."""
     groups: dict[tuple[str, str, str, tuple[str, ...], int, str, str, str | None], list[Repair]] = {}
     for repair in repairs:
@@ -148,18 +147,18 @@ def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], bes
         moments = [entry.at for repair in group for entry in repair.entries]
         found.append(
             {
-                "run": beside.text(run, 40),
+                "run": run,
                 "at": moment(min(moments)),
                 "until": moment(max(moments)),
-                "age_days": round((beside.now - max(moments)) / DAY, 2),
-                "nodes": beside.text(nodeset.brief((repair.host for repair in group), NAMES), NAMES),
+                "age_days": round((now - max(moments)) / DAY, 2),
+                "nodes": nodeset.brief((repair.host for repair in group), NAMES),
                 "count": len(group),
-                "check": beside.text(check, NAME),
-                "subject": beside.text(subject, NAME),
-                "did": [beside.text(word, 40) for word in did[:ROLES]],
+                "check": check,
+                "subject": subject,
+                "did": [*did[:ROLES]],
                 "attempt": attempt,
                 "result": result,
-                "why": beside.text((reason if len(group) > 1 else group[0].result[1]) or "", SAID),
+                "why": (reason if len(group) > 1 else group[0].result[1]) or "",
                 "node": state,
                 "before": _range(group, "before"),
                 "after": _range(group, "after"),
@@ -173,7 +172,7 @@ def _range(group: Sequence[Repair], when: str) -> list[float] | None:
     return [min(found), max(found)] if found else None
 
 
-def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
+def _out(entries: Sequence[Entry], now: float) -> list[Plain]:
     """Return nodes that a killed run left drained, and those that were left drained for a person to look at."""
     left: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -193,12 +192,12 @@ def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
     return [
         {
             "state": state,
-            "nodes": beside.text(nodeset.brief(hosts, NAMES), NAMES),
+            "nodes": nodeset.brief(hosts, NAMES),
             "count": len(hosts),
             "since": moment(min(hosts.values())),
-            "age_days": round((beside.now - min(hosts.values())) / DAY, 2),
-            "check": beside.text(check, NAME),
-            "reason": beside.text(reason, SAID),
+            "age_days": round((now - min(hosts.values())) / DAY, 2),
+            "check": check,
+            "reason": reason,
         }
         for (state, check, reason), hosts in groups.items()
     ]
