@@ -86,10 +86,7 @@ class ActionModule(ControlAction):
 
 
 def judged(
-    platform: str,
-    runs: Sequence[PlainView],
-    measured: Sequence[PlainView],
-    earlier: Mapping[str, PlainView],
+    platform: str, runs: Sequence[PlainView], measured: Sequence[PlainView], earlier: Mapping[str, PlainView]
 ) -> Plain:
     """Return what the role registers; a failure, where a run has failed.
 

@@ -163,13 +163,7 @@ class _Found:
         return [*roles, *more]
 
     def add(
-        self,
-        host: str,
-        raw: PlainView,
-        loader: Any,
-        roles: Sequence[str],
-        variables: PlainView,
-        nightly: bool,
+        self, host: str, raw: PlainView, loader: Any, roles: Sequence[str], variables: PlainView, nightly: bool
     ) -> None:
         """Add a host. raw: its variables, as Ansible's hostvars have them. variables: of the run."""
         of_host = secrets(raw, loader, host)

@@ -109,10 +109,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "drain_timeout": (0, math.inf, "0 or more"),
     "nccl_benchmark_repeats": (1, 100, "1 to 100"),
     "gate_budget": (4, 45, "seconds from 4 to 45: Slurm ends its program after 60"),
-    "busbar_fabric_oversubscription": (
-        *(1e-9, math.inf),
-        "bandwidth to hosts for each of that to spines, such as 1.0",
-    ),
+    "busbar_fabric_oversubscription": (*(1e-9, math.inf), "bandwidth to hosts for each of that to spines, such as 1.0"),
     "ib_fabric_seconds": (1, 3600, "seconds from 1 to 3600"),
     "ib_fabric_interval": (0, 86400, "seconds from 0 to 86400"),
     "perftest_seconds": (perftest.LEAST_SECONDS, math.inf, f"{perftest.LEAST_SECONDS} or more"),
@@ -126,10 +123,7 @@ _FORMS = {
     "busbar_leaf": (LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
     "gate_ignore": (re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+"), "ids of checks such as 'nccl_conf.file'"),
     "busbar_fabric_partitions": (re.compile(r"0x[0-9a-fA-F]{1,4}"), "partition keys such as '0x8001'"),
-    "ib_fabric_devices": (
-        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"),
-        "ports such as 'mlx5_0:1'",
-    ),
+    "ib_fabric_devices": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"), "ports such as 'mlx5_0:1'"),
     "busbar_fabric_routing_engine": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "one engine such as 'ftree'"),
 }
 # Mistakes in one message, and characters of host names before each.

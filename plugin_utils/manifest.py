@@ -48,9 +48,7 @@ def read(path: Path) -> Manifest:
 
 
 def build(
-    nodes: Sequence[str],
-    chosen: Collection[str],
-    variables: Iterable[tuple[str, Mapping[str, object]]],
+    nodes: Sequence[str], chosen: Collection[str], variables: Iterable[tuple[str, Mapping[str, object]]]
 ) -> Manifest:
     """Return the manifest of an inventory.
 

@@ -194,11 +194,7 @@ def uses_slurm(values: Mapping[str, object]) -> bool:
 
 
 def node_of(
-    host: str,
-    values: PlainView,
-    finished: Mapping[str, float],
-    tried: float | None,
-    minutes: Mapping[str, float],
+    host: str, values: PlainView, finished: Mapping[str, float], tried: float | None, minutes: Mapping[str, float]
 ) -> Node:
     """Return the node. values: of its inventory.   finished, minutes: by scope, of its last measurements."""
     scope, alone = values["nccl_benchmark_scope"], bool(values["nccl_benchmark_collectives"])

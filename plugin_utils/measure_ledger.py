@@ -16,12 +16,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
-from . import (
-    benchmark_results,
-    codec,
-    result_schema,
-    results_folder,
-)
+from . import benchmark_results, codec, result_schema, results_folder
 from .campaign import cluster_record
 
 FORMAT = 1

@@ -152,10 +152,7 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
 
 
 def judge(
-    platform: str,
-    wanted: Sequence[PlainView],
-    results: Sequence[PlainView],
-    others: Sequence[PlainView],
+    platform: str, wanted: Sequence[PlainView], results: Sequence[PlainView], others: Sequence[PlainView]
 ) -> Plan:
     """Return the findings of all runs of a node.
 

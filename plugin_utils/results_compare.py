@@ -21,13 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import siz
 
 from . import nodeset, screen, terminal
 from .benchmark_results import Point, Results, Run, load
-from .campaign.cluster_table import (
-    duration,
-    median_of,
-    number,
-    program,
-    wrapped,
-)
+from .campaign.cluster_table import duration, median_of, number, program, wrapped
 from .exit_code import FINDINGS, GOOD, UNKNOWN
 from .plain_data import Plain
 

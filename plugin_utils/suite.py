@@ -73,17 +73,9 @@ _PROVISION = (
     Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True, after=_DRIVER),
     Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True, after=(*_DRIVER, "mtu")),
     Role(
-        *("roce_qos", "roce_qos", ("roce_qos",)),
-        audited=True,
-        after_reboot=True,
-        after=(*_DRIVER, "mtu", "multirail"),
+        *("roce_qos", "roce_qos", ("roce_qos",)), audited=True, after_reboot=True, after=(*_DRIVER, "mtu", "multirail")
     ),
-    Role(
-        *("nvidia_peermem", "gpudirect", ("gpudirect",)),
-        audited=True,
-        after_reboot=True,
-        after=(*_DRIVER, "iommu"),
-    ),
+    Role(*("nvidia_peermem", "gpudirect", ("gpudirect",)), audited=True, after_reboot=True, after=(*_DRIVER, "iommu")),
     Role(
         *("nccl_conf", "nccl_conf", ("nccl_conf",)),
         audited=True,

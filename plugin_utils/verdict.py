@@ -15,30 +15,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.change import node_l
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import start_way_out
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    Finding,
-    printable,
-    worst_first,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
 
-from . import (
-    expected,
-    finding_groups,
-    nodeset,
-    repair,
-    result_schema,
-    screen,
-)
+from . import expected, finding_groups, nodeset, repair, result_schema, screen
 from .accepted import Acceptance, split
 from .nodeset import grouped
 from .plain_data import Plain, PlainView
-from .role_result import (
-    FAILED,
-    MISSING,
-    UNREACHABLE,
-    RoleResult,
-)
+from .role_result import FAILED, MISSING, UNREACHABLE, RoleResult
 
 _NONE = RoleResult(MISSING)
 # Where to find everything that a screen leaves out.

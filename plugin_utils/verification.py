@@ -15,14 +15,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as n
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 
-from . import (
-    due_roles,
-    host_variables,
-    intent,
-    rail_pairs,
-    result_schema,
-    slowdown_causes,
-)
+from . import due_roles, host_variables, intent, rail_pairs, result_schema, slowdown_causes
 from .fleet import table
 from .fleet.compare import compare
 from .fleet.stage import Fleet

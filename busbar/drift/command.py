@@ -159,11 +159,7 @@ def _written(path: Path) -> Iterator[History]:
 
 
 def _night(
-    arguments: argparse.Namespace,
-    begun: Run,
-    expected: Expected,
-    nights: History,
-    again: Sequence[str] = (),
+    arguments: argparse.Namespace, begun: Run, expected: Expected, nights: History, again: Sequence[str] = ()
 ) -> int:
     """Process a run from its row in the history to the exit code. again: command that shows an unstored run."""
     number = nights.begin(begun)

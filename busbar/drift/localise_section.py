@@ -116,10 +116,7 @@ def _causes(record: Record, given_back: Collection[str]) -> list[Plain]:
 
 
 def _cause(
-    group: Sequence[HostFinding],
-    texts: int,
-    follows: Counter[tuple[str, str | None]],
-    given_back: Collection[str],
+    group: Sequence[HostFinding], texts: int, follows: Counter[tuple[str, str | None]], given_back: Collection[str]
 ) -> Plain:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
-from .. import codec, due_roles, nodeset, result_schema, suite
+from .. import codec, due_roles, fabric_schema, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet
 from .evidence import Evidence, Host, Wanted
@@ -182,7 +182,7 @@ def known_hosts(
         of_host = of_hosts.get(name)
         result = due_roles.results(of_host, [RAILS], RAILS, nightly=True).get(RAILS) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
-        if report is not None and codec.is_valid(result_schema.on_fabric, report):
+        if report is not None and codec.is_valid(fabric_schema.on_fabric, report):
             found[name] = record.host(report)
             continue
         if of_host is not None:
