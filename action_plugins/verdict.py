@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -60,27 +60,23 @@ class ActionModule(ControlAction):
         # One verdict on all hosts, with and without `run_once`.
         if not self._task.run_once and variables["inventory_hostname"] != variables["ansible_play_hosts"][0]:
             return {"changed": False, "skipped": True}
-        nightly = given["nightly"]
-        roles = given["roles"] or suite.judged(nightly)
-        # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
-        hosts = variables["ansible_play_hosts_all"]
-        hostvars = variables["hostvars"]
+        roles = given["roles"] or suite.judged(given["nightly"])
         found = _Found()
-        for host in hosts:
+        # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
+        for host in variables["ansible_play_hosts_all"]:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
-            found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
-        roles = found.completed(roles, variables)
-        results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
-        judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off)
-        judged = verdict.accept(judged, found.accepted, accepted.today()).scrubbed(hidden)
-        check_mode = bool(self._task.check_mode)
-        self._print(replace(judged, simulated=simulated), variables, str(variables.get("ansible_limit") or ""))
+            raw = variables["hostvars"].raw_get(host)
+            found.add(host, raw, self._loader, roles, variables, given["nightly"])
+        tags = (list(variables.get("ansible_run_tags") or ["all"]), variables.get("ansible_skip_tags"))
+        judged = found.judge(roles, variables, partial=tags[0] != ["all"] or bool(tags[1]))
+        self._print(judged, variables, str(variables.get("ansible_limit") or ""))
         if given["path"]:
             try:
-                data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
+                run = _run(variables, found.simulated)
+                data = {**judged.to_dict(), "check_mode": bool(self._task.check_mode), "run": run}
                 for host, of_host in data["hosts"].items():
-                    of_host.update(more[host])
+                    of_host.update(found.more[host])
                 # For its owner only: findings name a site's addresses and versions, and quote tools.
                 results_folder.replace_file(given["path"], findings_file.text(data, found.evidence))
             except OSError as error:
@@ -93,21 +89,19 @@ class ActionModule(ControlAction):
         if not boolean(self._templar.template(variables.get("busbar_role_verdict", True))):
             return {"changed": False, "skipped": True}
         host = variables["inventory_hostname"]
-        roles = [
-            role,
-            *(one.name for one in suite.SUITE if one.home == role and due_roles.has_registered(one.name, variables)),
-        ]
+        names = [role, *(one.name for one in suite.SUITE if one.home == role)]
         registered = {
             name: due_roles.registered_by(name, variables)
-            for name in roles
+            for name in names
             if due_roles.has_registered(name, variables)
         }
         wanted = variables.get("busbar_intent") or {}
-        off = expected.off(wanted) if "values" in wanted else {}
-        hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
-        entries = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
-        judged = verdict.judge({host: role_results(registered)}, roles, partial=False, off={host: off})
-        judged = verdict.accept(judged, {host: entries}, accepted.today()).scrubbed(hidden)
+        found = _Found(
+            results={host: role_results(registered)}, off={host: expected.off(wanted) if wanted.get("values") else {}}
+        )
+        found.hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
+        found.accepted[host] = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
+        judged = found.verdict([*dict.fromkeys((role, *registered))])
         # A role that is off and has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
             return {"changed": False, "ok": True}
@@ -148,19 +142,27 @@ class _Found:
             found.update({name: [*pair] for name, pair in result.evidence.items()})
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
-    def completed(self, roles: Sequence[str], variables: PlainView) -> list[str]:
-        """Return the roles, and those on demand that some host has a result of. The others are not missing.
+    def judge(
+        self, roles: Sequence[str], variables: PlainView, partial: bool = False, ended: bool = False
+    ) -> verdict.Verdict:
+        """Return the verdict, with the comparisons between hosts. variables: of the run.
 
-        Adds the comparisons between hosts to the results. variables: of the run.
+        Roles on demand that no host has a result of are not missing.
         """
         played = [role for role in roles if verdict.played(role, variables)]
         joined = self.fleet.join(self.results, played, variables, self.off)
-        roles = [*roles, *(role for role in joined if role not in roles)]
+        roles = [*dict.fromkeys((*roles, *joined))]
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:
                 of_host.setdefault(role, RoleResult())
-        return [*roles, *more]
+        return self.verdict([*roles, *more], partial, ended)
+
+    def verdict(self, roles: Sequence[str], partial: bool = False, ended: bool = False) -> verdict.Verdict:
+        """Return the verdict on the results, without accepted findings and secrets."""
+        judged = verdict.judge(self.results, roles, partial, ended, self.off)
+        judged = verdict.accept(judged, self.accepted, accepted.today()).scrubbed(self.hidden)
+        return replace(judged, simulated=self.simulated)
 
     def add(
         self, host: str, raw: PlainView, loader: Any, roles: Sequence[str], variables: PlainView, nightly: bool
@@ -220,14 +222,8 @@ def until_now(
         if "fleet_audit_result" not in raw:
             raw = {**raw, "fleet_audit_result": {"hosts": heard}}
         found.add(host, raw, loader, roles, variables, nightly)
-    judged = verdict.judge(found.results, found.completed(roles, variables), partial=False, ended=True, off=found.off)
-    judged = verdict.accept(judged, found.accepted, accepted.today())
-    left_out = tuple(role for role in every if role not in roles)
-    return replace(judged, left_out=left_out).scrubbed(found.hidden)
-
-
-def _limited_by_tags(variables: Plain) -> bool:
-    return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
+    judged = found.judge(roles, variables, ended=True)
+    return replace(judged, left_out=tuple(role for role in every if role not in roles))
 
 
 def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
@@ -235,20 +231,18 @@ def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
 
     raw: what Ansible's hostvars have of the host.
     """
-    return {*_secrets(raw, HostVarsVars(raw, loader=loader, host=host))}
-
-
-def _secrets(raw: PlainView, of_host: PlainView) -> Iterator[str]:
+    of_host = HostVarsVars(raw, loader=loader, host=host)
+    found: set[str] = set()
     for name, value in raw.items():
         # Registered results hold no secret of the inventory, and ``groups`` has every host once for every host.
         if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
             continue
-        try:
+        # A lookup that fails, a vault that stays shut: there is no text that could leak.
+        with contextlib.suppress(AnsibleError):
             # Templated only where that matters: a password may come from a lookup.
             given = of_host[name] if redaction.is_secret_name(name) else value
-            yield from redaction.find_secrets({name: given}, EncryptedString)
-        except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
-            continue
+            found.update(redaction.find_secrets({name: given}, EncryptedString))
+    return found
 
 
 def _end(audit: PlainView) -> str | None:
