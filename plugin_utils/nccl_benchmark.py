@@ -95,13 +95,14 @@ class Run:
         return f"{self.collective}-{size_text(self.max_bytes)}"
 
     def to_dict(self) -> Plain:
-        return dict(
-            self.__dict__,
-            name=self.name,
-            subject=self.subject,
-            program=f"{self.collective}_perf",
-            step_factor=STEP_FACTOR,
-        )
+        program = f"{self.collective}_perf"
+        return {
+            **vars(self),
+            "name": self.name,
+            "subject": self.subject,
+            "program": program,
+            "step_factor": STEP_FACTOR,
+        }
 
 
 def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
@@ -135,19 +136,8 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
     for collective, least, most in dict.fromkeys(ranges):
         bar = busbw.find_bar(bars, platform, nvls, SCOPE, collective, most)
         predicted = prediction.predict(profile, collective, nvls, gpus)
-        found.append(
-            Run(
-                collective=collective,
-                gpus=gpus,
-                min_bytes=least,
-                max_bytes=most,
-                nvls=nvls,
-                bar=bar.busbw if bar else None,
-                bar_source=bar.source if bar else "",
-                prediction=predicted.busbw,
-                rule=predicted.rule,
-            )
-        )
+        of_bar = (bar.busbw, bar.source) if bar else (None, "")
+        found.append(Run(collective, gpus, least, most, nvls, *of_bar, predicted.busbw, predicted.rule))
     return found
 
 
@@ -163,10 +153,9 @@ def judge(
     causes = {check: _root(earlier, prefixes) for check, prefixes in _EXPLAINED.items()}
     alike: dict[tuple[str, str, str], str] = {}
     for run, result in zip(wanted, results, strict=True):
-        own = [from_dict(dict(item)) for item in result["findings"]]
         if result.get("finished_at"):
             findings.append(_bar(platform, run, result))
-        for finding in own:
+        for finding in (from_dict(dict(item)) for item in result["findings"]):
             cause = causes.get(finding.check)
             if finding.because is None and cause is not None:
                 finding = replace(finding, because=cause.id)
@@ -212,13 +201,11 @@ def _bar(platform: str, run: PlainView, result: PlainView) -> Finding:
         return BAR.judge(run["subject"], "ok", wanted, "{:g} GB/s ({})".format(run["bar"], run["bar_source"]), source)
     measured, predicted = result.get("busbw"), run["prediction"]
     said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
-    expected = f"{predicted:.4g} GB/s" if predicted else "none: {}".format(run["rule"])
+    expected = f"{predicted:.4g} GB/s" if predicted else f"none: {run['rule']}"
     entry = (
         f"platform: {platform}, nvls: {str(run['nvls']).lower()}, scope: node, collective: {run['collective']},"
         f" size: {size_text(run['max_bytes'])}, busbw: <0.95 of it>, healthy: <it>, source: <who and when>"
     )
-    fix = (
-        f"judge whether this node is healthy ({said}, prediction {expected}), then put a bar for it into bars.yml"
-        f" beside the inventory: {{{entry}}}"
-    )
+    healthy = f"judge whether this node is healthy ({said}, prediction {expected})"
+    fix = f"{healthy}, then put a bar for it into bars.yml beside the inventory: {{{entry}}}"
     return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)

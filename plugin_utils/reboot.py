@@ -60,13 +60,8 @@ class Decision:
     findings: tuple[Finding, ...] = ()
 
     def to_dict(self) -> Plain:
-        return {
-            "changed": False,
-            "reboot": self.reboot,
-            "reasons": list(self.reasons),
-            **judged(self.findings),
-            "repaired": [],
-        }
+        decided = {"changed": False, "reboot": self.reboot, "reasons": list(self.reasons), "repaired": []}
+        return {**decided, **judged(self.findings)}
 
 
 def reasons(results: Sequence[PlainView]) -> tuple[str, ...]:
@@ -124,24 +119,24 @@ def decide(
 
     If the inventory allows no reboots, findings of the other roles report the pending ones: nothing is added.
     """
+    reasons = tuple(waiting)
+
+    def held(check: Check, state: str, have: str, fix: str | None = None) -> Decision:
+        return Decision(False, reasons, (_judged(check, state, have, waiting, fix),))
+
     if not waiting:
-        return Decision(False, (), (_judged(PENDING, "ok", "nothing waits for a reboot", waiting),))
+        return held(PENDING, "ok", "nothing waits for a reboot")
     if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
-        return Decision(False, tuple(waiting))
-    lost = [host for host, decision in earlier.items() if _lost(decision)]
-    if lost:
-        have = "not rebooted: {} did not come back as it should".format(", ".join(sorted(lost)[:3]))
-        fix = f"repair {lost[0]}, then run site.yml again"
-        return Decision(False, tuple(waiting), (_judged(ROLLOUT, "withheld", have, waiting, fix),))
+        return Decision(False, reasons)
+    if lost := sorted(host for host, decision in earlier.items() if _lost(decision)):
+        have = f"not rebooted: {', '.join(lost[:3])} did not come back as it should"
+        return held(ROLLOUT, "withheld", have, f"repair {lost[0]}, then run site.yml again")
     if drain is not None and not drain.get("drained"):
-        return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
+        return Decision(False, reasons, (_not_drained(drain, waiting),))
     if busy is None:
-        have = "not rebooted: whether the node is in use is unknown"
         fix = "make nvidia-smi work on the node, or reboot it by hand"
-        return Decision(False, tuple(waiting), (_judged(IDLE, "unknown", have, waiting, fix),))
-    if busy:
-        return Decision(False, tuple(waiting), (_judged(IDLE, "withheld", f"busy: {busy[0]}", waiting),))
-    return Decision(True, tuple(waiting))
+        return held(IDLE, "unknown", "not rebooted: whether the node is in use is unknown", fix)
+    return held(IDLE, "withheld", f"busy: {busy[0]}") if busy else Decision(True, reasons)
 
 
 def _lost(decision: Mapping[str, object]) -> bool:
@@ -177,14 +172,13 @@ def give_back(decision: Decision, roles: Sequence[PlainView]) -> dict[str, str]:
 def judge(before: PlainView, done: PlainView, left: Sequence[str]) -> Decision:
     """Judge a reboot. before: the decision. done: result of Ansible's reboot. left: reasons that are still there."""
     waiting: list[str] = list(before["reasons"])
+    finding = _judged(RETURNED, "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting)
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
         said = [*str(done.get("msg") or "").strip().splitlines(), "no response"][0]
-        return Decision(True, tuple(waiting), (_judged(RETURNED, "drift", said[:200], waiting),))
-    if left:
-        have = f"back, and still waiting: {left[0]}"
-        return Decision(True, tuple(waiting), (_judged(VERIFIED, "drift", have, left),))
-    good = _judged(RETURNED, "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting)
-    return Decision(True, tuple(waiting), (good,))
+        finding = _judged(RETURNED, "drift", said[:200], waiting)
+    elif left:
+        finding = _judged(VERIFIED, "drift", f"back, and still waiting: {left[0]}", left)
+    return Decision(True, tuple(waiting), (finding,))
 
 
 def _judged(
