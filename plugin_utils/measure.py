@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from . import nodeset
 from .plain_data import PlainView
@@ -24,6 +24,19 @@ SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with 
 MOST = 16
 # Characters of host names in a line.
 ROOM = 100
+
+
+@dataclass
+class Known:
+    """What earlier runs measured on a host.
+
+    finished, minutes: scope -> when it was last measured, and how long a run of that scope took.   tried: when it was
+    last chosen.
+    """
+
+    finished: dict[str, float] = field(default_factory=dict)
+    tried: float | None = None
+    minutes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,10 +206,8 @@ def uses_slurm(values: Mapping[str, object]) -> bool:
     return steps or "slurm" in (values["busbar_drain"], values["busbar_engine"])
 
 
-def node_of(
-    host: str, values: PlainView, finished: Mapping[str, float], tried: float | None, minutes: Mapping[str, float]
-) -> Node:
-    """Return the node. values: of its inventory.   finished, minutes: by scope, of its last measurements."""
+def node_of(host: str, values: PlainView, known: Known) -> Node:
+    """Return the node. values: of its inventory."""
     scope, alone = values["nccl_benchmark_scope"], bool(values["nccl_benchmark_collectives"])
     scopes = [scope, *(["node"] if alone or scope == "node" else [])]
     why = SLURM if uses_slurm(values) else "" if alone or scope != "node" else "nccl_benchmark_collectives is empty"
@@ -204,8 +215,8 @@ def node_of(
         host=host,
         scope=scope,
         group=values["busbar_leaf"] if scope in ("pair", "rail", "leaf") else "",
-        last=min(finished[each] for each in scopes) if finished.keys() >= set(scopes) else None,
-        tried=tried,
-        minutes=minutes.get(scope),
+        last=min(known.finished[each] for each in scopes) if known.finished.keys() >= set(scopes) else None,
+        tried=known.tried,
+        minutes=known.minutes.get(scope),
         why=why,
     )

@@ -18,6 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 
 from . import benchmark_results, codec, result_schema, results_folder
 from .campaign import cluster_record
+from .measure import Known
 
 FORMAT = 1
 NAME = "measure.json"
@@ -25,15 +26,6 @@ LIMIT = 16 << 20
 NIGHTS = 60
 # Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
-
-
-@dataclass
-class Host:
-    """finished, minutes: scope -> when it was last measured, and how long a run of that scope took."""
-
-    finished: dict[str, float] = field(default_factory=dict)
-    tried: float | None = None
-    minutes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,13 +42,13 @@ class Ledger:
     """nights: name -> node-minutes spent.   read: kind of results -> the newest of their directories that was read."""
 
     nights: dict[str, float] = field(default_factory=dict)
-    hosts: dict[str, Host] = field(default_factory=dict)
+    hosts: dict[str, Known] = field(default_factory=dict)
     granted: Grant | None = None
     read: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
-    def host(self, host: str) -> Host:
-        return self.hosts.setdefault(host, Host())
+    def host(self, host: str) -> Known:
+        return self.hosts.setdefault(host, Known())
 
     def grant(self, night: str, cost: float, hosts: list[str], now: float) -> None:
         self.granted = Grant(night, cost, hosts)
@@ -105,7 +97,7 @@ _ledger = codec.of_class(
     Ledger,
     {"finished": result_schema.seconds, "tried": result_schema.seconds, "hosts": codec.text(codec.LINE, empty=False)},
     format=codec.whole(FORMAT, FORMAT),
-    hosts=codec.table(codec.of_class(Host, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
+    hosts=codec.table(codec.of_class(Known, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
 )
 
 
