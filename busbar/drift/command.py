@@ -125,17 +125,12 @@ def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
 
 
 def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
+    # Without the options the inventory decides.
+    engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
+    engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
+    limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
     with Progress() as progress:
-        found = runner.run(
-            arguments.inventory,
-            arguments.limit,
-            expected,
-            progress,
-            arguments.forks,
-            arguments.host_timeout,
-            arguments.timeout,
-            _engine(arguments),
-        )
+        found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
     if arguments.inspector:
         try:
             return job_bandwidth.add(found, arguments.inspector, time.time())
@@ -200,12 +195,6 @@ def _fail(nights: History, number: int, error: BaseException, manifest: Manifest
     said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if manifest else name
     with signals.collected():
         nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
-
-
-def _engine(arguments: argparse.Namespace) -> Plain:
-    """Return variables for Ansible; without the options the inventory decides."""
-    given: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
-    return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
 
 
 def _notify_failure(arguments: argparse.Namespace) -> None:
@@ -325,8 +314,8 @@ def _print_nodes(data: Plain, group: str) -> None:
 def _line(run: Run, summary: Plain) -> str:
     said = run.message
     if run.state == "done":
-        counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number)
-        said = f"exit {summary['exit_code']}, {counts}"
+        counts = [f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number]
+        said = f"exit {summary['exit_code']}, {', '.join(counts)}"
     limit = f" limit {run.limit}" if run.limit else ""
     return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
 

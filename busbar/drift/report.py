@@ -133,10 +133,10 @@ def exit_code(
     night: ReportInput, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]
 ) -> int:
     """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
-    worst = SEVERITIES.index(night.run.fail_on)
+    counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
-            if finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst and name not in waived[host]:
+            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
                 return FINDINGS
     return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
 
@@ -191,41 +191,30 @@ def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Ro
 
 
 def _group(group: Group, night: ReportInput) -> Plain:
-    finding = group.finding
-    marks = [night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows]
-    first = min((mark.first for mark in marks if mark), default=night.run.id)
-    hosts = group.hosts
-
-    def where(kind: str) -> str:
-        rows = (row for row in group.rows if row.finding.id in getattr(night.changes[row.host], kind))
-        return nodeset.fold(row.host for row in rows)
-
-    inventory = night.run.inventory.split("\n")
-    subjects = group.subjects
-    waiver = group.waiver
+    finding, hosts, subjects, waiver = group.finding, group.hosts, group.subjects, group.waiver
+    marks = {row: night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows}
+    first = min((mark.first for mark in marks.values() if mark), default=night.run.id)
+    where = {
+        kind: nodeset.fold(row.host for row in group.rows if row.finding.id in getattr(night.changes[row.host], kind))
+        for kind in ("new", "standing", "flapping")
+    }
+    # Earlier runs do not explain why a host does not respond.
+    origins = Counter(mark.origin for row, mark in marks.items() if mark and night.hosts[row.host].judged)
+    inventory, parsed = night.run.inventory.split("\n"), fix_command.parse(finding.fix)
     return {
         "fingerprint": group.fingerprint,
         **{name: getattr(finding, name) for name in _OF_FINDING},
         "have": group.have,
         "subjects": subjects[:SUBJECTS],
-        "more_subjects": len(subjects) - len(subjects[:SUBJECTS]),
+        "more_subjects": len(subjects[SUBJECTS:]),
         "nodes": nodeset.fold(hosts),
         "count": len(hosts),
-        "new": where("new"),
-        "standing": where("standing"),
-        "flapping": where("flapping"),
-        # Earlier runs do not explain why a host does not respond.
-        "origins": dict(
-            Counter(
-                mark.origin
-                for row, mark in zip(group.rows, marks, strict=True)
-                if mark and night.hosts[row.host].judged
-            )
-        ),
+        **where,
+        "origins": dict(origins),
         "first": {"run": first, "started": night.started.get(first, night.run.started)},
         "follows": group.follows,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
-        "repairs": bool((found := fix_command.parse(finding.fix)) and found.mends),
+        "repairs": bool(parsed and parsed.mends),
         "alike": group.shared_hint,
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }
@@ -236,51 +225,41 @@ def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str,
     found = []
     for finding in host.by_id.values():
         mark = marks.get(finding.id)
-        label = next((text for text in ("new", "standing") if finding.id in getattr(changes, text)), "")
-        found.append(
-            {
-                **finding.to_dict(),
-                "label": label,
-                "flapping": finding.id in changes.flapping,
-                "origin": mark.origin if mark else None,
-                "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
-                # A consequence of another finding has no group.
-                "group": of_group.get((name, finding.id)),
-            }
-        )
+        more = {
+            "label": next((text for text in ("new", "standing") if finding.id in getattr(changes, text)), ""),
+            "flapping": finding.id in changes.flapping,
+            "origin": mark.origin if mark else None,
+            "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
+            # A consequence of another finding has no group.
+            "group": of_group.get((name, finding.id)),
+        }
+        found.append({**finding.to_dict(), **more})
     nights = [hosts.get(name, ("", {}, ()))[0] for _, _, hosts in night.trail[1 - NIGHTS :]]
     return {
+        **{key: getattr(host, key) for key in ("end", "intent", "evidence", "busbw")},
         "class": kind,
-        "end": host.end,
-        "intent": host.intent,
         "notes": [*host.notes],
         "passed": len(host.passed),
-        "evidence": host.evidence,
         "findings": found,
         "fixed": sorted(changes.fixed),
         "unverified": sorted(changes.unverified),
         "nights": [*nights, kind],
-        "busbw": host.busbw,
     }
 
 
 def _ids(night: ReportInput, kind: str) -> list[Plain]:
     """Return findings by id, folded: the hosts for which each is new, fixed and so on."""
-    hosts: dict[str, set[str]] = {}
-    subjects: dict[str, set[str]] = {}
+    found: dict[str, tuple[set[str], set[str]]] = {}
     for host, changes in night.changes.items():
         for name in getattr(changes, kind):
             check, _, subject = name.partition("@")
-            hosts.setdefault(check, set()).add(host)
-            subjects.setdefault(check, set()).add(subject)
+            hosts, subjects = found.setdefault(check, (set(), set()))
+            hosts.add(host)
+            subjects.add(subject)
+    order = sorted(found.items(), key=lambda item: (-len(item[1][0]), item[0]))
     return [
-        {
-            "check": check,
-            "subjects": sorted(subjects[check])[:SUBJECTS],
-            "nodes": nodeset.fold(found),
-            "count": len(found),
-        }
-        for check, found in sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+        {"check": check, "subjects": sorted(subjects)[:SUBJECTS], "nodes": nodeset.fold(hosts), "count": len(hosts)}
+        for check, (hosts, subjects) in order
     ]
 
 

@@ -200,13 +200,11 @@ def read_findings(file: Path, hosts: int) -> Plain:
     if len(data) > limit:
         raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: no host's result is that long")
     try:
-        found = json.loads(data, object_hook=findings_file.compacted)
-        del data
-        if isinstance(found, dict) and isinstance(found.get("hosts"), dict):
-            return found
+        found = codec.as_dict(json.loads(data, object_hook=findings_file.compacted))
+        codec.as_dict(found.get("hosts"), hosts + codec.MANY)
     except (ValueError, RecursionError) as error:
         raise RunnerError(f"the findings file cannot be read: {str(error)[:200]}") from error
-    raise RunnerError("the findings file has no hosts")
+    return found
 
 
 def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
