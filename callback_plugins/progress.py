@@ -215,7 +215,7 @@ class CallbackModule(Default):
     # The decorator gives the run.
     # pylint: disable-next=arguments-renamed
     def v2_runner_on_failed(self, run: progress.Run, result: CallbackTaskResult, ignore_errors: bool = False) -> None:
-        end, key = self._end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
+        end, key = _bad_end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
         if key in self._itemised:
             self._itemised.discard(key)
             self._handle_warnings(result.result)
@@ -240,7 +240,10 @@ class CallbackModule(Default):
     @_event
     def v2_runner_item_on_failed(self, run: progress.Run, result: CallbackTaskResult) -> None:
         self._itemised.add((result.host.get_name(), result.task._uuid))
-        end = self._end(result, _ignored(result))
+        given = result.task.ignore_errors
+        # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
+        ignored = bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
+        end = _bad_end(result, ignored)
         self._failed(run, result, end, f" (item {self._get_item_label(result.result)})")
 
     @_event
@@ -259,9 +262,6 @@ class CallbackModule(Default):
         # The verdict fails for all hosts, and not for the one on which it runs.
         counts = not _is_verdict(result.task)
         run.ended(result.host.get_name(), end, _role(result.task), counts)
-
-    def _end(self, result: CallbackTaskResult, ignore_errors: bool) -> str:
-        return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
 
     def _failed(self, run: progress.Run, result: CallbackTaskResult, end: str, item: str = "") -> None:
         self._handle_warnings(result.result)
@@ -291,10 +291,9 @@ class CallbackModule(Default):
     def _print_message(
         self, run: progress.Run, kind: str, result: CallbackTaskResult, text: str, where: str = "", item: str = ""
     ) -> None:
-        address = result.host.vars.get("ansible_host")
-        host, task = result.host.get_name(), _name(result.task) + item
+        address, host = result.host.vars.get("ansible_host"), result.host.get_name()
         address = address if isinstance(address, str) else ""
-        self._print(run.message(kind, host, _role(result.task), task, text, where, address) or ())
+        self._print(run.message(kind, host, _role(result.task), _name(result.task) + item, text, where, address) or ())
 
     def _print(self, lines: Iterable[progress.Line]) -> None:
         # The reader has gone.
@@ -401,10 +400,8 @@ def _where(task: Task) -> str:
     return f"{path if near.startswith('..') else near}:{line}"
 
 
-def _ignored(result: CallbackTaskResult) -> bool:
-    given = result.task.ignore_errors
-    # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
-    return bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
+def _bad_end(result: CallbackTaskResult, ignore_errors: bool) -> str:
+    return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
 
 
 def _rescued(task: Task) -> bool:

@@ -239,12 +239,11 @@ class Run:
         if self._current is not None:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
             lines = [Line(f"{why} in {_titled(self._current.name, self._task)}{done}", "failed")]
-            waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting and not self._once else ""
-            lines += [Line(f"  no response yet from: {waiting}", "failed")] if waiting else []
-        lines += self.close()
-        return lines + self._summary(
-            max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}"
-        )
+            if self._waiting and not self._once:
+                waiting = nodeset.brief(map(printable, self._waiting), 400)
+                lines.append(Line(f"  no response yet from: {waiting}", "failed"))
+        when = f"until {clock_text(self._clock() - self._begun)}"
+        return [*lines, *self.close(), *self._summary(max(self._most, len(self._ends)), when)]
 
     # Texts of the lines.
 
