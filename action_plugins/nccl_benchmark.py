@@ -112,29 +112,21 @@ def summary(run: PlainView, result: PlainView) -> Plain:
     """Return what the report needs of a run: the bar, the figures of every size, and their origin."""
     found = result.get("measured") or {}
     repeated = {row["size"]: row for row in result.get("statistics") or [] if row["repeats"] > 1}
+    rows = []
+    for row in found.get("rows") or []:
+        figures = {side: (row[side] or {}).get("busbw") for side in ("out_of_place", "in_place")}
+        if of := repeated.get(row["size"]):
+            figures |= {"out_of_place": of["busbw"], "spread": of["spread"], "repeats": of["repeats"]}
+        rows.append({"size": row["size"], **figures})
     return {
         **run,
+        **{name: result[name] for name in ("simulated", "stored", "due")},
         "busbw": result.get("busbw"),
         "finished": result.get("finished_at"),
-        "simulated": result["simulated"],
-        "stored": result["stored"],
-        "due": result["due"],
         "commands": result.get("commands") or [],
         "nccl_library": found.get("nccl_library"),
         "nccl_tests": found.get("version"),
-        "rows": [
-            {
-                "size": row["size"],
-                "out_of_place": (row["out_of_place"] or {}).get("busbw"),
-                "in_place": (row["in_place"] or {}).get("busbw"),
-                **(
-                    {"out_of_place": of["busbw"], "spread": of["spread"], "repeats": of["repeats"]}
-                    if (of := repeated.get(row["size"]))
-                    else {}
-                ),
-            }
-            for row in found.get("rows") or []
-        ],
+        "rows": rows,
     }
 
 
@@ -163,14 +155,8 @@ def write(parent: Path, results: Mapping[str, PlainView], now: float) -> Path:
     """Write a new directory with a file for each host; then move the link ``latest`` to it."""
     with results_folder.new(parent, now) as folder:
         for host, of_host in results.items():
-            data = {
-                "format": FORMAT,
-                "host": host,
-                "simulated": any(run["simulated"] for run in of_host["runs"]),
-                "runs": of_host["runs"],
-                "findings": of_host["findings"],
-                "passed": of_host["passed"],
-            }
+            data = {name: of_host[name] for name in ("runs", "findings", "passed")}
+            data |= {"format": FORMAT, "host": host, "simulated": any(run["simulated"] for run in of_host["runs"])}
             name = results_folder.file_name(host, _PLAIN)
             results_folder.put(folder / f"{name}.json", json.dumps(data, indent=1, sort_keys=True))
     return folder

@@ -45,9 +45,7 @@ class Acceptance:
         """Return whether the entry accepts the finding. An unknown result has to be named, not only match a pattern."""
         named = self.check == finding.check
         unreached = finding.check.startswith(_UNREACHED)
-        if (unreached and not self.check.startswith(_UNREACHED)) or not (
-            named or unreached or finding.state != "unknown"
-        ):
+        if not (self.check.startswith(_UNREACHED) if unreached else named or finding.state != "unknown"):
             return False
         names = (finding.subject, finding.identity)
         of_subject = self.subject in ("", *names) or any(fnmatch.fnmatchcase(name, self.subject) for name in names)

@@ -8,7 +8,7 @@ import base64
 import datetime
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
 
@@ -81,12 +81,6 @@ def compacted(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
-def _selected(known: Evidence, passed: Iterable[str]) -> Evidence:
-    """Return the evidence of passed checks, and of what the hardware cannot have."""
-    cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
-    return {name: known[name] for name in (*passed, *cannot) if name in known}
-
-
 def text(data: PlainView, evidence: Callable[[str], Evidence]) -> Iterator[str]:
     """Yield the file, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
 
@@ -96,6 +90,9 @@ def text(data: PlainView, evidence: Callable[[str], Evidence]) -> Iterator[str]:
     yield ', "hosts": {'
     for number, (host, of_host) in enumerate(data["hosts"].items()):
         known = evidence(host)
-        whole = {**of_host, "evidence": _selected(known, of_host["passed_ids"])}
+        # Of passed checks, and of what the hardware cannot have.
+        cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
+        shown = {name: known[name] for name in (*of_host["passed_ids"], *cannot) if name in known}
+        whole = {**of_host, "evidence": shown}
         yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(whole, sort_keys=True)}"
     yield "\n}}\n"
