@@ -26,27 +26,11 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from .. import __version__, private_tempdir
 from ..command_line import PACKAGES, complain, not_installed
 from ..job_files import JobFilesError
-from . import (
-    ageing,
-    compare,
-    findings,
-    inventory,
-    job_bandwidth,
-    lock,
-    notify,
-    output,
-    report,
-    runner,
-    signals,
-    text,
-    waivers,
-)
+from . import ageing, compare, formats, inventory, job_bandwidth, lock, notify, output, report, runner, signals, text
 from .formats import FORMATS, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
-from .progress import Progress
-from .run import HostResult, Run
-from .waivers import WaiverError
+from .run import HostResult, Run, WaiverError, waivers_of
 
 HISTORY = RESULTS / "drift.sqlite"
 # Flapping is judged over the last runs; one more is the base of comparison.
@@ -129,7 +113,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
     engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
     engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
     limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
-    with Progress() as progress:
+    with runner.Progress() as progress:
         found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
     if arguments.inspector:
         try:
@@ -176,7 +160,7 @@ def _night(
     code = int(data["exit_code"])
     said = text.brief(data, again)
     try:
-        more = {"findings": lambda: findings.render(nights.run(number), manifest, hosts)}
+        more = {"findings": lambda: formats.findings(nights.run(number), manifest, hosts)}
         emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         code = complain("drift", error)
@@ -238,7 +222,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     past = nights.nights(run)
     marks = {name: compare.marks(run.id, host, past.get(name, ())) for name, host in hosts.items()}
     ended = _now()
-    run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers.of_hosts(hosts)))
+    run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers_of(hosts)))
     again = again or _report_of(nights, run.id)
     data = _report(run, hosts, marks, past, nights, again)
     classes = {name: host["class"] for name, host in data["hosts"].items()}

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write a report in every requested format."""
+"""Write a report in every requested format, and the findings file of the run (docs/findings.md)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import actions, cluster, fabric, html, junit, localise_section, output, prometheus, related_results, text
 from .history import History
 from .inventory import Manifest
+from .run import HostResult, Run
 
 RESULTS = Path("busbar-results")
 FORMATS = {
@@ -74,3 +75,44 @@ def _with_evidence(data: Plain) -> dict[str, object]:
         name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
     }
     return {**data, "hosts": hosts}
+
+
+def findings(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str:
+    """Return the findings file of a finished run of `busbar drift`."""
+    data = {
+        "check_mode": True,
+        "expected": suite.judged(nightly=True),
+        "left_out": [],
+        "run": findings_file.of_run(
+            run.started,
+            run.ended or findings_file.now(),
+            run.inventory.split("\n"),
+            run.limit,
+            manifest.group,
+            run.simulated,
+            run.commit,
+        ),
+        "hosts": {
+            name: {
+                "end": host.end,
+                **_standing(host, datetime.date.fromisoformat(run.started[:10])),
+                "passed_ids": sorted(host.passed),
+                "intent": host.intent,
+                "busbw": host.busbw,
+                "notes": host.notes,
+                "health": host.health,
+                "acceptances": [entry.to_dict() for entry in host.acceptances],
+            }
+            for name, host in hosts.items()
+        },
+    }
+    return "".join(findings_file.text(data, lambda name: findings_file.unpacked(hosts[name].evidence)))
+
+
+def _standing(host: HostResult, day: datetime.date) -> dict[str, list[dict[str, str | None]]]:
+    """Return standing and accepted findings: repairs read the first only."""
+    of = accepted.covered(host.findings, host.acceptances, day)
+    found: dict[str, list[dict[str, str | None]]] = {"findings": [], "accepted": []}
+    for finding in host.findings:
+        found["accepted" if finding.id in of else "findings"].append(finding.to_dict())
+    return found

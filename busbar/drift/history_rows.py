@@ -18,9 +18,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, findings_file, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import waivers
 from .compare import ORIGINS, Mark
-from .run import CLASSES, Run
+from .run import CLASSES, Run, parse_waivers
 
 # In the order of Run's own fields.
 COLUMNS = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
@@ -81,7 +80,7 @@ def read_run(row: Sequence[object]) -> Run:
     values: Plain = dict(zip((field.name for field in fields(Run)), row, strict=True))
     values |= {"simulated": bool(values["simulated"]), "waivers": json.loads(values["waivers"])}
     _run(values)
-    waivers.parse(values["waivers"])
+    parse_waivers(values["waivers"])
     if values["state"] == "done":
         read_moment(values["ended"])
     return codec.build(Run, values)

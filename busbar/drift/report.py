@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, job_bandwidth, waivers
+from . import gate_section, health, job_bandwidth
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Run, Trail
+from .run import CLASSES, HostResult, Run, Trail, Waiver, parse_waivers
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -55,7 +55,7 @@ class ReportInput:
 
 def build(night: ReportInput) -> Plain:
     """Return the report. Keys and meaning: docs/report.md."""
-    found_waivers = waivers.parse(night.run.waivers)
+    found_waivers = parse_waivers(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = {
         name: accepted.covered([*host.by_id.values()], [one for one in found_waivers if name in one.hosts], today)
@@ -117,7 +117,7 @@ def _notes(night: ReportInput) -> list[Plain]:
     ]
 
 
-def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
+def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
     """Return one of CLASSES. waived: ids of accepted findings."""
     open_ = [finding for name, finding in host.by_id.items() if name not in waived]
     if host.findings and not open_:
@@ -129,9 +129,7 @@ def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(
-    night: ReportInput, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]
-) -> int:
+def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> int:
     """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
     counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
     for host, result in night.hosts.items():
@@ -181,7 +179,7 @@ def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:
 # -- groups and hosts --------------------------------------------------------------------------------------------------
 
 
-def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Row]:
+def _rows(host: HostResult, waived: Mapping[str, Waiver]) -> Iterable[Row]:
     by_id = host.by_id
     # A consequence that is not accepted with its cause has its own row.
     for covered in (True, False):
@@ -263,10 +261,10 @@ def _ids(night: ReportInput, kind: str) -> list[Plain]:
     ]
 
 
-def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
+def _waiver(waiver: Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
     used = any(row.host in waiver.hosts and waiver.covers(row.finding) for row in rows)
     state = "expired" if waiver.until < today else "active" if used else "unused"
-    return {"subject": "", **waivers.to_plain(waiver), "hosts": nodeset.fold(waiver.hosts), "state": state}
+    return {"subject": "", **waiver.to_plain(), "state": state}
 
 
 def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> Plain:

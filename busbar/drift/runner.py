@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -33,7 +34,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import r
 from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
-from .progress import Progress
 from .run import ENDS, HostResult
 
 PLAYBOOK = "busbar.fabric.drift"
@@ -48,6 +48,39 @@ _UNPARSED = re.compile(r"Unable to parse (\S+) as an inventory source")
 
 class RunnerError(RuntimeError):
     """The run reported no host; the message has the reason."""
+
+
+class Progress:
+    """A bar on standard error, silent without a terminal: the task, and how many hosts have responded to it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        # Nothing is drawn into a log file.
+        self._bar = Bar(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal, transient=True)
+        self._task = self._bar.add_task("starting", total=None)
+
+    def expect(self, hosts: int) -> None:
+        self._bar.update(self._task, total=hosts)
+
+    def task(self, name: str) -> None:
+        self._bar.update(self._task, description=name[:60], completed=0)
+
+    def answered(self, hosts: int) -> None:
+        self._bar.update(self._task, completed=hosts)
+
+    def __enter__(self) -> Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
 
 
 @dataclass
