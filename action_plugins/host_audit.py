@@ -22,11 +22,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
+from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
@@ -170,7 +170,7 @@ class Question:
         return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
 
 
-def question_of(names: list[str], variables: PlainView, templar: Any) -> Question:
+def question_of(names: list[str], variables: PlainView, templar: Templar) -> Question:
     """Return the query of a host about these roles. templar: with the host's variables. Raises ParseError."""
     if "busbar_intent" not in variables:
         variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
@@ -197,7 +197,7 @@ def script(main: str) -> str:
     return _SCRIPT + main
 
 
-def _steps(roles: list[str], variables: PlainView, templar: Any) -> list[Plain]:
+def _steps(roles: list[str], variables: PlainView, templar: Templar) -> list[Plain]:
     """Return the module calls of the lock and the roles: ``role``, ``module``, ``arguments``.
 
     Hosts with equal variables have equal queries: only the first of them pays for the templates.
@@ -223,7 +223,7 @@ def _hash(wanted: PlainView) -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _role_steps(name: str, known: Plain, templar: Any) -> Iterator[Plain]:
+def _role_steps(name: str, known: Plain, templar: Templar) -> Iterator[Plain]:
     role, asked = suite.AUDITED[name], _ASKED[name]
     known = known | asked.variables
     items: list[Plain] = [{}]
@@ -239,7 +239,7 @@ def _role_steps(name: str, known: Plain, templar: Any) -> Iterator[Plain]:
         yield {"role": name, "module": role.module, "arguments": arguments}
 
 
-def gate_texts(variables: PlainView, templar: Any, arguments: PlainView) -> dict[str, str]:
+def gate_texts(variables: PlainView, templar: Templar, arguments: PlainView) -> dict[str, str]:
     """Return path -> text of the gate's files on a host. arguments: of the role's module."""
     known = {name: value for role in gate_files.ROLES for name, value in _ASKED[role].defaults.items()}
     values = variables["busbar_intent"]["values"]
@@ -247,7 +247,7 @@ def gate_texts(variables: PlainView, templar: Any, arguments: PlainView) -> dict
     return _gate_texts(arguments, known | dict(variables), templar, node)
 
 
-def _gate_texts(arguments: PlainView, known: Plain, templar: Any, node: str) -> dict[str, str]:
+def _gate_texts(arguments: PlainView, known: Plain, templar: Templar, node: str) -> dict[str, str]:
     steps = [step for role in gate_files.ROLES for step in _role_steps(role, known, templar)]
     intent_text = gate_files.intent(arguments, steps, node)
     return gate_files.texts(_gate_program(), intent_text, arguments["stages"])
@@ -258,7 +258,7 @@ def _gate_program() -> str:
     return _cached_script(gate_files.names(), gate_files.program)
 
 
-def python_of(variables: PlainView, templar: Any) -> str:
+def python_of(variables: PlainView, templar: Templar) -> str:
     """Return shell words that find Python: Ansible's discovery, which takes the first of a list, is a second query."""
     given = host_variables.rendered(variables.get("ansible_python_interpreter"), templar)
     given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
@@ -291,7 +291,7 @@ def read(steps: list[Plain], done: PlainView) -> Plain:
         return {"msg": result_schema.SAID + str(error)}
 
 
-def _checked(module: str, given: Any) -> Plain:
+def _checked(module: str, given: object) -> Plain:
     try:
         return result_schema.check(module, given)
     except codec.Invalid as error:

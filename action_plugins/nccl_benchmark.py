@@ -27,7 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, Plain, PlainView
 
 display = Display()
 
@@ -130,7 +130,7 @@ def summary(run: PlainView, result: PlainView) -> Plain:
     }
 
 
-def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def registered(hostvars: HostVars, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield host and result of the role, or that of the audit: a role with nothing to do is not played."""
     for host, of_host in due_roles.registered(hostvars, set(hosts)):
         yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
@@ -142,7 +142,7 @@ def nothing_new(parent: Path, results: Mapping[str, PlainView]) -> bool:
     return all(run.get("stored") and run.get("finished") for run in runs) and (parent / "latest").exists()
 
 
-def reported(said: Any) -> Plain:
+def reported(said: object) -> Plain:
     """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}

@@ -8,7 +8,7 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 display = Display()
@@ -165,7 +165,7 @@ class _Found:
         return replace(judged, simulated=self.simulated)
 
     def add(
-        self, host: str, raw: PlainView, loader: Any, roles: Sequence[str], variables: PlainView, nightly: bool
+        self, host: str, raw: PlainView, loader: object, roles: Sequence[str], variables: PlainView, nightly: bool
     ) -> None:
         """Add a host. raw: its variables, as Ansible's hostvars have them. variables: of the run."""
         of_host = secrets(raw, loader, host)
@@ -201,8 +201,8 @@ class _Found:
 
 def until_now(
     hosts: Sequence[str],
-    hostvars: Any,
-    loader: Any,
+    hostvars: HostVars,
+    loader: object,
     variables: PlainView,
     arguments: PlainView,
     heard: Mapping[str, PlainView],

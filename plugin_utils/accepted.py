@@ -72,7 +72,7 @@ def plain(value: object) -> Any:
     ]
 
 
-def errors(value: Sequence[Any]) -> list[str]:
+def errors(value: Sequence[PlainView]) -> list[str]:
     """Return a sentence for each mistake in the variable."""
     return [f"{VARIABLE}, entry {number}: {wrong}" for number, entry in enumerate(value, 1) for wrong in _wrong(entry)]
 
@@ -103,7 +103,7 @@ def known_checks() -> frozenset[str]:
     return frozenset(found | {f"{_UNREACHED}{role.name}" for role in suite.SUITE})
 
 
-def parse(value: Any) -> tuple[Acceptance, ...]:
+def parse(value: object) -> tuple[Acceptance, ...]:
     """Return the entries of a variable; those with mistakes, which the intent refuses, are left out."""
     found = []
     for entry in plain(value) if isinstance(value, (list, tuple)) else ():

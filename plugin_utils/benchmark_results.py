@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
@@ -196,7 +195,7 @@ def _files(path: Path) -> list[Path]:
 
 def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
     """Return results; programs of a range of sizes and of a model's sizes are joined to one run."""
-    found: dict[Any, Run] = {}
+    found: dict[tuple[object, ...], Run] = {}
     for run in runs:
         key = (run.kind, run.hosts, run.ranks)
         before = found.get(key)

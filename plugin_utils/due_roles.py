@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 
@@ -99,7 +98,7 @@ def results(of_host: PlainView, names: Sequence[str], first: str, nightly: bool)
     return heard | own | ({} if mapping(lock).get("skipped") else {"node_lock": lock})
 
 
-def mapping(registered: Any) -> AuditResult:
+def mapping(registered: object) -> AuditResult:
     """Return what a host has registered, {} where that is not a dictionary."""
     return registered if isinstance(registered, Mapping) else {}
 
@@ -109,7 +108,7 @@ def has_registered(role: str, of_host: PlainView) -> bool:
     return _registered(role, of_host) in of_host
 
 
-def registered_by(role: str, of_host: PlainView) -> Any:
+def registered_by(role: str, of_host: PlainView) -> object:
     """Return a role's registered result; of a joined role that failed, the failure."""
     result = of_host[_registered(role, of_host)]
     if _is_joined(role) and isinstance(mapping(result).get("hosts"), dict):

@@ -156,7 +156,7 @@ def printable_values(values: PlainView) -> Plain:
     return found
 
 
-def _of_nccl(name: Any) -> bool:
+def _of_nccl(name: object) -> bool:
     return str(name).startswith("NCCL_") and not redaction.is_secret_name(str(name))
 
 

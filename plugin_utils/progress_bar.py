@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 # Seconds between two updates.
@@ -115,7 +115,7 @@ class _Above:
     def write(self, text: str) -> int:
         return self._line.write(self._stream, text)
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for text in lines:
             self.write(text)
 

@@ -39,7 +39,7 @@ class RecordFile(Generic[Record]):
         """Return the directory of the records below ``nccl_benchmark_results_path``."""
         return Path(results) / self.kind
 
-    def from_dict(self, data: Any) -> Record:
+    def from_dict(self, data: object) -> Record:
         """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
         try:
             if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > self.format:

@@ -75,7 +75,7 @@ class RoleResult:
         )
 
 
-def role_result(registered: Any) -> RoleResult:
+def role_result(registered: object) -> RoleResult:
     """Return what a role has registered. An invalid result is a failure that names what is not valid."""
     found = result_schema.given(registered)
     raw = registered if isinstance(registered, Mapping) else _NOTHING

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -39,7 +38,7 @@ class ActionModule(ActionBase):
         return result
 
 
-def validate(action: Any, module: str, ask: Callable[[], PlainView], background: bool = False) -> Plain:
+def validate(action: ActionBase, module: str, ask: Callable[[], PlainView], background: bool = False) -> Plain:
     """Return the valid part of a module's result; or a failure that names what is not valid. ask: runs the module."""
     try:
         with output_limit.limit_output(output_limit.OF_MODULE.get(module, output_limit.LIMIT)):
@@ -61,7 +60,7 @@ def validate(action: Any, module: str, ask: Callable[[], PlainView], background:
     return kept
 
 
-def run_module(action: Any, module: str, arguments: Mapping[str, object], variables: object) -> Plain:
+def run_module(action: ActionBase, module: str, arguments: Mapping[str, object], variables: object) -> Plain:
     """Run a module of the suite for an action plugin with these arguments, and return its valid result."""
     run = functools.partial(action._execute_module, f"busbar.fabric.{module}", arguments, task_vars=variables)
     return validate(action, module, run)

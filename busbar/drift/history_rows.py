@@ -37,13 +37,13 @@ _BUSBW = codec.table(codec.record(others=True, busbw=_FIGURE, bar=codec.maybe(_F
 _NAMES = codec.many(codec.text(), 1 << 20)
 
 
-def require(value: Any, known: Collection[str] = ()) -> str:
+def require(value: object, known: Collection[str] = ()) -> str:
     """Return a text, one of ``known`` if that is not empty."""
     (codec.one_of(*known) if known else codec.text())(value)
     return str(value)
 
 
-def _moment(value: Any) -> None:
+def _moment(value: object) -> None:
     datetime.datetime.strptime(require(value), "%Y-%m-%dT%H:%M:%SZ")
 
 
