@@ -84,17 +84,14 @@ class ActionModule(ActionBase):
         )
         if arguments["first"]:
             return {**result, **self._first(arguments["first"], variables)}
-        unknown = sorted(set(arguments["roles"]) - set(_ASKED))
-        if unknown:
-            result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be requested")
-            return result
+        if unknown := sorted(set(arguments["roles"]) - set(_ASKED)):
+            msg = f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be requested"
+            return {**result, "failed": True, "msg": msg}
         try:
             question = question_of(arguments["roles"], variables, self._templar)
         except ParseError as error:
-            result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
-            return result
-        result.update(question.judged(self._query(question.steps, arguments["timeout"], variables)))
-        return result
+            return {**result, "failed": True, "wrong_inventory": intent.sentences(error), "msg": str(error)}
+        return {**result, **question.judged(self._query(question.steps, arguments["timeout"], variables))}
 
     # -- the query -----------------------------------------------------------------------------------------------------
 
@@ -155,19 +152,24 @@ class Question:
             return {**answer, "failed": True}
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
-        # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
-        roles = json.dumps(found)
-        digest = cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted))
-        told = {"changed": False, "intent": digest, "roles": roles, "verify": self.verify}
-        told["evidence"] = findings_file.packed(evidence)
-        told["off"] = cached_for(self.wanted, "off", lambda: expected.off(self.wanted))
-        told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
-        files = Files.from_values(self.wanted["values"])
-        if files != Files():
-            told["cabling"] = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
-        told["compare"] = cached_for(self.wanted, "compare", lambda: declaration(self.wanted))
-        told["sharp"] = self.wanted["values"]["busbar_sharp"]
-        return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
+        values = self.wanted["values"]
+        told = {
+            "changed": False,
+            "intent": cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted)),
+            # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
+            "roles": json.dumps(found),
+            "verify": self.verify,
+            "evidence": findings_file.packed(evidence),
+            "off": cached_for(self.wanted, "off", lambda: expected.off(self.wanted)),
+            "scope": values["nccl_benchmark_scope"],
+            "compare": cached_for(self.wanted, "compare", lambda: declaration(self.wanted)),
+            "sharp": values["busbar_sharp"],
+            "due": _due(found, self.check_mode),
+            "drain": values["busbar_drain"] != "none",
+        }
+        files = Files.from_values(values)
+        cabling = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
+        return told if files == Files() else {**told, "cabling": cabling}
 
 
 def question_of(names: list[str], variables: PlainView, templar: Templar) -> Question:
@@ -175,16 +177,13 @@ def question_of(names: list[str], variables: PlainView, templar: Templar) -> Que
     if "busbar_intent" not in variables:
         variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
     wanted = variables["busbar_intent"]
-    roles = [role for role in names if verdict.played(role, variables) or _judges_fabric(role, wanted, variables)]
+    # This role's result feeds the fabric's judgement, whatever the tags leave out.
+    of_fabric = bool(wanted["values"]["busbar_fabric_hosts"]) and verdict.played(suite.FABRIC, variables)
+    rails = fabric_run.RAILS if of_fabric else None
+    roles = [role for role in names if role == rails or verdict.played(role, variables)]
     asked = _steps(roles, variables, templar)
     verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
     return Question(roles, asked, wanted, verify, bool(variables.get("ansible_check_mode")))
-
-
-def _judges_fabric(role: str, wanted: PlainView, variables: PlainView) -> bool:
-    """Return whether this role's result of the host feeds the fabric's judgement, whatever the tags leave out."""
-    named = role == fabric_run.RAILS and wanted["values"]["busbar_fabric_hosts"]
-    return bool(named) and verdict.played(suite.FABRIC, variables)
 
 
 def node_steps(steps: list[Plain]) -> list[Plain]:
@@ -283,19 +282,16 @@ def read(steps: list[Plain], done: PlainView) -> Plain:
         said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
         return {"msg": printable(f"the node's python3 exited with {done.get('rc')}: {said[:300]}")}
     try:
-        results = codec.read(said)
-        if not isinstance(results, list) or len(results) != len(steps):
-            raise codec.Invalid(f"it is not a list of {len(steps)} results")
-        return {"results": [_checked(step["module"], one) for step, one in zip(steps, results, strict=True)]}
+        results = codec.as_list(codec.read(said), len(steps), len(steps))
+        checked = []
+        for step, given in zip(steps, results, strict=True):
+            try:
+                checked.append(result_schema.check(step["module"], given))
+            except codec.Invalid as error:
+                raise error.within(step["module"]) from None
+        return {"results": checked}
     except codec.Invalid as error:
         return {"msg": result_schema.SAID + str(error)}
-
-
-def _checked(module: str, given: object) -> Plain:
-    try:
-        return result_schema.check(module, given)
-    except codec.Invalid as error:
-        raise error.within(module) from None
 
 
 def _by_role(roles: list[str], steps: list[Plain], results: list[Plain], wanted: PlainView) -> Plain:

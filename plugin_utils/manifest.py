@@ -62,14 +62,8 @@ def build(
             results.add(of_host.get("nccl_benchmark_results_path"))
             ages.append(_days(of_host.get(_AGE)))
             simulated = simulated or of_host.get("busbar_hardware_root", "/") != "/"
-    return Manifest(
-        hosts=tuple(node for node in nodes if node in chosen),
-        secrets=redaction.secret_texts(secrets),
-        simulated=simulated,
-        group=tuple(nodes),
-        results=_plain(results),
-        max_age_days=min(ages, default=MAX_AGE_DAYS),
-    )
+    hosts, age = tuple(node for node in nodes if node in chosen), min(ages, default=MAX_AGE_DAYS)
+    return Manifest(hosts, redaction.secret_texts(secrets), simulated, tuple(nodes), _plain(results), age)
 
 
 def _plain(values: Collection[object]) -> str | None:

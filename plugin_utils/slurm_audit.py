@@ -217,12 +217,8 @@ class _Run:
 
 def _judged(question: host_audit.Question, text: bytes) -> Plain:
     said = text.decode("utf-8", "replace")
-    if said.startswith("{"):
-        return _withheld(said)
-    return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
-
-
-def _withheld(said: str) -> Plain:
+    if not said.startswith("{"):
+        return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
     try:
         path = json.loads(said)["withheld"]
     except (ValueError, KeyError, RecursionError):

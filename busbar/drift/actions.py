@@ -135,41 +135,36 @@ def _node_states(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
 
 def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], now: float) -> list[Plain]:
     """Return a line for equal repairs of a run, the newest first."""
-    groups: dict[tuple[str, str, str, tuple[str, ...], int, str, str, str | None], list[Repair]] = {}
+    groups: dict[tuple[object, ...], list[tuple[Repair, Plain]]] = {}
     for repair in repairs:
         result, why = repair.result
-        attempt = max(entry.attempt for entry in repair.entries)
-        state = states.get((repair.run, repair.host), "")
-        key = (repair.run, repair.check, repair.subject, repair.did, attempt, result, state)
-        groups.setdefault((*key, nodeset.nameless(why, repair.host)), []).append(repair)
+        same: Plain = {
+            "run": repair.run,
+            "check": repair.check,
+            "subject": repair.subject,
+            "did": [*repair.did[:ROLES]],
+            "attempt": max(entry.attempt for entry in repair.entries),
+            "result": result,
+            "node": states.get((repair.run, repair.host), ""),
+        }
+        groups.setdefault((*map(str, same.values()), nodeset.nameless(why, repair.host)), []).append((repair, same))
     found = []
-    for (run, check, subject, did, attempt, result, state, reason), group in groups.items():
-        moments = [entry.at for repair in group for entry in repair.entries]
-        found.append(
-            {
-                "run": run,
-                "at": moment(min(moments)),
-                "until": moment(max(moments)),
-                "age_days": round((now - max(moments)) / DAY, 2),
-                "nodes": nodeset.brief((repair.host for repair in group), NAMES),
-                "count": len(group),
-                "check": check,
-                "subject": subject,
-                "did": [*did[:ROLES]],
-                "attempt": attempt,
-                "result": result,
-                "why": (reason if len(group) > 1 else group[0].result[1]) or "",
-                "node": state,
-                "before": _range(group, "before"),
-                "after": _range(group, "after"),
-            }
-        )
-    return sorted(found, key=lambda line: line["at"], reverse=True)
-
-
-def _range(group: Sequence[Repair], when: str) -> list[float] | None:
-    found = [value for repair in group if (value := repair.figure(when)) is not None]
-    return [min(found), max(found)] if found else None
+    for (*_same, reason), group in groups.items():
+        of, moments = [repair for repair, _same in group], [one.at for repair, _ in group for one in repair.entries]
+        line = {
+            **group[0][1],
+            "at": moment(min(moments)),
+            "until": moment(max(moments)),
+            "age_days": round((now - max(moments)) / DAY, 2),
+            "nodes": nodeset.brief((repair.host for repair in of), NAMES),
+            "count": len(group),
+            "why": (reason if len(group) > 1 else of[0].result[1]) or "",
+        }
+        for when in ("before", "after"):
+            figures = [value for repair in of if (value := repair.figure(when)) is not None]
+            line[when] = [min(figures), max(figures)] if figures else None
+        found.append(line)
+    return sorted(found, key=lambda line: str(line["at"]), reverse=True)
 
 
 def _out(entries: Sequence[Entry], now: float) -> list[Plain]:
@@ -189,18 +184,12 @@ def _out(entries: Sequence[Entry], now: float) -> list[Plain]:
     for host, (state, since, reason) in out.items():
         key = (state, reason.check, nodeset.nameless(reason.why, host) or "")
         groups.setdefault(key, {})[host] = since
-    return [
-        {
-            "state": state,
-            "nodes": nodeset.brief(hosts, NAMES),
-            "count": len(hosts),
-            "since": moment(min(hosts.values())),
-            "age_days": round((now - min(hosts.values())) / DAY, 2),
-            "check": check,
-            "reason": reason,
-        }
-        for (state, check, reason), hosts in groups.items()
-    ]
+    found = []
+    for (state, check, why), hosts in groups.items():
+        line: Plain = {"state": state, "check": check, "reason": why, "nodes": nodeset.brief(hosts, NAMES)}
+        age = round((now - min(hosts.values())) / DAY, 2)
+        found.append({**line, "count": len(hosts), "since": moment(min(hosts.values())), "age_days": age})
+    return found
 
 
 def _sentences(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], torn: int) -> Iterator[str]:
