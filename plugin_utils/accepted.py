@@ -122,17 +122,16 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     valid = [entry for entry in entries if entry.until >= today]
     found = {one.id: entry for one in findings for entry in valid if entry.covers(one)}
     by_id = {one.id: one for one in findings}
-    fresh = bool(found)
-    while fresh:
+    more = found
+    while more:
         more = {
             one.id: found[one.because]
             for one in by_id.values()
-            if one.id not in found
-            and one.because in found
+            if one.because in found
+            and one.id not in found
             and SEVERITIES.index(one.severity) >= SEVERITIES.index(by_id[one.because].severity)
         }
-        found |= more
-        fresh = bool(more)
+        found = found | more
     return found
 
 

@@ -89,16 +89,10 @@ def of_record(record: Record, name: str) -> Results:
 
 
 def _of_job(job: Job, simulated: bool) -> Run:
-    points = {
-        row.size: Point(
-            row.busbw,
-            row.time_us,
-            row.spread,
-            row.repeats,
-            *((job.bar, job.prediction) if row.size == job.size else (None, None)),
-        )
-        for row in job.rows
-    }
+    points = {}
+    for row in job.rows:
+        of_size = (job.bar, job.prediction) if row.size == job.size else (None, None)
+        points[row.size] = Point(row.busbw, row.time_us, row.spread, row.repeats, *of_size)
     hosts = tuple(sorted(job.hosts))
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
@@ -185,9 +179,8 @@ def _files(path: Path) -> list[Path]:
     if not files:
         files = [file for latest in ("latest", "cluster/latest") for file in sorted((path / latest).glob("*.json"))]
     if not files:
-        raise ParseError(
-            f"{path} holds no results: name a file, the directory of a run, or nccl_benchmark_results_path"
-        )
+        way = "name a file, the directory of a run, or nccl_benchmark_results_path"
+        raise ParseError(f"{path} holds no results: {way}")
     if len(files) > FILES:
         raise ParseError(f"{path} holds more than {FILES} files, which no run leaves")
     return files
@@ -200,10 +193,8 @@ def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
         key = (run.kind, run.hosts, run.ranks)
         before = found.get(key)
         if before is not None:
-            both = {
-                name: ", ".join(sorted({of[name] for of in (before.versions, run.versions) if name in of}))
-                for name in sorted({*before.versions, *run.versions})
-            }
+            names, sides = {**before.versions, **run.versions}, (before.versions, run.versions)
+            both = {name: ", ".join(sorted({of[name] for of in sides if name in of})) for name in sorted(names)}
             run = replace(before, points={**run.points, **before.points}, versions=both)
         found[key] = run
     return Results(name, finished, tuple(found.values()))

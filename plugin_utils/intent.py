@@ -288,24 +288,18 @@ def _inconsistent(values: PlainView) -> list[str]:
     errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"] or {}))
     errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
     if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
-        errors.append(
-            "host_limits_kubernetes_rdma_resources declares what host_limits_container_runtimes: [kubelet] checks:"
-            " set both or neither"
-        )
+        both = "host_limits_container_runtimes: [kubelet] checks: set both or neither"
+        errors.append(f"host_limits_kubernetes_rdma_resources declares what {both}")
     if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
-        errors.append(
-            "nccl_benchmark_collectives is set, but nccl_tests_commit is empty, so there is no program to measure with:"
-            " set the commit, or nccl_benchmark_collectives: []"
-        )
+        lacking = "nccl_tests_commit is empty: set the commit, or nccl_benchmark_collectives: []"
+        errors.append(f"nccl_benchmark_collectives needs a program to measure with, but {lacking}")
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
         wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
         if wrong or not values[name]:
             said = repr(wrong[0]) if wrong else "nothing"
             errors.append(f'{name} holds {said}, expected numbers of nodes such as 5, or "20%"')
     if values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none":
-        errors.append(
-            "busbar_remediate_quarantine takes nodes out of service by draining them: set busbar_drain: slurm"
-        )
+        errors.append("busbar_remediate_quarantine drains nodes: set busbar_drain: slurm")
     errors += _range_errors(values)
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _cluster_errors(values)
@@ -313,9 +307,7 @@ def _inconsistent(values: PlainView) -> list[str]:
     if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
         errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
     if values["perftest_timeout"] < 4 * values["perftest_seconds"]:
-        errors.append(
-            "perftest_timeout is %d, expected four times perftest_seconds or more" % values["perftest_timeout"]
-        )
+        errors.append(f"perftest_timeout is {values['perftest_timeout']}, expected 4 x perftest_seconds or more")
     if values["busbar_mtu"] is not None and values["busbar_fabric"] == "infiniband":
         errors.append("busbar_mtu is set, but busbar_fabric is infiniband")
     errors += _multirail_errors(values)
@@ -385,10 +377,9 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> li
     except ParseError:
         # Reported elsewhere.
         chain = Chain()
-    for name, asked in (("CNP_DSCP", chain.cnp_dscp), ("CNP_802P_PRIO", chain.cnp_priority)):
-        if asked is not None:
-            of = {"CNP_DSCP": "cnp_dscp", "CNP_802P_PRIO": "cnp_priority"}[name]
-            wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{of} is {asked}")
+    for name, key in (("CNP_DSCP", "cnp_dscp"), ("CNP_802P_PRIO", "cnp_priority")):
+        if (asked := getattr(chain, key)) is not None:
+            wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{key} is {asked}")
     errors = [
         f"nic_firmware_settings.{name} is {settings[name].value}, but {other}"
         for name, (value, other) in wanted.items()
@@ -397,10 +388,8 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> li
     mask = settings.get("ROCE_CC_PRIO_MASK")
     bits = None if mask is None else nv_settings.parse_number(str(mask.value))
     if bits is not None and chain.priority is not None and not bits >> chain.priority & 1:
-        errors.append(
-            f"nic_firmware_settings.ROCE_CC_PRIO_MASK is {bits}, without the bit of busbar_roce.priority"
-            f" {chain.priority}: congestion control would never slow RDMA down"
-        )
+        bit = f"without the bit of busbar_roce.priority {chain.priority}: no congestion control would slow RDMA down"
+        errors.append(f"nic_firmware_settings.ROCE_CC_PRIO_MASK is {bits}, {bit}")
     return errors
 
 
@@ -423,15 +412,11 @@ def _cluster_errors(values: PlainView) -> list[str]:
         errors.append(f"{asked}, but nccl_benchmark_collectives is empty: name one, or set nccl_benchmark_scope: node")
     enabled = str(values["nccl_benchmark_environment"].get("NCCL_MNNVL_ENABLE", "")).strip()
     if scope == cluster_member.NVLINK_DOMAIN and enabled == "0":
-        errors.append(
-            f"{asked}, over the NVLinks between them, but nccl_benchmark_environment has NCCL_MNNVL_ENABLE: 0, which"
-            " switches these off: take it out"
-        )
+        off = "nccl_benchmark_environment has NCCL_MNNVL_ENABLE: 0, which switches these off: take it out"
+        errors.append(f"{asked}, over the NVLinks between them, but {off}")
     if scope == "leaf" and not values["busbar_leaf"]:
-        errors.append(
-            "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not declare the leaf of"
-            " this node: set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
-        )
+        way = "set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
+        errors.append(f"nccl_benchmark_scope is leaf, but busbar_leaf of this node is empty: {way}")
     return errors
 
 
@@ -451,9 +436,6 @@ def _multirail_errors(values: PlainView) -> list[str]:
 def unknown_platform(name: str, known: Sequence[str]) -> str:
     """Return the sentence for a platform without a profile."""
     if name == "custom":
-        return (
-            "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "
-            "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, "
-            "review it and commit it there"
-        )
+        draft = "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, and review it"
+        return f"busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: {draft}"
     return f"busbar_platform is {name!r}, but there is no profile of that name{did_you_mean(name, known)}"

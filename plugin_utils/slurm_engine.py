@@ -183,21 +183,11 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
 def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:
     """Return srun's command for one task on each node, with its own standard input. python: shell words."""
     share = ["--oversubscribe", "--cpus-per-task=1", "--mem=512M"] if overlap else ["--exclusive", "--mem=0"]
-    count = len(nodes)
+    where = [f"--partition={partition}", f"--nodelist={nodeset.fold(nodes)}"]
+    tasks = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+    limits = [f"--immediate={IMMEDIATE}", f"--time={math.ceil((seconds + GRACE) / 60)}"]
     return [
-        "srun",
-        f"--job-name={job}",
-        f"--partition={partition}",
-        f"--nodelist={nodeset.fold(nodes)}",
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        *share,
-        f"--immediate={IMMEDIATE}",
-        f"--time={math.ceil((seconds + GRACE) / 60)}",
-        *APART,
-        "/bin/sh",
-        "-c",
+        *("srun", f"--job-name={job}", *where, *tasks, *share, *limits, *APART, "/bin/sh", "-c"),
         # No exec: with a task that ends by a signal srun cuts off the last output of others. The input is read to its
         # end: srun ends the step on all nodes when it cannot send the rest of it to one.
         f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',
