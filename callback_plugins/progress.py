@@ -67,15 +67,8 @@ _VERDICT = _COLLECTION + "verdict"
 _QUESTION = _COLLECTION + "fleet_audit"
 _DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
 _ORDERED = ("linear", "ansible.builtin.linear", "debug", "ansible.builtin.debug")
-_COLOURS = {
-    "ok": C.COLOR_OK,
-    "changed": C.COLOR_CHANGED,
-    "ignored": C.COLOR_WARN,
-    "rescued": C.COLOR_WARN,
-    "failed": C.COLOR_ERROR,
-    "unreachable": C.COLOR_UNREACHABLE,
-    "warn": C.COLOR_WARN,
-}
+_COLOURS = {"ok": C.COLOR_OK, "changed": C.COLOR_CHANGED, "failed": C.COLOR_ERROR, "unreachable": C.COLOR_UNREACHABLE}
+_COLOURS |= dict.fromkeys(("ignored", "rescued", "warn"), C.COLOR_WARN)
 
 
 def _event(handle: Callable[..., None]) -> Callable[..., None]:
@@ -352,10 +345,9 @@ class CallbackModule(Default):
 
         given = {"ansible_run_tags": context.CLIARGS.get("tags"), "ansible_skip_tags": context.CLIARGS.get("skip_tags")}
         answers = partial_results.read(partial_results.of_this_run())
+        hosts = list(self._hosts)
         try:
-            judged = verdict_action.until_now(
-                list(self._hosts), self._hostvars, self._loader, given, self._judges, answers
-            )
+            judged = verdict_action.until_now(hosts, self._hostvars, self._loader, given, self._judges, answers)
         except AnsibleError as error:
             return [progress.Line(f"What was done cannot be judged: {progress.printable_lines(str(error))}", "failed")]
         check_mode, verbose = bool(context.CLIARGS.get("check")), self._display.verbosity > 0

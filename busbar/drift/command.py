@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
@@ -40,10 +40,6 @@ _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, sign
 
 def stamp(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _now() -> str:
-    return stamp(datetime.datetime.now(datetime.UTC))
 
 
 def drift(arguments: argparse.Namespace) -> int:
@@ -95,7 +91,7 @@ def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
     """Return a run that begins now, and has no number yet and no result."""
     return Run(
         id=0,
-        started=_now(),
+        started=findings_file.now(),
         ended=None,
         state="running",
         inventory="\n".join(sources),
@@ -125,7 +121,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[History]:
-    note = f"run of {getpass.getuser()}, begun {_now()}"
+    note = f"run of {getpass.getuser()}, begun {findings_file.now()}"
     is_new = not path.exists()
     with lock.held(lock.lock_file(path), note), History.create(path) as nights:
         try:
@@ -178,7 +174,7 @@ def _fail(nights: History, number: int, error: BaseException, manifest: Manifest
     # Without the manifest its secrets are unknown.
     said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if manifest else name
     with signals.collected():
-        nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
+        nights.fail(number, state, findings_file.now(), runner.clean(said, manifest.secrets if manifest else ()))
 
 
 def _notify_failure(arguments: argparse.Namespace) -> None:
@@ -221,7 +217,7 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     """Store the run, which ends now, in the history and return its report."""
     past = nights.nights(run)
     marks = {name: compare.marks(run.id, host, past.get(name, ())) for name, host in hosts.items()}
-    ended = _now()
+    ended = findings_file.now()
     run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers_of(hosts)))
     again = again or _report_of(nights, run.id)
     data = _report(run, hosts, marks, past, nights, again)
