@@ -181,11 +181,9 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
 
 def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
     nodes = api.nodes(wanted.selector)
-    most = _most(wanted.max_share, len(nodes))
-    there = sum(map(_tainted, nodes))
-    if there + (not tainted) <= most:
-        return ""
-    return f"{there} of {len(nodes)} nodes have the taint already, the limit is {most}: is the gate right?"
+    most, there = _most(wanted.max_share, len(nodes)), sum(map(_tainted, nodes))
+    held = f"{there} of {len(nodes)} nodes have the taint already, the limit is {most}: is the gate right?"
+    return "" if there + (not tainted) <= most else held
 
 
 def _most(share: float, nodes: int) -> int:
@@ -195,8 +193,7 @@ def _most(share: float, nodes: int) -> int:
 
 def _taken_back(api: Api, name: str, wanted: argparse.Namespace) -> list[str]:
     """Remove our taint if it exceeds the limit: several nodes may have seen room for one more at once."""
-    held = _held(api, wanted, True)
-    if not held:
+    if not (held := _held(api, wanted, True)):
         return []
     for _attempt in range(ATTEMPTS):
         with contextlib.suppress(Conflict):

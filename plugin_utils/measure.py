@@ -168,23 +168,19 @@ def _unit(team: Sequence[Node]) -> Unit:
 def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
     """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
+    verb = "would be measured" if check_mode else "to be measured"
     same: dict[tuple[str, str], list[Unit]] = {}
     for unit in found.units:
         how = "estimated, not timed yet" if unit.estimated else "by what the last took"
         what = "each alone" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
         same.setdefault((what, how), []).append(unit)
-    verb = "would be measured" if check_mode else "to be measured"
     for (what, how), units in same.items():
         those = [node for unit in units for node in unit.nodes]
-        lines.append(
-            f"{verb}: {nodeset.brief([node.host for node in those], ROOM)}, {what}; {_ages(those, now, max_age_days)};"
-            f" {sum(unit.cost for unit in units):g} node-minutes, {how}"
-        )
-    alike: dict[str, list[Node]] = {}
-    for one in found.left:
-        alike.setdefault(one.why, []).append(one)
-    for why, waiting in alike.items():
-        hosts = nodeset.brief([one.host for one in waiting], ROOM)
+        hosts, cost = nodeset.brief([node.host for node in those], ROOM), sum(unit.cost for unit in units)
+        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; {cost:g} node-minutes, {how}")
+    for why, names in nodeset.grouped((one.why, one.host) for one in found.left).items():
+        waiting = [one for one in found.left if one.why == why]
+        hosts = nodeset.brief(names, ROOM)
         lines.append(f"left for another run: {hosts}: {why}; {_ages(waiting, now, max_age_days)}")
     return lines
 
@@ -192,12 +188,11 @@ def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -
 def _ages(those: Sequence[Node], now: float, max_age_days: float) -> str:
     known = [one.last for one in those if one.last is not None]
     if len(known) < len(those):
-        return "never measured" if not known else f"{len(those) - len(known)} of {len(those)} never measured"
+        return f"{len(those) - len(known)} of {len(those)} never measured" if known else "never measured"
     last = min(known)
-    days = max(0.0, (now - last) / DAY)
-    old = f", more than {max_age_days:g} days ago" if days > max_age_days else ""
-    when = time.strftime("%Y-%m-%d", time.localtime(last))
-    return f"last measured {when}{old}" if len(those) == 1 else f"the oldest measured {when}{old}"
+    old = f", more than {max_age_days:g} days ago" if (now - last) / DAY > max_age_days else ""
+    oldest = "last" if len(those) == 1 else "the oldest"
+    return f"{oldest} measured {time.strftime('%Y-%m-%d', time.localtime(last))}{old}"
 
 
 def uses_slurm(values: Mapping[str, object]) -> bool:

@@ -23,10 +23,6 @@ VALID, MISSING, UNREACHABLE, FAILED = "valid", "missing", "unreachable", "failed
 _NOTHING: PlainView = MappingProxyType({})
 
 
-def _nothing() -> PlainView:
-    return _NOTHING
-
-
 @dataclass(frozen=True, slots=True)
 class RoleResult:
     """state: VALID, or why there is no result.   msg, fix: of that.   raw: as registered, with the module's own keys.
@@ -40,11 +36,11 @@ class RoleResult:
     fix: str = ""
     findings: tuple[Finding, ...] = ()
     passed: Sequence[str] = ()
-    evidence: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
+    evidence: Mapping[str, Sequence[str]] = field(default_factory=lambda: _NOTHING)
     repaired: Sequence[str] = ()
     notes: Sequence[str] = ()
     changed: bool = False
-    raw: PlainView = field(default_factory=_nothing)
+    raw: PlainView = field(default_factory=lambda: _NOTHING)
 
     def part(self, key: str, check: codec.Check) -> Any:
         """Return a key of the role's own module; None where it has none, or an invalid one."""

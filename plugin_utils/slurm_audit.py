@@ -66,11 +66,9 @@ def audit(
         of_host = variables_of(name)
         try:
             made = _host(name, of_host, templar.copy_with_new_env(available_variables=of_host))
-        except ParseError as error:
-            run.answer(name, {"failed": True, "wrong_inventory": intent.sentences(error), "msg": str(error)})
-            continue
-        except AnsibleError as error:
-            run.answer(name, {"failed": True, "msg": str(error)})
+        except (ParseError, AnsibleError) as error:
+            wrong = {"wrong_inventory": intent.sentences(error)} if isinstance(error, ParseError) else {}
+            run.answer(name, {"failed": True, "msg": str(error), **wrong})
             continue
         other = hosts.setdefault(made.node, made)
         said = slurm_engine.refused(nodes.get(made.node), overlap)
@@ -87,16 +85,12 @@ def audit(
 def _may() -> dict[str, str]:
     """Return Slurm's programs, if this user may run the audit. Raises SlurmError."""
     if os.geteuid() != 0:
-        raise SlurmError(
-            "the audit reads what only root may, and Slurm runs a step as the user that starts it: run busbar as root"
-            " on a machine where srun works, or leave --engine slurm out"
-        )
+        way = "run busbar as root on a machine where srun works, or leave --engine slurm out"
+        raise SlurmError(f"the audit reads what only root may, and Slurm runs a step as its user: {way}")
     paths = slurm_step.programs()
     if slurm_engine.root_jobs_refused(slurm_step.run_program(paths["scontrol"], ("scontrol", "show", "config"))):
-        raise SlurmError(
-            "slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: leave --engine slurm out, or"
-            " let root run jobs"
-        )
+        way = "leave --engine slurm out, or let root run jobs"
+        raise SlurmError(f"slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: {way}")
     return paths
 
 

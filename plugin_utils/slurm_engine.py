@@ -85,19 +85,17 @@ def refused(node: Node | None, overlap: bool) -> Plain | None:
         fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
         return not_asked("Slurm has no node of its name", fix)
     base = node.state.rstrip(_FLAGS)
-    flags = node.state[len(base) :]
-    why = "" if node.reason in ("", "none") else f" ({node.reason})"
+    flags = set(node.state[len(base) :])
+    state = f"{node.state} in Slurm" + ("" if node.reason in ("", "none") else f" ({node.reason})")
     if base in _DRAINED:
-        return not_asked(f"{node.state} in Slurm{why}, which starts nothing there", OVER_SSH)
+        return not_asked(f"{state}, which starts nothing there", OVER_SSH)
     if base in _RESERVED or "$" in flags:
-        return not_asked(f"{node.state} in Slurm{why}: it is held for a reservation", OVER_SSH)
-    if base not in (*_IDLE, *_BUSY) or set(flags) & set("*~#!%"):
-        return unreachable(f"{node.state} in Slurm{why}")
-    if set(flags) & set("@^"):
-        return not_asked(f"{node.state} in Slurm{why}: it is about to be rebooted", OVER_SSH)
-    if base in _BUSY and not overlap:
-        return busy(node.state)
-    return None
+        return not_asked(f"{state}: it is held for a reservation", OVER_SSH)
+    if base not in (*_IDLE, *_BUSY) or flags & set("*~#!%"):
+        return unreachable(state)
+    if flags & set("@^"):
+        return not_asked(f"{state}: it is about to be rebooted", OVER_SSH)
+    return busy(node.state) if base in _BUSY and not overlap else None
 
 
 def unreachable(said: str) -> Plain:

@@ -63,10 +63,8 @@ def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
     found = {name: shutil.which(name, path=places) or "" for name in names}
     lacking = [name for name, path in found.items() if not path]
     if lacking:
-        raise SlurmError(
-            f"this machine has no {', '.join(lacking)}: install Slurm's client programs, run busbar where they are, or"
-            " leave out --engine slurm"
-        )
+        way = "install Slurm's client programs, run busbar where they are, or leave out --engine slurm"
+        raise SlurmError(f"this machine has no {', '.join(lacking)}: {way}")
     return found
 
 
