@@ -106,8 +106,6 @@ class CallbackModule(Default):
         self._lock: threading.RLock = ansible_core.printing_lock(self._display)
         self._run: progress.Run | None = None
         self._line: progress_bar.MovingLine | None = None
-        self._moves = False
-        self._ticker: progress_bar.Ticker | None = None
         self._process = os.getpid()
         # Tasks whose items have reported why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
@@ -129,12 +127,9 @@ class CallbackModule(Default):
             return
         self._judges = _judged(playbook)
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
-        self._moves = progress_bar.terminal(sys.stdout)
-        drawn = self._run.moving_line if self._moves else None
-        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text)
+        drawn = self._run.moving_line if progress_bar.terminal(sys.stdout) else None
+        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text, self._tick)
         self._line.start()
-        self._ticker = progress_bar.Ticker(self._lock, self._tick)
-        self._ticker.start()
         atexit.register(self._ended_early)
 
     @_event
@@ -304,15 +299,11 @@ class CallbackModule(Default):
             self._run.responded(int(found[1]), int(found[2]))
 
     def _tick(self) -> None:
-        if self._line is not None and self._moves:
-            self._line.step()
-        elif self._run is not None:
+        if self._run is not None:
             self._print(self._run.tick())
 
     def _still(self) -> None:
         atexit.unregister(self._ended_early)
-        if self._ticker is not None:
-            self._ticker.stop()
         if self._line is not None:
             self._line.stop()
 

@@ -22,57 +22,50 @@ def terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-class Ticker:
-    """Call ``tick`` some times a second from its own thread, under the lock that its caller prints under."""
-
-    def __init__(self, lock: threading.RLock, tick: Callable[[], None]) -> None:
-        self._lock = lock
-        self._tick = tick
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.wait(STEP):
-            with self._lock:
-                if not self._ended.is_set():
-                    self._tick()
-
-
 class MovingLine:
     """Replace sys.stdout and sys.stderr, so that other output appears above the line, undamaged.
 
     drawn: the line for so many columns; None where no line can move. lock: held to print, or to start a
-    process that will.
-    heard: called with every printed text.
+    process that will. heard: called with every printed text. tick: called some times a second, where no line can move.
     """
 
-    def __init__(self, lock: threading.RLock, drawn: Callable[[int], str] | None, heard: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        lock: threading.RLock,
+        drawn: Callable[[int], str] | None,
+        heard: Callable[[str], None],
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self._lock = lock
         self._drawn = drawn
         self._heard = heard
+        self._tick = tick
         self._shown = ""
         # An unfinished line is a prompt: nothing is drawn over it.
         self._ended = True
         self._real: tuple[TextIO, TextIO] | None = None
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         self._real = (sys.stdout, sys.stderr)
         sys.stdout = _Above(sys.stdout, self)
         if sys.stderr.isatty():
             sys.stderr = _Above(sys.stderr, self)
+        threading.Thread(target=self._run, name="progress", daemon=True).start()
 
     def stop(self) -> None:
+        self._stopped.set()
         with self._lock:
             if self._real is not None:
                 self._clear(self._real[0])
                 sys.stdout, sys.stderr = self._real
                 self._real = None
+
+    def _run(self) -> None:
+        while not self._stopped.wait(STEP):
+            with self._lock:
+                if not self._stopped.is_set():
+                    (self._tick if self._drawn is None else self.step)()
 
     def step(self) -> None:
         """Draw the line as it is now."""

@@ -128,6 +128,7 @@ def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> No
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
+    monkeypatch.setattr(progress_bar, "STEP", 600)
     line = progress_bar.MovingLine(threading.RLock(), lambda width: "bar", lambda text: None)
     line.start()
     with pytest.raises(io.UnsupportedOperation):  # by which input() would know a terminal, and print past us
@@ -185,6 +186,7 @@ def test_what_is_printed_stands_above_the_line_undamaged(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((40, 24)))
     heard: list[str] = []
+    monkeypatch.setattr(progress_bar, "STEP", 600)
     line = progress_bar.MovingLine(threading.RLock(), lambda width: f"bar of {width}", heard.append)
     line.start()
     for text in ("a table\nof two lines\n", "a question: ", "\n"):
