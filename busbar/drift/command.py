@@ -44,8 +44,7 @@ def stamp(moment: datetime.datetime) -> str:
 
 def drift(arguments: argparse.Namespace) -> int:
     """Run the nightly check so that every end has an exit code and a notification. Return the exit code."""
-    missing = not_installed(PACKAGES)
-    if missing:
+    if missing := not_installed(PACKAGES):
         return complain("drift", missing)
     try:
         with signals.raised():
@@ -109,7 +108,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
     engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
     engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
     limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
-    with runner.Progress() as progress:
+    with runner.progress_bar() as progress:
         found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
     if arguments.inspector:
         try:
