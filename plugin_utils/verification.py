@@ -230,13 +230,11 @@ class Proof:
     def _with_partners(self, findings: list[Finding]) -> list[Finding]:
         """Add a root for each partner that broke off. A figure that was measured does not follow from it."""
         unproven = [one for one in findings if one.check.startswith("perftest.") and one.state == "unknown"]
-        for peer in sorted({one.peer for one in self.planned}):
+        for peer in sorted({one.peer for one in self.planned if self.failures.get(one.peer)}):
             lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
-            why = self.failures.get(peer) if lost else ""
-            if why:
-                root = rail_pairs.untested(
-                    f"{peer}: {why}", f"repair {peer}, then verify both hosts again", f"to {peer}"
-                )
+            if lost:
+                fix = f"repair {peer}, then verify both hosts again"
+                root = rail_pairs.untested(f"{peer}: {self.failures[peer]}", fix, f"to {peer}")
                 follows = [f for f in findings if f.subject in lost and (f in unproven or f.check[:9] != "perftest.")]
                 findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
         return findings
@@ -248,15 +246,11 @@ class Proof:
             found.update((f"rail {rail}", name) for rail in rails if name.startswith(_SLOWING))
         info = host_variables.of_host(variables)
         rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
+        on_rails = [one for one in earlier if one.identity in rail_of]
         for prefix in reversed(CAUSES):
-            found.update(
-                (rail_of[one.identity], one.id)
-                for one in earlier
-                # A silent switch slows no rail.
-                if one.check.startswith(prefix)
-                and one.identity in rail_of
-                and not (prefix in _SHOWN and one.state == "unknown")
-            )
+            # A silent switch slows no rail.
+            shown = [one for one in on_rails if not (prefix in _SHOWN and one.state == "unknown")]
+            found.update((rail_of[one.identity], one.id) for one in shown if one.check.startswith(prefix))
         return found
 
 

@@ -144,20 +144,12 @@ def _grid(report: Plain) -> Plain:
     names = [*shown, *["others"] * (len(columns) > COLUMNS)]
     rows: list[Plain] = []
     for (kind, cells), hosts in alike.items():
-        of_check = dict(cells)
-        row = [of_check.get(name) for name in names]
+        row = [dict(cells).get(name) for name in names]
         badness = sorted(cell[:2] for cell in row if cell)
-        rows.append(
-            {
-                "class": kind,
-                "nodes": nodeset.fold(hosts),
-                "count": len(hosts),
-                "cells": [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row],
-                "order": (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts)),
-            }
-        )
-    rows.sort(key=lambda row: row["order"])
-    return {"columns": names, "rows": rows}
+        order = (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts))
+        shades = [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row]
+        rows.append({"class": kind, "nodes": nodeset.fold(hosts), "count": len(hosts), "cells": shades, "order": order})
+    return {"columns": names, "rows": sorted(rows, key=lambda row: row["order"])}
 
 
 def _strip(history: Sequence[Plain]) -> Plain:
@@ -167,13 +159,11 @@ def _strip(history: Sequence[Plain]) -> Plain:
         total = sum(night["hosts"].values()) or 1
         # One host of a thousand has to be visible.
         shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
-        parts = []
-        top = 100.0
-        for name in reversed(CLASSES):
-            if name in shares:
-                height = 100.0 * shares[name] / sum(shares.values())
-                top -= height
-                parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
+        parts, top = [], 100.0
+        for name in (name for name in reversed(CLASSES) if name in shares):
+            height = 100.0 * shares[name] / sum(shares.values())
+            top -= height
+            parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
         bars.append({"x": place * 12, "parts": parts, "night": night})
     return {"width": max(12 * len(bars), 12), "bars": bars}
 

@@ -349,13 +349,9 @@ def _busbw(night: ReportInput) -> Plain:
         if lead and lead in of_host:
             past = [hosts.get(host, ("", {}, ()))[1].get(lead, {}).get("busbw") for _, _, hosts in night.trail]
             trends[host] = [*past[1 - 2 * NIGHTS :], of_host[lead]["busbw"]]
-    outliers = [
-        {
-            "nodes": host,
-            "what": f"slow for this fleet, whatever the bar, in {len(found)} of {len(tonight[host])} runs",
-            "have": f"{min(found)[0]:.0%}: {min(found)[1]}",
-            "want": "the median of the fleet",
-        }
-        for host, found in slow.items()
-    ]
+    outliers = []
+    for host, found in slow.items():
+        what = f"slow for this fleet, whatever the bar, in {len(found)} of {len(tonight[host])} runs"
+        have = f"{min(found)[0]:.0%}: {min(found)[1]}"
+        outliers.append({"nodes": host, "what": what, "have": have, "want": "the median of the fleet"})
     return {"runs": runs, "lead": lead, "hosts": trends, "outliers": outliers}
