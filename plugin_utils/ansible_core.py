@@ -81,10 +81,8 @@ def unsupported(version: str = INSTALLED) -> str | None:
     if OLDEST <= release(version) <= NEWEST:
         return None
     first, last, after = ("%d.%d" % of for of in (OLDEST, NEWEST, (NEWEST[0], NEWEST[1] + 1)))
-    return (
-        f"ansible-core {version} is not supported: Busbar needs {first} to {last}, and nothing was done. "
-        f"Install one with: pip install 'ansible-core>={first},<{after}'"
-    )
+    way = f"Install one with: pip install 'ansible-core>={first},<{after}'"
+    return f"ansible-core {version} is not supported: Busbar needs {first} to {last}, and nothing was done. {way}"
 
 
 def worker_runs_tasks() -> Run | None:

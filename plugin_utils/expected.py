@@ -41,12 +41,8 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     suite.CLUSTER: ("nccl_benchmark_scope: node", lambda of, _: of["nccl_benchmark_scope"] == "node"),
 }
 # Keys of a role's full result on every host, if it is on.
-_ALWAYS = tuple(
-    check.id
-    for check in (
-        *(platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
-    )
-)
+_CHECKS = (platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE)
+_ALWAYS = tuple(check.id for check in _CHECKS)
 _OF_ROCE = dict.fromkeys(("lldp", "mtu", "multirail", "roce_qos"), "no RoCE rails")
 
 

@@ -41,17 +41,8 @@ def of_run(
     started, ended: as now() returns them; started is None where unknown. group: every node of the inventory, also
     those outside the limit. commit: of the inventory or the project.
     """
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "started": started,
-        "ended": ended,
-        "inventory": [*inventory],
-        "limit": limit,
-        "group": [*group],
-        "simulated": simulated,
-        "commit": commit,
-    }
+    of_file = {"format": FORMAT, "version": VERSION, "started": started, "ended": ended, "commit": commit}
+    return {**of_file, "inventory": [*inventory], "limit": limit, "group": [*group], "simulated": simulated}
 
 
 # Id of a passed check -> the value, and its source.

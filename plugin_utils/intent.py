@@ -291,8 +291,8 @@ def _inconsistent(values: PlainView) -> list[str]:
         both = "host_limits_container_runtimes: [kubelet] checks: set both or neither"
         errors.append(f"host_limits_kubernetes_rdma_resources declares what {both}")
     if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
-        lacking = "nccl_tests_commit is empty: set the commit, or nccl_benchmark_collectives: []"
-        errors.append(f"nccl_benchmark_collectives needs a program to measure with, but {lacking}")
+        lacking = "no program to measure with: set the commit, or nccl_benchmark_collectives: []"
+        errors.append(f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}")
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
         wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
         if wrong or not values[name]:

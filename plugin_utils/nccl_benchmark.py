@@ -35,13 +35,8 @@ STEP_FACTOR = 2
 REASONS, LONGEST = 3, 900
 # Possible causes of a slow or failed run on a node, the likeliest first: prefixes of checks of other roles.
 _CAUSES = (
-    "nccl_tests.",
-    platform_checks.GPU_COUNT.id,
-    platform_checks.GPU_DRIVER.id,
-    platform_checks.NVLINK_FABRIC.id,
-    platform_checks.NVLINKS.id,
-    platform_checks.GPU_MODEL.id,
-    platform_checks.GPU_TOOL.id,
+    *("nccl_tests.", platform_checks.GPU_COUNT.id, platform_checks.GPU_DRIVER.id, platform_checks.NVLINK_FABRIC.id),
+    *(platform_checks.NVLINKS.id, platform_checks.GPU_MODEL.id, platform_checks.GPU_TOOL.id),
 )
 # Possible causes of each finding of a run. Wrong values have none here: no setting makes a sum wrong.
 _EXPLAINED = {

@@ -79,40 +79,26 @@ def _with_evidence(data: Plain) -> dict[str, object]:
 
 def findings(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str:
     """Return the findings file of a finished run of `busbar drift`."""
+    ended, inventory = run.ended or findings_file.now(), run.inventory.split("\n")
+    where = (inventory, run.limit, manifest.group, run.simulated, run.commit)
+    day = datetime.date.fromisoformat(run.started[:10])
     data = {
         "check_mode": True,
         "expected": suite.judged(nightly=True),
         "left_out": [],
-        "run": findings_file.of_run(
-            run.started,
-            run.ended or findings_file.now(),
-            run.inventory.split("\n"),
-            run.limit,
-            manifest.group,
-            run.simulated,
-            run.commit,
-        ),
-        "hosts": {
-            name: {
-                "end": host.end,
-                **_standing(host, datetime.date.fromisoformat(run.started[:10])),
-                "passed_ids": sorted(host.passed),
-                "intent": host.intent,
-                "busbw": host.busbw,
-                "notes": host.notes,
-                "health": host.health,
-                "acceptances": [entry.to_dict() for entry in host.acceptances],
-            }
-            for name, host in hosts.items()
-        },
+        "run": findings_file.of_run(run.started, ended, *where),
+        "hosts": {name: _of_host(host, day) for name, host in hosts.items()},
     }
     return "".join(findings_file.text(data, lambda name: findings_file.unpacked(hosts[name].evidence)))
 
 
-def _standing(host: HostResult, day: datetime.date) -> dict[str, list[dict[str, str | None]]]:
-    """Return standing and accepted findings: repairs read the first only."""
+def _of_host(host: HostResult, day: datetime.date) -> Plain:
+    """Return a host's entry, with standing and accepted findings: repairs read the first only."""
     of = accepted.covered(host.findings, host.acceptances, day)
-    found: dict[str, list[dict[str, str | None]]] = {"findings": [], "accepted": []}
-    for finding in host.findings:
-        found["accepted" if finding.id in of else "findings"].append(finding.to_dict())
-    return found
+    return {
+        **{key: getattr(host, key) for key in ("end", "intent", "busbw", "notes", "health")},
+        "findings": [finding.to_dict() for finding in host.findings if finding.id not in of],
+        "accepted": [finding.to_dict() for finding in host.findings if finding.id in of],
+        "passed_ids": sorted(host.passed),
+        "acceptances": [entry.to_dict() for entry in host.acceptances],
+    }
