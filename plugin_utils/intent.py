@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import yaml
@@ -48,22 +48,10 @@ class WrongIntent(ParseError):
 
 # Names that the suite itself registers during a run.
 REGISTERED = (
-    "busbar_intent",
-    *(role.result for role in suite.SUITE),
-    "drift_timer_result",
-    "node_lock_result",
-    "node_lock_released",
-    "fleet_audit_result",
-    "rail_info_result",
-    "verify_fleet_result",
-    "nccl_cluster_judged",
-    "localise_round_result",
-    "remediate_read_result",
-    "remediate_plan_result",
-    "remediate_state",
-    "remediate_result",
-    "ib_fabric_plan_result",
-    "ib_fabric_judged",
+    *("busbar_intent", *(role.result for role in suite.SUITE), "drift_timer_result", "node_lock_result"),
+    *("node_lock_released", "fleet_audit_result", "rail_info_result", "verify_fleet_result", "nccl_cluster_judged"),
+    *("localise_round_result", "remediate_read_result", "remediate_plan_result", "remediate_state"),
+    *("remediate_result", "ib_fabric_plan_result", "ib_fabric_judged"),
 )
 # Variables that nccl_conf derives, with the value to set instead.
 _DERIVED = {
@@ -281,39 +269,42 @@ def _intended_value(given: object, value: Value) -> object:
 
 
 def _inconsistent(values: PlainView) -> list[str]:
+    extra = values["nccl_conf_extra"] or {}
     errors = [*accepted.errors(values["busbar_accepted"]), *_chain_errors(values)]
-    for name, instead in _DERIVED.items():
-        if name in (values["nccl_conf_extra"] or {}):
-            errors.append(f"nccl_conf_extra.{name} is derived, not set: use {instead}")
-    errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"] or {}))
-    errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
-    if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
-        both = "host_limits_container_runtimes: [kubelet] checks: set both or neither"
-        errors.append(f"host_limits_kubernetes_rdma_resources declares what {both}")
-    if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
-        lacking = "no program to measure with: set the commit, or nccl_benchmark_collectives: []"
-        errors.append(f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}")
+    derived = [(name, instead) for name, instead in _DERIVED.items() if name in extra]
+    errors += [f"nccl_conf_extra.{name} is derived, not set: use {instead}" for name, instead in derived]
+    errors += [f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(extra)]
+    errors += [f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"])]
+    errors += [sentence for wrong, sentence in _contradictions(values) if wrong]
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
-        wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
+        wrong = [repr(one) for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
         if wrong or not values[name]:
-            said = repr(wrong[0]) if wrong else "nothing"
-            errors.append(f'{name} holds {said}, expected numbers of nodes such as 5, or "20%"')
-    if values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none":
-        errors.append("busbar_remediate_quarantine drains nodes: set busbar_drain: slurm")
+            errors.append(f'{name} holds {[*wrong, "nothing"][0]}, expected numbers of nodes such as 5, or "20%"')
     errors += _range_errors(values)
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _cluster_errors(values)
     errors += _nic_firmware_errors(values)
-    if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
-        errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
-    if values["perftest_timeout"] < 4 * values["perftest_seconds"]:
-        errors.append(f"perftest_timeout is {values['perftest_timeout']}, expected 4 x perftest_seconds or more")
-    if values["busbar_mtu"] is not None and values["busbar_fabric"] == "infiniband":
-        errors.append("busbar_mtu is set, but busbar_fabric is infiniband")
-    errors += _multirail_errors(values)
-    if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
-        errors.append("busbar_roce is set, but busbar_fabric is infiniband")
-    return errors
+    return errors + _multirail_errors(values)
+
+
+def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
+    """Yield whether values contradict each other, and what to set."""
+    infiniband, timeout = values["busbar_fabric"] == "infiniband", values["perftest_timeout"]
+    kubelet = "kubelet" in values["host_limits_container_runtimes"]
+    resources = bool(values["host_limits_kubernetes_rdma_resources"])
+    both = "host_limits_container_runtimes: [kubelet] checks: set both or neither"
+    yield kubelet != resources, f"host_limits_kubernetes_rdma_resources declares what {both}"
+    lacking = "no program to measure with: set the commit, or nccl_benchmark_collectives: []"
+    untested = values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]
+    yield untested, f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}"
+    held = values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none"
+    yield held, "busbar_remediate_quarantine drains nodes: set busbar_drain: slurm"
+    two_ways = bool(values["ib_fabric_devices"] and values["ib_fabric_dumps"])
+    yield two_ways, "ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them"
+    short = timeout < 4 * values["perftest_seconds"]
+    yield short, f"perftest_timeout is {timeout}, expected 4 x perftest_seconds or more"
+    yield infiniband and values["busbar_mtu"] is not None, "busbar_mtu is set, but busbar_fabric is infiniband"
+    yield infiniband and bool(values["busbar_roce"]), "busbar_roce is set, but busbar_fabric is infiniband"
 
 
 def _chain_errors(values: PlainView) -> list[str]:
@@ -349,21 +340,22 @@ def _range_errors(values: PlainView) -> list[str]:
 
 
 def _nic_firmware_errors(values: PlainView) -> list[str]:
-    errors = []
-    try:
-        nic_settings.versions(values["busbar_firmware"])
-    except ParseError as error:
-        errors.append(str(error))
+    errors = _refusals(nic_settings.versions, values["busbar_firmware"])
     try:
         errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
     except ParseError as error:
         errors.append(str(error))
-    for address in values["nic_firmware_devices"]:
-        try:
-            pci.parse_address(address)
-        except ParseError as error:
-            errors.append(f"nic_firmware_devices: {error}")
-    return errors
+    refused = [error for address in values["nic_firmware_devices"] for error in _refusals(pci.parse_address, address)]
+    return errors + [f"nic_firmware_devices: {error}" for error in refused]
+
+
+def _refusals(reader: Callable[..., object], *given: object) -> list[str]:
+    """Return why a reader refuses a value; [] where it does not."""
+    try:
+        reader(*given)
+    except ParseError as error:
+        return [str(error)]
+    return []
 
 
 def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> list[str]:
@@ -394,19 +386,16 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> li
 
 
 def _cluster_errors(values: PlainView) -> list[str]:
-    scope = values["nccl_benchmark_scope"]
-    errors = []
-    given = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
-    try:
-        launch.wanted({**given, "hosts": ["node"], "per_node": 1})
-    except ParseError as error:
-        errors.append(str(error).replace("launch.options", "nccl_benchmark_launcher_options"))
+    scope, commit = values["nccl_benchmark_scope"], values["nccl_tests_commit"]
+    options = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
+    refused = _refusals(launch.wanted, {**options, "hosts": ["node"], "per_node": 1})
+    errors = [error.replace("launch.options", "nccl_benchmark_launcher_options") for error in refused]
     if scope == "node":
         return errors
     asked = f"nccl_benchmark_scope: {scope} runs one program over several nodes"
     if values["nccl_tests_mpi"] == "off":
         errors.append(f"{asked}, which takes MPI, but nccl_tests_mpi is off: set nccl_tests_mpi: required")
-    if not values["nccl_tests_commit"]:
+    if not commit:
         errors.append(f"{asked}, but nccl_tests_commit is empty: set the commit, or nccl_benchmark_scope: node")
     if scope != "rail" and not values["nccl_benchmark_collectives"]:
         errors.append(f"{asked}, but nccl_benchmark_collectives is empty: name one, or set nccl_benchmark_scope: node")
