@@ -28,7 +28,7 @@ ROOM = 100
 
 @dataclass
 class Known:
-    """What earlier runs measured on a host.
+    """The measurements of a host by earlier runs.
 
     finished, minutes: scope -> when it was last measured, and how long a run of that scope took.   tried: when it was
     last chosen.

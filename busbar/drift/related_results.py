@@ -48,13 +48,16 @@ class RelatedResults:
         clean = printable(redaction.scrub(text, self.hidden))
         return clean if len(clean) <= room else clean[: room - 3] + "..."
 
-    def clean(self, section: _Read) -> _Read:
-        """Return plain data with each of its texts as ``text`` returns it."""
-        if isinstance(section, str):
-            return self.text(section)  # type: ignore[return-value]
-        if isinstance(section, dict):
-            return {key: self.clean(item) for key, item in section.items()}  # type: ignore[return-value]
-        return [*map(self.clean, section)] if isinstance(section, list) else section  # type: ignore[return-value]
+    def clean(self, section: Plain) -> Plain:
+        """Return a section with each of its texts as ``text`` returns it."""
+        return {key: self._clean(item) for key, item in section.items()}
+
+    def _clean(self, item: object) -> object:
+        if isinstance(item, str):
+            return self.text(item)
+        if isinstance(item, list):
+            return [*map(self._clean, item)]
+        return self.clean(item) if isinstance(item, dict) else item
 
     @property
     def now(self) -> float:

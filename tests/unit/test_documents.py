@@ -31,9 +31,8 @@ def test_nothing_is_stale() -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_says_what_it_means_and_its_default_is_right(name: str) -> None:
     value = VALUES[name]
-    meaning = documents.MEANINGS[name]
-    assert meaning.endswith(".")
-    assert not [mark for mark in ("|", "](", "{{") if mark in meaning], "a table's cell, a link, a template"
+    assert documents.MEANINGS[name].endswith(".")
+    assert not [mark for mark in ("|", "](", "{{") if mark in documents.MEANINGS[name]], "a cell, a link, a template"
     assert value.type in intent._TYPES
     if value.required:
         assert value.default is None
