@@ -247,14 +247,16 @@ def _time() -> str:
 # -- the API -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Api:
-    """The needed part of the API, without redirects and proxies."""
+    """The needed part of the API, without redirects and proxies.
 
-    def __init__(self, server: str, token_file: Path | None, ca_file: Path) -> None:
-        """token_file: read for each request, since the kubelet writes a new one every hour; None for no token."""
-        self._server = server.rstrip("/")
-        self._token_file = token_file
-        self._ca_file = ca_file
+    token_file: read for each request, since the kubelet writes a new one every hour; None for no token.
+    """
+
+    server: str
+    token_file: Path | None
+    ca_file: Path
 
     @staticmethod
     def connect(server: str | None, token_file: Path, ca_file: Path) -> Api:
@@ -293,17 +295,17 @@ class Api:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
         try:
             status, text = http_client.request(
-                self._server + path,
+                self.server.rstrip("/") + path,
                 method,
                 None if body is None else json.dumps(body).encode(),
                 headers,
-                authorization=f"Bearer {self._token_file.read_text('ascii').strip()}" if self._token_file else "",
-                ca_file=self._ca_file,
+                authorization=f"Bearer {self.token_file.read_text('ascii').strip()}" if self.token_file else "",
+                ca_file=self.ca_file,
                 seconds=TIMEOUT,
                 limit=LIMIT,
             )
         except UnicodeDecodeError:
-            raise KubernetesError(f"--token-file {self._token_file} is not ASCII") from None
+            raise KubernetesError(f"--token-file {self.token_file} is not ASCII") from None
         except http_client.HttpError as error:
             raise KubernetesError(str(error)) from error
         data = None

@@ -74,12 +74,9 @@ def due(role: str, of_host: PlainView) -> bool:
     if role in heard["due"]:
         return True
     # In check mode nothing has changed, whatever a role reports.
-    return not of_host.get("ansible_check_mode") and any(_has_changed(name, of_host) for name in _BY_NAME[role].after)
-
-
-def _has_changed(role: str, of_host: PlainView) -> bool:
-    result = mapping(of_host.get(f"{role}_result"))
-    return bool(result.get("changed") or result.get("reboot"))
+    before = [mapping(of_host.get(f"{name}_result")) for name in _BY_NAME[role].after]
+    changed = any(result.get("changed") or result.get("reboot") for result in before)
+    return changed and not of_host.get("ansible_check_mode")
 
 
 def results(of_host: PlainView, names: Sequence[str], first: str, nightly: bool) -> Plain:

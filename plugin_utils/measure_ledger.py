@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -70,7 +69,7 @@ class Ledger:
         for kind, parent, take in (("node", results, self._node), ("cluster", results / "cluster", self._cluster)):
             oldest = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - OLDEST_DAYS * 86400))
             after = max(self.read.get(kind, ""), oldest)
-            for path in _directories(parent):
+            for path in sorted(path for path in parent.glob("20*") if path.is_dir()):
                 if path.name > after:
                     try:
                         take(path, now)
@@ -99,11 +98,6 @@ _ledger = codec.of_class(
     format=codec.whole(FORMAT, FORMAT),
     hosts=codec.table(codec.of_class(Known, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
 )
-
-
-def _directories(parent: Path) -> Iterator[Path]:
-    if parent.is_dir():
-        yield from sorted(path for path in parent.iterdir() if path.name[:2] == "20" and path.is_dir())
 
 
 def path_of(results: Path) -> Path:

@@ -44,17 +44,10 @@ def of_this_run() -> Path:
 def read(path: Path) -> dict[str, Plain]:
     """Return host -> result; {} without a file. A result that was cut off by the end of the run is left out."""
     found = {}
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return {}
-    place = 0
-    while len(data) - place >= _SIZE.size:
-        (size,) = _SIZE.unpack_from(data, place)
-        place += _SIZE.size
-        if len(data) - place < size:
-            break
-        host, answer = json.loads(zlib.decompress(data[place : place + size]))
-        found[host] = answer
-        place += size
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        while len(head := stream.read(_SIZE.size)) == _SIZE.size:
+            data = stream.read(*_SIZE.unpack(head))
+            if len(data) == _SIZE.unpack(head)[0]:
+                host, answer = json.loads(zlib.decompress(data))
+                found[host] = answer
     return found

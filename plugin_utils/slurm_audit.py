@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible import constants
@@ -102,30 +102,23 @@ def _host(name: str, variables: Mapping[str, object], templar: Templar) -> _Host
     return _Host(name, node, host_audit.python_of(variables, templar), question)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        paths: dict[str, str],
-        limit: float,
-        tell: Callable[[str], None],
-        keep: Callable[[str, Plain], None],
-        count: int,
-    ) -> None:
-        self._paths = paths
-        self._limit = limit
-        self._tell = tell
-        self._keep = keep
-        self._count = count
-        self._lock = threading.Lock()
-        self.answers: dict[str, Plain] = {}
+    paths: dict[str, str]
+    limit: float
+    tell: Callable[[str], None]
+    keep: Callable[[str, Plain], None]
+    count: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answers: dict[str, Plain] = field(default_factory=dict)
 
     def answer(self, name: str, given: Plain) -> None:
-        with self._lock:
+        with self.lock:
             self.answers[name] = given
-            self._keep(name, given)
+            self.keep(name, given)
             heard = len(self.answers)
-        if heard % max(1, self._count // 20) == 0 or heard == self._count:
-            self._tell(f"{heard} of {self._count} hosts have responded")
+        if heard % max(1, self.count // 20) == 0 or heard == self.count:
+            self.tell(f"{heard} of {self.count} hosts have responded")
 
     def query(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
         """Query hosts, by the names of their nodes, each of which Slurm may give."""
@@ -180,14 +173,14 @@ class _Run:
                 waited.difference_update(words.lost)
 
         job = f"{slurm_engine.JOB}-{secrets.token_hex(4)}"
-        seconds = self._limit + slurm_engine.IMMEDIATE
+        seconds = self.limit + slurm_engine.IMMEDIATE
         script = Path(constants.DEFAULT_LOCAL_TMP) / job
         questions = {node: host_audit.node_steps(host.question.steps) for node, host in left.items()}
         script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
         python = next(iter(left.values())).python
         argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
         try:
-            late = slurm_step.run(self._paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
+            late = slurm_step.run(self.paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
         finally:
             script.unlink(missing_ok=True)
         silent = [node for node in left if node in answers.wrong or left[node].name not in self.answers]
@@ -195,12 +188,12 @@ class _Run:
             return self._not_given(left, silent, words.not_given, last)
         again = set() if last or late else words.blameless(silent) - set(answers.wrong)
         for node in set(silent) - again:
-            self.answer(left[node].name, slurm_engine.silent(node, answers, words, self._limit, late))
+            self.answer(left[node].name, slurm_engine.silent(node, answers, words, self.limit, late))
         return bool(again)
 
     def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
         """Fail hosts that are no longer idle. Return whether the others are to be queried again."""
-        nodes = slurm_engine.nodes_of(slurm_step.run_program(self._paths["sinfo"], slurm_engine.SINFO))
+        nodes = slurm_engine.nodes_of(slurm_step.run_program(self.paths["sinfo"], slurm_engine.SINFO))
         refused = {node: slurm_engine.refused(nodes.get(node), overlap=False) for node in silent}
         told = {node: given for node, given in refused.items() if given}
         for node in silent:
