@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -106,9 +106,9 @@ class _Watch:
             self._show(total=len(found.hosts))
             self.deadline = time.monotonic() + self.timeout
 
-    def _show(self, **more: Any) -> None:
+    def _show(self, total: int | None = None, completed: int | None = None, description: str | None = None) -> None:
         for task in self.progress.task_ids:
-            self.progress.update(task, **more)
+            self.progress.update(task, total=total, completed=completed, description=description)
 
     @property
     def late(self) -> bool:
