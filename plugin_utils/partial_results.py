@@ -46,8 +46,9 @@ def read(path: Path) -> dict[str, Plain]:
     found = {}
     with contextlib.suppress(OSError), path.open("rb") as stream:
         while len(head := stream.read(_SIZE.size)) == _SIZE.size:
-            data = stream.read(*_SIZE.unpack(head))
-            if len(data) == _SIZE.unpack(head)[0]:
+            (size,) = _SIZE.unpack(head)
+            data = stream.read(size)
+            if len(data) == size:
                 host, answer = json.loads(zlib.decompress(data))
                 found[host] = answer
     return found

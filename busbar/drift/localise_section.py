@@ -27,9 +27,8 @@ CAUSES, ACCUSING, OTHERS = 30, 12, 3
 NAMES = 300
 # The last of these decides whether a node is in service.
 _TURNS = ("drained", "left_drained", "resumed")
-_OF_NODES = tuple(
-    check.id for check in (localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK, localise_judge.ALONE)
-)
+_CHECKS = (localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK, localise_judge.ALONE)
+_OF_NODES = tuple(check.id for check in _CHECKS)
 
 
 def latest(beside: RelatedResults) -> Plain:
