@@ -5,17 +5,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files, validated_action
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 
 class ActionModule(ActionBase):
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: Plain | None = None) -> Plain:
+        result: Plain = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         variables = dict(task_vars or {})
         if arguments.get("stages"):

@@ -19,14 +19,14 @@ import json
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ansible import constants
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
+from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
@@ -49,6 +49,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
 
 HERE = Path(__file__).resolve().parent.parent
@@ -71,8 +72,8 @@ audit.main(json.loads(unpacked(%r)), %r, %r)
 class ActionModule(ActionBase):
     _VALID_ARGS = frozenset({"roles", "timeout", "first"})
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: Plain | None = None) -> Plain:
+        result: Plain = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
         _validation, arguments = self.validate_argument_spec(
             argument_spec={
@@ -83,21 +84,18 @@ class ActionModule(ActionBase):
         )
         if arguments["first"]:
             return {**result, **self._first(arguments["first"], variables)}
-        unknown = sorted(set(arguments["roles"]) - set(_ASKED))
-        if unknown:
-            result.update(failed=True, msg=f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be requested")
-            return result
+        if unknown := sorted(set(arguments["roles"]) - set(_ASKED)):
+            msg = f"roles: {', '.join(unknown)}: only {', '.join(_ASKED)} can be requested"
+            return {**result, "failed": True, "msg": msg}
         try:
             question = question_of(arguments["roles"], variables, self._templar)
         except ParseError as error:
-            result.update(failed=True, wrong_inventory=intent.sentences(error), msg=str(error))
-            return result
-        result.update(question.judged(self._query(question.steps, arguments["timeout"], variables)))
-        return result
+            return {**result, "failed": True, "wrong_inventory": intent.sentences(error), "msg": str(error)}
+        return {**result, **question.judged(self._query(question.steps, arguments["timeout"], variables))}
 
     # -- the query -----------------------------------------------------------------------------------------------------
 
-    def _first(self, what: str, variables: dict[str, Any]) -> dict[str, Any]:
+    def _first(self, what: str, variables: Plain) -> Plain:
         from ansible_collections.busbar.fabric.plugins.plugin_utils.check import hosts
 
         try:
@@ -105,9 +103,7 @@ class ActionModule(ActionBase):
         except ParseError as error:
             return {"failed": True, "msg": str(error)}
 
-    def _query(
-        self, steps: list[dict[str, Any]], limit: float, variables: Mapping[str, Any], patience: float = 3600.0
-    ) -> dict[str, Any]:
+    def _query(self, steps: list[Plain], limit: float, variables: PlainView, patience: float = 3600.0) -> Plain:
         """Return ``results``, one for each step; or ``msg``, why there are none. patience: seconds for a call of a
         tool.
         """
@@ -145,50 +141,52 @@ class Question:
     """
 
     roles: list[str]
-    steps: list[dict[str, Any]]
-    wanted: Mapping[str, Any]
+    steps: list[Plain]
+    wanted: PlainView
     verify: bool
     check_mode: bool
 
-    def judged(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def judged(self, answer: PlainView) -> Plain:
         """Return the action's result. answer: as read() returns it."""
         if "msg" in answer:
             return {**answer, "failed": True}
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
-        # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
-        roles = json.dumps(found)
-        digest = cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted))
-        told = {"changed": False, "intent": digest, "roles": roles, "verify": self.verify}
-        told["evidence"] = findings_file.packed(evidence)
-        told["off"] = cached_for(self.wanted, "off", lambda: expected.off(self.wanted))
-        told["scope"] = self.wanted["values"]["nccl_benchmark_scope"]
-        files = Files.from_values(self.wanted["values"])
-        if files != Files():
-            told["cabling"] = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
-        told["compare"] = cached_for(self.wanted, "compare", lambda: declaration(self.wanted))
-        told["sharp"] = self.wanted["values"]["busbar_sharp"]
-        return {**told, "due": _due(found, self.check_mode), "drain": self.wanted["values"]["busbar_drain"] != "none"}
+        values = self.wanted["values"]
+        told = {
+            "changed": False,
+            "intent": cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted)),
+            # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
+            "roles": json.dumps(found),
+            "verify": self.verify,
+            "evidence": findings_file.packed(evidence),
+            "off": cached_for(self.wanted, "off", lambda: expected.off(self.wanted)),
+            "scope": values["nccl_benchmark_scope"],
+            "compare": cached_for(self.wanted, "compare", lambda: declaration(self.wanted)),
+            "sharp": values["busbar_sharp"],
+            "due": _due(found, self.check_mode),
+            "drain": values["busbar_drain"] != "none",
+        }
+        files = Files.from_values(values)
+        cabling = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
+        return told if files == Files() else {**told, "cabling": cabling}
 
 
-def question_of(names: list[str], variables: Mapping[str, Any], templar: Any) -> Question:
+def question_of(names: list[str], variables: PlainView, templar: Templar) -> Question:
     """Return the query of a host about these roles. templar: with the host's variables. Raises ParseError."""
     if "busbar_intent" not in variables:
         variables = {**variables, "busbar_intent": intent_action.of_host(variables, templar)}
     wanted = variables["busbar_intent"]
-    roles = [role for role in names if verdict.played(role, variables) or _judges_fabric(role, wanted, variables)]
+    # This role's result feeds the fabric's judgement, whatever the tags leave out.
+    of_fabric = bool(wanted["values"]["busbar_fabric_hosts"]) and verdict.played(suite.FABRIC, variables)
+    rails = fabric_run.RAILS if of_fabric else None
+    roles = [role for role in names if role == rails or verdict.played(role, variables)]
     asked = _steps(roles, variables, templar)
     verify = verdict.played(suite.VERIFY, variables) and wanted["values"]["busbar_verify"]
     return Question(roles, asked, wanted, verify, bool(variables.get("ansible_check_mode")))
 
 
-def _judges_fabric(role: str, wanted: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
-    """Return whether this role's result of the host feeds the fabric's judgement, whatever the tags leave out."""
-    named = role == fabric_run.RAILS and wanted["values"]["busbar_fabric_hosts"]
-    return bool(named) and verdict.played(suite.FABRIC, variables)
-
-
-def node_steps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def node_steps(steps: list[Plain]) -> list[Plain]:
     """Return the steps without what the node does not read."""
     return [{key: step[key] for key in ("module", "arguments")} for step in steps]
 
@@ -198,7 +196,7 @@ def script(main: str) -> str:
     return _SCRIPT + main
 
 
-def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list[dict[str, Any]]:
+def _steps(roles: list[str], variables: PlainView, templar: Templar) -> list[Plain]:
     """Return the module calls of the lock and the roles: ``role``, ``module``, ``arguments``.
 
     Hosts with equal variables have equal queries: only the first of them pays for the templates.
@@ -212,7 +210,7 @@ def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list
     own = templar.copy_with_new_env(available_variables=known)
     values = {name: host_variables.rendered(known[name], own) for name in names}
     basis = cached_for(wanted, "hash", lambda: _hash(wanted))
-    steps: list[dict[str, Any]] = cached(
+    steps: list[Plain] = cached(
         constants.DEFAULT_LOCAL_TMP,
         [roles, values, basis, lock],
         lambda: [lock, *(step for role in roles for step in _role_steps(role, known, templar))],
@@ -220,14 +218,14 @@ def _steps(roles: list[str], variables: Mapping[str, Any], templar: Any) -> list
     return steps
 
 
-def _hash(wanted: Mapping[str, Any]) -> str:
+def _hash(wanted: PlainView) -> str:
     return hashlib.sha256(json.dumps(wanted, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _role_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict[str, Any]]:
+def _role_steps(name: str, known: Plain, templar: Templar) -> Iterator[Plain]:
     role, asked = suite.AUDITED[name], _ASKED[name]
     known = known | asked.variables
-    items: list[dict[str, Any]] = [{}]
+    items: list[Plain] = [{}]
     if role.each:
         own = templar.copy_with_new_env(available_variables=known)
         items = [{role.each: item} for item in own.template(asked.variables[f"__{name}_each"])]
@@ -240,7 +238,7 @@ def _role_steps(name: str, known: dict[str, Any], templar: Any) -> Iterator[dict
         yield {"role": name, "module": role.module, "arguments": arguments}
 
 
-def gate_texts(variables: Mapping[str, Any], templar: Any, arguments: Mapping[str, Any]) -> dict[str, str]:
+def gate_texts(variables: PlainView, templar: Templar, arguments: PlainView) -> dict[str, str]:
     """Return path -> text of the gate's files on a host. arguments: of the role's module."""
     known = {name: value for role in gate_files.ROLES for name, value in _ASKED[role].defaults.items()}
     values = variables["busbar_intent"]["values"]
@@ -248,7 +246,7 @@ def gate_texts(variables: Mapping[str, Any], templar: Any, arguments: Mapping[st
     return _gate_texts(arguments, known | dict(variables), templar, node)
 
 
-def _gate_texts(arguments: Mapping[str, Any], known: dict[str, Any], templar: Any, node: str) -> dict[str, str]:
+def _gate_texts(arguments: PlainView, known: Plain, templar: Templar, node: str) -> dict[str, str]:
     steps = [step for role in gate_files.ROLES for step in _role_steps(role, known, templar)]
     intent_text = gate_files.intent(arguments, steps, node)
     return gate_files.texts(_gate_program(), intent_text, arguments["stages"])
@@ -259,7 +257,7 @@ def _gate_program() -> str:
     return _cached_script(gate_files.names(), gate_files.program)
 
 
-def python_of(variables: Mapping[str, Any], templar: Any) -> str:
+def python_of(variables: PlainView, templar: Templar) -> str:
     """Return shell words that find Python: Ansible's discovery, which takes the first of a list, is a second query."""
     given = host_variables.rendered(variables.get("ansible_python_interpreter"), templar)
     given = given or constants.config.get_config_value("INTERPRETER_PYTHON")
@@ -269,14 +267,14 @@ def python_of(variables: Mapping[str, Any], templar: Any) -> str:
     return f"$({' || '.join(f'command -v {shlex.quote(name)}' for name in names)} || echo /usr/bin/python3)"
 
 
-def _lock_step(values: Mapping[str, Any]) -> dict[str, Any]:
+def _lock_step(values: PlainView) -> Plain:
     """Return the step that reads who works on the node: its state meanwhile may be half changed."""
     here = {"run": _RUN.to_dict(), "minutes": values["busbar_lock_minutes"]}
     arguments = {"state": "held", "system_root": values["busbar_system_root"], **here}
     return {"role": LOCK, "module": LOCK, "arguments": arguments}
 
 
-def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]:
+def read(steps: list[Plain], done: PlainView) -> Plain:
     """Return ``results``, one for each step, all of them valid; or ``msg``, why there are none."""
     # A login shell may print something first.
     said = str(done.get("stdout") or "").strip().rpartition("\n")[2]
@@ -284,29 +282,24 @@ def read(steps: list[dict[str, Any]], done: Mapping[str, Any]) -> dict[str, Any]
         said = str(done.get("stderr") or "").strip().rpartition("\n")[2] or said or "nothing"
         return {"msg": printable(f"the node's python3 exited with {done.get('rc')}: {said[:300]}")}
     try:
-        results = codec.read(said)
-        if not isinstance(results, list) or len(results) != len(steps):
-            raise codec.Invalid(f"it is not a list of {len(steps)} results")
-        return {"results": [_checked(step["module"], one) for step, one in zip(steps, results, strict=True)]}
+        results = codec.as_list(codec.read(said), len(steps), len(steps))
+        checked = []
+        for step, given in zip(steps, results, strict=True):
+            try:
+                checked.append(result_schema.check(step["module"], given))
+            except codec.Invalid as error:
+                raise error.within(step["module"]) from None
+        return {"results": checked}
     except codec.Invalid as error:
         return {"msg": result_schema.SAID + str(error)}
 
 
-def _checked(module: str, given: Any) -> dict[str, Any]:
-    try:
-        return result_schema.check(module, given)
-    except codec.Invalid as error:
-        raise error.within(module) from None
-
-
-def _by_role(
-    roles: list[str], steps: list[dict[str, Any]], results: list[dict[str, Any]], wanted: Mapping[str, Any]
-) -> dict[str, Any]:
-    answers: dict[str, list[dict[str, Any]]] = {}
+def _by_role(roles: list[str], steps: list[Plain], results: list[Plain], wanted: PlainView) -> Plain:
+    answers: dict[str, list[Plain]] = {}
     for step, answer in zip(steps, results, strict=True):
         answers.setdefault(step["role"], []).append(answer)
     measured = answers.pop(suite.BENCHMARK, [])
-    found: dict[str, Any] = {role: given[0] for role, given in answers.items()}
+    found: Plain = {role: given[0] for role, given in answers.items()}
     if suite.BENCHMARK in roles:
         failed = next((answer for answer in measured if answer.get("failed")), None)
         found[suite.BENCHMARK] = failed or nccl_benchmark.judged(
@@ -315,7 +308,7 @@ def _by_role(
     return found
 
 
-def _due(found: Mapping[str, Any], check_mode: bool) -> list[str]:
+def _due(found: PlainView, check_mode: bool) -> list[str]:
     """Return the roles that site.yml would have to play; all of them if another run works there or left its lock.
 
     In check mode the lock blocks nothing, and a note names the run that has it.
@@ -328,13 +321,13 @@ def _due(found: Mapping[str, Any], check_mode: bool) -> list[str]:
 class _RoleFiles:
     """A role's query according to its own files. words: possible names of variables in it, and more."""
 
-    variables: dict[str, Any]
-    defaults: dict[str, Any]
+    variables: Plain
+    defaults: Plain
     words: frozenset[str]
 
 
 def _read_role(role: suite.Role) -> _RoleFiles:
-    def load(part: str) -> dict[str, Any]:
+    def load(part: str) -> Plain:
         path = TOP / "roles" / (role.home or role.name) / part / "main.yml"
         return DataLoader().load_from_file(str(path), cache="none", trusted_as_template=True) or {}
 

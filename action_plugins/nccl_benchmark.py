@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, Plain, PlainView
 
 display = Display()
 
@@ -85,11 +86,8 @@ class ActionModule(ControlAction):
 
 
 def judged(
-    platform: str,
-    runs: Sequence[Mapping[str, Any]],
-    measured: Sequence[Mapping[str, Any]],
-    earlier: Mapping[str, Mapping[str, Any]],
-) -> dict[str, Any]:
+    platform: str, runs: Sequence[PlainView], measured: Sequence[PlainView], earlier: Mapping[str, PlainView]
+) -> Plain:
     """Return what the role registers; a failure, where a run has failed.
 
     runs: ``Run.to_dict`` of each.   measured: what nccl_perf returned for each.
@@ -110,49 +108,41 @@ def judged(
     return result
 
 
-def summary(run: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+def summary(run: PlainView, result: PlainView) -> Plain:
     """Return what the report needs of a run: the bar, the figures of every size, and their origin."""
     found = result.get("measured") or {}
     repeated = {row["size"]: row for row in result.get("statistics") or [] if row["repeats"] > 1}
+    rows = []
+    for row in found.get("rows") or []:
+        figures = {side: (row[side] or {}).get("busbw") for side in ("out_of_place", "in_place")}
+        if of := repeated.get(row["size"]):
+            figures |= {"out_of_place": of["busbw"], "spread": of["spread"], "repeats": of["repeats"]}
+        rows.append({"size": row["size"], **figures})
     return {
         **run,
+        **{name: result[name] for name in ("simulated", "stored", "due")},
         "busbw": result.get("busbw"),
         "finished": result.get("finished_at"),
-        "simulated": result["simulated"],
-        "stored": result["stored"],
-        "due": result["due"],
         "commands": result.get("commands") or [],
         "nccl_library": found.get("nccl_library"),
         "nccl_tests": found.get("version"),
-        "rows": [
-            {
-                "size": row["size"],
-                "out_of_place": (row["out_of_place"] or {}).get("busbw"),
-                "in_place": (row["in_place"] or {}).get("busbw"),
-                **(
-                    {"out_of_place": of["busbw"], "spread": of["spread"], "repeats": of["repeats"]}
-                    if (of := repeated.get(row["size"]))
-                    else {}
-                ),
-            }
-            for row in found.get("rows") or []
-        ],
+        "rows": rows,
     }
 
 
-def registered(hostvars: Any, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def registered(hostvars: HostVars, hosts: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield host and result of the role, or that of the audit: a role with nothing to do is not played."""
     for host, of_host in due_roles.registered(hostvars, set(hosts)):
         yield host, due_roles.results(of_host, [suite.BENCHMARK], "", nightly=False).get(suite.BENCHMARK)
 
 
-def nothing_new(parent: Path, results: Mapping[str, Mapping[str, Any]]) -> bool:
+def nothing_new(parent: Path, results: Mapping[str, PlainView]) -> bool:
     """Return whether all figures are of earlier runs and a directory below parent has them: plots cost seconds."""
     runs = [run for of_host in results.values() for run in of_host["runs"]]
     return all(run.get("stored") and run.get("finished") for run in runs) and (parent / "latest").exists()
 
 
-def reported(said: Any) -> dict[str, Any]:
+def reported(said: object) -> Plain:
     """Return a host's registered result; {} where there is none or it is not valid."""
     if not isinstance(said, dict) or not said.get("runs"):
         return {}
@@ -161,24 +151,18 @@ def reported(said: Any) -> dict[str, Any]:
     return {**found, "runs": runs} if runs and codec.is_valid(codec.many(result_schema.a_run), runs) else {}
 
 
-def write(parent: Path, results: Mapping[str, Mapping[str, Any]], now: float) -> Path:
+def write(parent: Path, results: Mapping[str, PlainView], now: float) -> Path:
     """Write a new directory with a file for each host; then move the link ``latest`` to it."""
     with results_folder.new(parent, now) as folder:
         for host, of_host in results.items():
-            data = {
-                "format": FORMAT,
-                "host": host,
-                "simulated": any(run["simulated"] for run in of_host["runs"]),
-                "runs": of_host["runs"],
-                "findings": of_host["findings"],
-                "passed": of_host["passed"],
-            }
+            data = {name: of_host[name] for name in ("runs", "findings", "passed")}
+            data |= {"format": FORMAT, "host": host, "simulated": any(run["simulated"] for run in of_host["runs"])}
             name = results_folder.file_name(host, _PLAIN)
             results_folder.put(folder / f"{name}.json", json.dumps(data, indent=1, sort_keys=True))
     return folder
 
 
-def measured_now(results: Mapping[str, Mapping[str, Any]]) -> benchmark_results.Results:
+def measured_now(results: Mapping[str, PlainView]) -> benchmark_results.Results:
     """Return the figures that are of this run."""
     new = {
         host: [run for run in of_host["runs"] if not run["stored"] and run["rows"]] for host, of_host in results.items()
@@ -186,7 +170,7 @@ def measured_now(results: Mapping[str, Mapping[str, Any]]) -> benchmark_results.
     return benchmark_results.of_nodes(new, "this run")
 
 
-def plot(folder: Path, results: Mapping[str, Mapping[str, Any]]) -> tuple[list[Path], str]:
+def plot(folder: Path, results: Mapping[str, PlainView]) -> tuple[list[Path], str]:
     """Plot bus bandwidth over message size. Return the SVG and PNG files, and why there are none."""
     measured = benchmark_results.of_nodes({host: of_host["runs"] for host, of_host in results.items()}, "")
     return busbw_plot.plot_results(folder, measured, "NCCL bus bandwidth within a node, out of place")

@@ -9,8 +9,7 @@ from typing import ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.plugin_utils import diagnose, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Spec, Values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.phased_action import PhasedAction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import PhasedAction, Spec, Values
 
 display = Display()
 REGISTERED = "nccl_log_result"

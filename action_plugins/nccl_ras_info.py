@@ -10,8 +10,7 @@ from typing import ClassVar
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.plugin_utils import hang, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Spec, Values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.phased_action import PhasedAction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import PhasedAction, Spec, Values
 
 display = Display()
 REGISTERED = "nccl_ras_result"

@@ -18,14 +18,9 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         values = self._templar.template(variables["busbar_intent"])["values"]
         here = node_lock.this_run()
-        arguments = {
-            "state": self._task.args.get("state"),
-            "run": here.to_dict(),
-            "minutes": values["busbar_lock_minutes"],
-            "over": values["busbar_lock_break"],
-            "system_root": values["busbar_system_root"],
-        }
-
+        limits = {"minutes": values["busbar_lock_minutes"], "over": values["busbar_lock_break"]}
+        arguments = {"state": self._task.args.get("state"), "run": here.to_dict(), **limits}
+        arguments["system_root"] = values["busbar_system_root"]
         answer = validated_action.run_module(self, "node_lock", arguments, variables)
         holder = answer.get("holder")
         if holder and node_lock.has_ended(node_lock.from_dict(holder), here):

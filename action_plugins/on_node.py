@@ -29,15 +29,10 @@ class ActionModule(ActionBase):
         task = self._task.copy()
         task.action, task.args = self._task.args["action"], dict(self._task.args["arguments"])
         load = self._shared_loader_obj.action_loader
-        action = load.get(
-            task.action if load.has_plugin(task.action) else "ansible.legacy.normal",
-            task=task,
-            connection=self._connection,
-            play_context=self._play_context,
-            loader=self._loader,
-            templar=self._templar,
-            shared_loader_obj=self._shared_loader_obj,
-        )
+        names = ("connection", "play_context", "loader", "templar", "shared_loader_obj")
+        of_worker = {name: getattr(self, f"_{name}") for name in names}
+        plugin = task.action if load.has_plugin(task.action) else "ansible.legacy.normal"
+        action = load.get(plugin, task=task, **of_worker)
         try:
             with _limits(task.action):
                 done = action.run(task_vars=task_vars)

@@ -16,8 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     result_schema,
     suite,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.control import Spec, Values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.phased_action import PhasedAction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.control import PhasedAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 

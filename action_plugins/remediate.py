@@ -64,10 +64,8 @@ class ActionModule(ControlAction):
 
     def act(self, variables: Values, given: Values) -> Values:
         if not given["results"]:
-            why = (
-                "nccl_benchmark_results_path is empty: nothing is done to a node without a log of it; name a directory"
-            )
-            return {"failed": True, "msg": why}
+            why = "nothing is done to a node without a log of it; name a directory"
+            return {"failed": True, "msg": f"nccl_benchmark_results_path is empty: {why}"}
         phases = {"read": self._read, "plan": self._plan, "step": self._step, "failed": self._step}
         try:
             return {**phases.get(given["phase"], self._report)(variables, given), "changed": False}
@@ -217,15 +215,6 @@ def _interrupted(
 def _entry(planned: plan.NodePlan, item: plan.Item, now: float, run: str) -> Entry:
     """Return the log's entry on the verdict of one accusation."""
     action, result = _NOTHING_DONE.get(item.verdict, ("refused", "held") if planned.refused else ("asked", "done"))
-    return Entry(
-        at=now,
-        run=run,
-        host=planned.name,
-        action=action,
-        outcome=result,
-        boot_id=planned.boot_id,
-        check=item.finding.check,
-        subject=item.finding.subject,
-        finding=item.finding.id,
-        why=planned.refused or item.why,
-    )
+    of, why = item.finding, planned.refused or item.why
+    done: Values = {"at": now, "run": run, "action": action, "outcome": result, "why": why}
+    return Entry(host=planned.name, boot_id=planned.boot_id, check=of.check, subject=of.subject, finding=of.id, **done)

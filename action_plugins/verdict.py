@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -34,6 +34,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import HostVars, Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult, role_results
 
 display = Display()
@@ -59,27 +60,23 @@ class ActionModule(ControlAction):
         # One verdict on all hosts, with and without `run_once`.
         if not self._task.run_once and variables["inventory_hostname"] != variables["ansible_play_hosts"][0]:
             return {"changed": False, "skipped": True}
-        nightly = given["nightly"]
-        roles = given["roles"] or suite.judged(nightly)
-        # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
-        hosts = variables["ansible_play_hosts_all"]
-        hostvars = variables["hostvars"]
+        roles = given["roles"] or suite.judged(given["nightly"])
         found = _Found()
-        for host in hosts:
+        # Every host of the play before any was lost: an unreachable one is not in ansible_play_hosts any more.
+        for host in variables["ansible_play_hosts_all"]:
             # Ansible gathers all of a host's variables anew at each of these look-ups: one a host. What a run registers
             # holds no templates, and looking for them costs more than all else here.
-            found.add(host, hostvars.raw_get(host), self._loader, roles, variables, nightly)
-        roles = found.completed(roles, variables)
-        results, more, hidden, simulated = found.results, found.more, found.hidden, found.simulated
-        judged = verdict.judge(results, roles, _limited_by_tags(variables), off=found.off)
-        judged = verdict.accept(judged, found.accepted, accepted.today()).scrubbed(hidden)
-        check_mode = bool(self._task.check_mode)
-        self._print(replace(judged, simulated=simulated), variables, str(variables.get("ansible_limit") or ""))
+            raw = variables["hostvars"].raw_get(host)
+            found.add(host, raw, self._loader, roles, variables, given["nightly"])
+        tags = (list(variables.get("ansible_run_tags") or ["all"]), variables.get("ansible_skip_tags"))
+        judged = found.judge(roles, variables, partial=tags[0] != ["all"] or bool(tags[1]))
+        self._print(judged, variables, str(variables.get("ansible_limit") or ""))
         if given["path"]:
             try:
-                data = dict(judged.to_dict(), check_mode=check_mode, run=_run(variables, simulated))
+                run = _run(variables, found.simulated)
+                data = {**judged.to_dict(), "check_mode": bool(self._task.check_mode), "run": run}
                 for host, of_host in data["hosts"].items():
-                    of_host.update(more[host])
+                    of_host.update(found.more[host])
                 # For its owner only: findings name a site's addresses and versions, and quote tools.
                 results_folder.replace_file(given["path"], findings_file.text(data, found.evidence))
             except OSError as error:
@@ -92,21 +89,19 @@ class ActionModule(ControlAction):
         if not boolean(self._templar.template(variables.get("busbar_role_verdict", True))):
             return {"changed": False, "skipped": True}
         host = variables["inventory_hostname"]
-        roles = [
-            role,
-            *(one.name for one in suite.SUITE if one.home == role and due_roles.has_registered(one.name, variables)),
-        ]
+        names = [role, *(one.name for one in suite.SUITE if one.home == role)]
         registered = {
             name: due_roles.registered_by(name, variables)
-            for name in roles
+            for name in names
             if due_roles.has_registered(name, variables)
         }
         wanted = variables.get("busbar_intent") or {}
-        off = expected.off(wanted) if "values" in wanted else {}
-        hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
-        entries = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
-        judged = verdict.judge({host: role_results(registered)}, roles, partial=False, off={host: off})
-        judged = verdict.accept(judged, {host: entries}, accepted.today()).scrubbed(hidden)
+        found = _Found(
+            results={host: role_results(registered)}, off={host: expected.off(wanted) if wanted.get("values") else {}}
+        )
+        found.hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
+        found.accepted[host] = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
+        judged = found.verdict([*dict.fromkeys((role, *registered))])
         # A role that is off and has judged nothing is in order.
         if all(finding.check == verdict.HOST.id for finding in judged.hosts[0].findings):
             return {"changed": False, "ok": True}
@@ -130,7 +125,7 @@ class _Found:
     """
 
     results: dict[str, dict[str, RoleResult]] = field(default_factory=dict)
-    more: dict[str, dict[str, Any]] = field(default_factory=dict)
+    more: dict[str, Plain] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     simulated: bool = False
     on_demand: set[str] = field(default_factory=set)
@@ -147,28 +142,30 @@ class _Found:
             found.update({name: [*pair] for name, pair in result.evidence.items()})
         return {name: [redaction.scrub(text, self.own[host]) for text in pair] for name, pair in found.items()}
 
-    def completed(self, roles: Sequence[str], variables: Mapping[str, Any]) -> list[str]:
-        """Return the roles, and those on demand that some host has a result of. The others are not missing.
+    def judge(
+        self, roles: Sequence[str], variables: PlainView, partial: bool = False, ended: bool = False
+    ) -> verdict.Verdict:
+        """Return the verdict, with the comparisons between hosts. variables: of the run.
 
-        Adds the comparisons between hosts to the results. variables: of the run.
+        Roles on demand that no host has a result of are not missing.
         """
         played = [role for role in roles if verdict.played(role, variables)]
         joined = self.fleet.join(self.results, played, variables, self.off)
-        roles = [*roles, *(role for role in joined if role not in roles)]
+        roles = [*dict.fromkeys((*roles, *joined))]
         more = [role for role in suite.ON_DEMAND if role in self.on_demand and role not in roles]
         for of_host in self.results.values():
             for role in more:
                 of_host.setdefault(role, RoleResult())
-        return [*roles, *more]
+        return self.verdict([*roles, *more], partial, ended)
+
+    def verdict(self, roles: Sequence[str], partial: bool = False, ended: bool = False) -> verdict.Verdict:
+        """Return the verdict on the results, without accepted findings and secrets."""
+        judged = verdict.judge(self.results, roles, partial, ended, self.off)
+        judged = verdict.accept(judged, self.accepted, accepted.today()).scrubbed(self.hidden)
+        return replace(judged, simulated=self.simulated)
 
     def add(
-        self,
-        host: str,
-        raw: Mapping[str, Any],
-        loader: Any,
-        roles: Sequence[str],
-        variables: Mapping[str, Any],
-        nightly: bool,
+        self, host: str, raw: PlainView, loader: object, roles: Sequence[str], variables: PlainView, nightly: bool
     ) -> None:
         """Add a host. raw: its variables, as Ansible's hostvars have them. variables: of the run."""
         of_host = secrets(raw, loader, host)
@@ -204,11 +201,11 @@ class _Found:
 
 def until_now(
     hosts: Sequence[str],
-    hostvars: Any,
-    loader: Any,
-    variables: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    heard: Mapping[str, Mapping[str, Any]],
+    hostvars: HostVars,
+    loader: object,
+    variables: PlainView,
+    arguments: PlainView,
+    heard: Mapping[str, PlainView],
 ) -> verdict.Verdict:
     """Return the verdict on a run that was ended before its own.
 
@@ -225,14 +222,8 @@ def until_now(
         if "fleet_audit_result" not in raw:
             raw = {**raw, "fleet_audit_result": {"hosts": heard}}
         found.add(host, raw, loader, roles, variables, nightly)
-    judged = verdict.judge(found.results, found.completed(roles, variables), partial=False, ended=True, off=found.off)
-    judged = verdict.accept(judged, found.accepted, accepted.today())
-    left_out = tuple(role for role in every if role not in roles)
-    return replace(judged, left_out=left_out).scrubbed(found.hidden)
-
-
-def _limited_by_tags(variables: dict[str, Any]) -> bool:
-    return list(variables.get("ansible_run_tags") or ["all"]) != ["all"] or bool(variables.get("ansible_skip_tags"))
+    judged = found.judge(roles, variables, ended=True)
+    return replace(judged, left_out=tuple(role for role in every if role not in roles))
 
 
 def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
@@ -240,35 +231,33 @@ def secrets(raw: due_roles.AuditResult, loader: object, host: str) -> set[str]:
 
     raw: what Ansible's hostvars have of the host.
     """
-    return {*_secrets(raw, HostVarsVars(raw, loader=loader, host=host))}
-
-
-def _secrets(raw: Mapping[str, Any], of_host: Mapping[str, Any]) -> Iterator[str]:
+    of_host = HostVarsVars(raw, loader=loader, host=host)
+    found: set[str] = set()
     for name, value in raw.items():
         # Registered results hold no secret of the inventory, and ``groups`` has every host once for every host.
         if name in intent.REGISTERED or name == "groups" or name.startswith("__"):
             continue
-        try:
+        # A lookup that fails, a vault that stays shut: there is no text that could leak.
+        with contextlib.suppress(AnsibleError):
             # Templated only where that matters: a password may come from a lookup.
             given = of_host[name] if redaction.is_secret_name(name) else value
-            yield from redaction.find_secrets({name: given}, EncryptedString)
-        except AnsibleError:  # a lookup that fails, a vault that stays shut: there is no text that could leak
-            continue
+            found.update(redaction.find_secrets({name: given}, EncryptedString))
+    return found
 
 
-def _end(audit: Mapping[str, Any]) -> str | None:
+def _end(audit: PlainView) -> str | None:
     """Return how the audit of a host ended, where its findings do not show that; else None."""
     ends = {"unreachable": "unreachable", "timedout": "timed_out", "not_run": "not_run"}
     return next((end for key, end in ends.items() if audit.get(key)), None)
 
 
-def _intent(raw: Mapping[str, Any], audit: Mapping[str, Any]) -> str | None:
+def _intent(raw: PlainView, audit: PlainView) -> str | None:
     read = raw.get("busbar_intent") or {}
     found: str | None = audit.get("intent")
     return intent.digest(read) if "values" in read else found
 
 
-def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _busbw(benchmark: PlainView) -> dict[str, Plain]:
     """Return benchmark run -> figure and bar in GB/s and time of measurement, where there is a figure."""
     names = ("busbw", "bar", "finished", "simulated")
     if not codec.is_valid(codec.many(result_schema.a_run), benchmark.get("runs") or []):
@@ -280,7 +269,7 @@ def _busbw(benchmark: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _health(role: PlainView) -> list[Plain]:
     """Return the devices of a node that are wrong or have growing counters, with the ports of its rails."""
     devices, ports = role.get("devices") or [], role.get("ports") or []
     if not (
@@ -298,7 +287,7 @@ def _health(role: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _run(variables: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+def _run(variables: PlainView, simulated: bool) -> Plain:
     """Return the description of the run for the findings file. variables: of the task, for any host."""
     revision = variables.get("awx_project_revision")
     return findings_file.of_run(

@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, profile_doubts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import VALUES, meanings
 
 HOSTS, VARIABLES = Path("hosts.yml"), Path("group_vars", "gpu_nodes.yml")
 _WHO = ("busbar_platform", "busbar_fabric", "busbar_hardware_root", "busbar_system_root")
@@ -103,12 +103,13 @@ def _variables(hosts: Mapping[str, PlainView]) -> Iterator[str]:
     """Yield the lines of the decisions. Values that all hosts have are quoted."""
     yield from ("---", "# Drafted by busbar check. Each line that is a comment is a decision: remove the # to set it.")
     fabrics = {data["values"].get("busbar_fabric") for data in hosts.values()}
+    texts = meanings()
     for name, value in VALUES.items():
         seen = {json.dumps(data["values"].get(name)) for data in hosts.values()} - {"null"}
-        roce = "RoCE" in value.says
+        roce = "RoCE" in texts[name]
         if name in _WHO or not (seen or value.decision) or (roce and "ethernet" not in fabrics):
             continue
-        text = value.says + (f" Unset: {value.decision.without}." if value.decision else "")
+        text = texts[name] + (f" Unset: {value.decision.without}." if value.decision else "")
         choices = [str(choice) for choice in value.choices if choice != ""]
         text += f" Choices: {', '.join(choices)}." if choices else ""
         text += f" Seen: {', '.join(sorted(seen))}." if seen else ""

@@ -70,53 +70,43 @@ class Verdict:
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    node = os.environ.get("NODE_NAME")
-    command.add_argument("--node", default=node, metavar="NAME", help="name of the Node (default: $NODE_NAME)")
-    text = "state of the gate on the node"
-    command.add_argument("--state", type=Path, default=Path(gate.STATE), metavar="FILE", help=text)
+    for name, metavar, default, kind, text in (
+        ("--node", "NAME", os.environ.get("NODE_NAME"), str, "name of the Node (default: $NODE_NAME)"),
+        ("--state", "FILE", Path(gate.STATE), Path, "state of the gate on the node"),
+        ("--message", "TEXT", "", str, "reason of --verdict"),
+        ("--max-age", "M", MAX_AGE, float, "minutes until the gate's verdict becomes unknown (%(default)g)"),
+        ("--max-share", "S", MAX_SHARE, number(0, 1, "share"), "maximum share of nodes with the taint (%(default)g)"),
+        ("--selector", "LABELS", "", str, "label selector of the nodes that --max-share counts"),
+        ("--server", "URL", None, str, "URL of the API (default: the cluster of this pod)"),
+        ("--token-file", "FILE", ACCOUNT / "token", Path, "token of the service account"),
+        ("--ca-file", "FILE", ACCOUNT / "ca.crt", Path, "certificate authority of the API"),
+    ):
+        command.add_argument(name, metavar=metavar, default=default, type=kind, help=text)
     text = f"verdict of another check: {', '.join(STATUS)}"
     command.add_argument("--verdict", choices=[*STATUS], metavar="VERDICT", help=text)
-    command.add_argument("--message", default="", metavar="TEXT", help="reason of --verdict")
-    text = "minutes until the gate's verdict becomes unknown (%(default)g)"
-    command.add_argument("--max-age", type=float, default=MAX_AGE, metavar="M", help=text)
-    text = "maximum share of nodes with the taint (%(default)g)"
-    command.add_argument("--max-share", type=number(0, 1, "share"), default=MAX_SHARE, metavar="S", help=text)
-    text = "label selector of the nodes that --max-share counts"
-    command.add_argument("--selector", default="", metavar="LABELS", help=text)
     text = "keep or taint, if the verdict is unknown (%(default)s)"
     choices = ("keep", "taint")
     command.add_argument("--on-unknown", choices=choices, default="keep", metavar="ACTION", help=text)
     command.add_argument("--check", action="store_true", help="print the changes without making them")
-    text = "URL of the API (default: the cluster of this pod)"
-    command.add_argument("--server", metavar="URL", help=text)
-    text = "token of the service account"
-    command.add_argument("--token-file", type=Path, default=ACCOUNT / "token", metavar="FILE", help=text)
-    text = "certificate authority of the API"
-    command.add_argument("--ca-file", type=Path, default=ACCOUNT / "ca.crt", metavar="FILE", help=text)
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    name = arguments.node or ""
     try:
-        return _run(arguments)
+        if not _NAME.fullmatch(name):
+            way = "--node NAME, or NODE_NAME from the downward API (spec.nodeName)"
+            raise KubernetesError(f"{name!r} is not a name of a Node: {way}")
+        if arguments.verdict:
+            verdict = Verdict(arguments.verdict, arguments.message[:_MESSAGE], REASON[arguments.verdict])
+        else:
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            verdict = of_state(arguments.state, arguments.max_age, time.time(), boot_id)
+        api = Api.connect(arguments.server, arguments.token_file, arguments.ca_file)
+        for line in apply(api, name, verdict, arguments):
+            print(printable(line))
     except (KubernetesError, OSError) as error:
         return complain("kubernetes", error)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    name = arguments.node or ""
-    if not _NAME.fullmatch(name):
-        raise KubernetesError(
-            f"{name!r} is not a name of a Node: --node NAME, or NODE_NAME from the downward API (spec.nodeName)"
-        )
-    if arguments.verdict:
-        verdict = Verdict(arguments.verdict, arguments.message[:_MESSAGE], REASON[arguments.verdict])
-    else:
-        verdict = of_state(arguments.state, arguments.max_age, time.time(), _boot_id())
-    api = Api.connect(arguments.server, arguments.token_file, arguments.ca_file)
-    said = apply(api, name, verdict, arguments)
-    for line in said:
-        print(printable(line))
     return {"True": GOOD, "False": FINDINGS}.get(verdict.status, UNKNOWN)
 
 
@@ -149,16 +139,11 @@ def of_state(path: Path, max_age: float, now: float, boot_id: str) -> Verdict:
     return Verdict(verdict, (words or f"the gate's verdict is {verdict}")[:_MESSAGE], REASON[verdict])
 
 
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
 def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> list[str]:
-    """Write condition, then taint: people see the condition, whatever happens to the taint. Return the changes, as
-    text.
+    """Write condition, then taint: people see the condition, whatever happens to the taint. Return the changes.
 
     Raises KubernetesError.
     """
@@ -196,11 +181,9 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
 
 def _held(api: Api, wanted: argparse.Namespace, tainted: bool) -> str:
     nodes = api.nodes(wanted.selector)
-    most = _most(wanted.max_share, len(nodes))
-    there = sum(map(_tainted, nodes))
-    if there + (not tainted) <= most:
-        return ""
-    return f"{there} of {len(nodes)} nodes have the taint already, the limit is {most}: is the gate right?"
+    most, there = _most(wanted.max_share, len(nodes)), sum(map(_tainted, nodes))
+    held = f"{there} of {len(nodes)} nodes have the taint already, the limit is {most}: is the gate right?"
+    return "" if there + (not tainted) <= most else held
 
 
 def _most(share: float, nodes: int) -> int:
@@ -210,8 +193,7 @@ def _most(share: float, nodes: int) -> int:
 
 def _taken_back(api: Api, name: str, wanted: argparse.Namespace) -> list[str]:
     """Remove our taint if it exceeds the limit: several nodes may have seen room for one more at once."""
-    held = _held(api, wanted, True)
-    if not held:
+    if not (held := _held(api, wanted, True)):
         return []
     for _attempt in range(ATTEMPTS):
         with contextlib.suppress(Conflict):
@@ -265,14 +247,16 @@ def _time() -> str:
 # -- the API -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class Api:
-    """The needed part of the API, without redirects and proxies."""
+    """The needed part of the API, without redirects and proxies.
 
-    def __init__(self, server: str, token_file: Path | None, ca_file: Path) -> None:
-        """token_file: read for each request, since the kubelet writes a new one every hour; None for no token."""
-        self._server = server.rstrip("/")
-        self._token_file = token_file
-        self._ca_file = ca_file
+    token_file: read for each request, since the kubelet writes a new one every hour; None for no token.
+    """
+
+    server: str
+    token_file: Path | None
+    ca_file: Path
 
     @staticmethod
     def connect(server: str | None, token_file: Path, ca_file: Path) -> Api:
@@ -280,10 +264,8 @@ class Api:
         if server is None:
             host, port = (os.environ.get(f"KUBERNETES_SERVICE_{what}") for what in ("HOST", "PORT"))
             if not host or not port:
-                raise KubernetesError(
-                    "this is not a pod (KUBERNETES_SERVICE_HOST): use --server, such as http://127.0.0.1:8001 with"
-                    " `kubectl proxy`"
-                )
+                way = "use --server, such as http://127.0.0.1:8001 with `kubectl proxy`"
+                raise KubernetesError(f"this is not a pod (KUBERNETES_SERVICE_HOST): {way}")
             server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         return Api(server, None if server.startswith("http://") else token_file, ca_file)
 
@@ -313,29 +295,27 @@ class Api:
             headers["Content-Type"] = "application/strategic-merge-patch+json"
         try:
             status, text = http_client.request(
-                self._server + path,
+                self.server.rstrip("/") + path,
                 method,
                 None if body is None else json.dumps(body).encode(),
                 headers,
-                authorization=f"Bearer {self._token_file.read_text('ascii').strip()}" if self._token_file else "",
-                ca_file=self._ca_file,
+                authorization=f"Bearer {self.token_file.read_text('ascii').strip()}" if self.token_file else "",
+                ca_file=self.ca_file,
                 seconds=TIMEOUT,
                 limit=LIMIT,
             )
         except UnicodeDecodeError:
-            raise KubernetesError(f"--token-file {self._token_file} is not ASCII") from None
+            raise KubernetesError(f"--token-file {self.token_file} is not ASCII") from None
         except http_client.HttpError as error:
             raise KubernetesError(str(error)) from error
-        try:
+        data = None
+        with contextlib.suppress(ValueError, RecursionError):
             data = json.loads(text)
-        except (ValueError, RecursionError):
-            data = None
         if status == 409:
             raise Conflict(_status_message(data))
         if status != 200 or not isinstance(data, dict):
-            raise KubernetesError(
-                f"{method} {path.partition('?')[0]}: {status}: {_status_message(data)}{_way_out(status)}"
-            )
+            said = f"{status}: {_status_message(data)}{_WAYS_OUT.get(status, '')}"
+            raise KubernetesError(f"{method} {path.partition('?')[0]}: {said}")
         return data
 
 
@@ -350,9 +330,8 @@ def _status_message(data: object) -> str:
     return str(data.get("message", ""))[:300] if isinstance(data, dict) else "no response from a Kubernetes API"
 
 
-def _way_out(status: int) -> str:
-    return {
-        401: "; the token is not taken: does the pod have a service account (automountServiceAccountToken)",
-        403: "; the service account lacks the ClusterRole of docs/containers.md#kubernetes-node-condition",
-        404: "; there is no such Node: --node is its name in kubectl get nodes",
-    }.get(status, "")
+_WAYS_OUT = {
+    401: "; the token is not taken: does the pod have a service account (automountServiceAccountToken)",
+    403: "; the service account lacks the ClusterRole of docs/containers.md#kubernetes-node-condition",
+    404: "; there is no such Node: --node is its name in kubectl get nodes",
+}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     finding_groups,
     measure,
@@ -135,10 +135,7 @@ class _MeasureRun:
         now = time.time()
         name, begun = measure.night(now)
         left = self._budget - ledger.nights.get(name, 0.0)
-        nodes = []
-        for host, values in self._values.items():
-            known = ledger.host(host)
-            nodes.append(measure.node_of(host, values, known.finished, known.tried, known.minutes))
+        nodes = [measure.node_of(host, values, ledger.host(host)) for host, values in self._values.items()]
         return measure.plan(nodes, left, begun), left, now
 
     def _print_plan(self, found: measure.Plan, left: float, now: float, check_mode: bool) -> None:
@@ -196,18 +193,17 @@ class _MeasureRun:
             if words:
                 return {}
             if not file.exists():
-                said = runner.tail(done.stdout.read(), PLAYBOOK)
-                raise runner.RunnerError(
-                    runner.clean(f"ansible-playbook {done.status}, rc {done.rc}: {said}", self._manifest.secrets)
-                )
+                said = f"ansible-playbook {done.status}, rc {done.rc}: {runner.tail(done.stdout.read(), PLAYBOOK)}"
+                raise runner.RunnerError(runner.clean(said, self._manifest.secrets))
             return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
 
     def _search(self, results: Mapping[str, HostResult], batch: Sequence[measure.Unit]) -> list[str]:
         """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
-        slow = {host for host, result in results.items() if any(map(_is_miss, result.findings))}
+        found = [(host, finding) for host, of in results.items() for finding in of.findings]
+        missed = ("nccl_perf.busbw", "nccl_cluster.")
+        slow = {host for host, one in found if one.state == "drift" and one.check.startswith(missed)}
         together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
-        searched = any(finding.check.startswith("localise.") for of in results.values() for finding in of.findings)
-        if not slow & {*together} or searched:
+        if not slow & {*together} or any(finding.check.startswith("localise.") for _host, finding in found):
             return []
         search = repair.command(localise_judge.SEARCH, (), self._paths)
         return [f"where it is: {search} --limit {shlex.quote(','.join(together))}"]
@@ -230,10 +226,6 @@ class _MeasureRun:
 
 def _code(results: Mapping[str, HostResult]) -> int:
     return of_states(one.state for of in results.values() for one in of.findings if one.because is None)
-
-
-def _is_miss(one: Finding) -> bool:
-    return one.state == "drift" and one.check.startswith(("nccl_perf.busbw", "nccl_cluster."))
 
 
 def _common_value(values: Values, name: str) -> Any:

@@ -12,17 +12,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import stale_tempdirs
+from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
 
 _PREFIX = "busbar-run-"
 # Directories of 0.1 had no lock.
-_NAMES = re.compile(f"({_PREFIX}|busbar-drift-|busbar-){stale_tempdirs.RANDOM}")
+_NAMES = re.compile(f"({_PREFIX}|busbar-drift-|busbar-){results_folder.RANDOM}")
 
 
 @contextlib.contextmanager
 def directory() -> Iterator[Path]:
     """Yield a directory for this user only, removed at the end; after a kill once it is old and another is made."""
-    stale_tempdirs.sweep(tempfile.gettempdir(), _NAMES)
+    results_folder.sweep(tempfile.gettempdir(), _NAMES)
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -11,17 +11,19 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    model_sizes,
+    profile_files,
+    sizing,
+    terminal,
+    training_traffic,
+)
 
 from .command_line import complain, number
-
-if TYPE_CHECKING:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic
 
 # Bytes of a profile's file: the suite's have 1 KB.
 _PROFILE = 1 << 20
@@ -52,8 +54,6 @@ def _whole(most: int) -> Callable[[str], int]:
 
 
 def _parameters(text: str) -> int:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes
-
     try:
         return model_sizes.parameter_count(text)
     except ParseError as error:
@@ -83,46 +83,33 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Import what only this command needs, and print its result."""
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, sizing_report, terminal
-
     try:
         title, training, cluster = _requested(arguments)
         found = sizing.size(training, cluster, _compute(arguments, training, cluster))
     except (OSError, ParseError) as error:
         return complain("size", error)
-    print(sizing_report.render(title, found, min(terminal.COLUMNS, 120)))
+    print(sizing.render(title, found, min(terminal.COLUMNS, 120)))
     return found.exit_code
 
 
 def _requested(given: argparse.Namespace) -> tuple[str, training_traffic.Training, sizing.Cluster]:
     """Return title, training and cluster of the arguments. Raises ParseError, OSError."""
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing, training_traffic
-
     profile = _profile(given.profile)
     gpus = profile.gpus.count
     if not gpus or not profile.rails:
         raise ParseError(f"profile {profile.name} has no {'rails' if gpus else 'GPUs'}")
     total, inner = given.nodes * gpus, given.tp * given.pp
     if total % inner:
-        raise ParseError(
-            f"--nodes {given.nodes} have {total} GPUs, not a multiple of --tp {given.tp} x --pp {given.pp} = {inner}"
-        )
+        split = f"--tp {given.tp} x --pp {given.pp} = {inner}"
+        raise ParseError(f"--nodes {given.nodes} have {total} GPUs, not a multiple of {split}")
     training = training_traffic.Training(
-        parameters=given.parameters,
-        data=total // inner,
-        tensor=given.tp,
-        pipeline=given.pp,
-        zero=given.zero,
-        tokens=given.tokens,
-        micro_batches=given.micro_batches,
+        given.parameters, total // inner, given.tp, given.pp, given.zero, given.tokens, given.micro_batches
     )
-    wrong = training_traffic.errors(training, gpus)
-    if wrong:
+    if wrong := training_traffic.errors(training, gpus):
         raise ParseError("; ".join(wrong))
     title = (
-        f"{training_traffic.count_text(given.parameters)} parameters on {total} GPU{'s' * (total != 1)} of"
-        f" {given.nodes} node{'s' * (given.nodes != 1)} ({profile.name}): dp {training.data} x tp {given.tp}"
+        f"{training_traffic.count_text(given.parameters)} parameters on {terminal.counted(total, 'GPU')} of"
+        f" {terminal.counted(given.nodes, 'node')} ({profile.name}): dp {training.data} x tp {given.tp}"
         f" x pp {given.pp}, ZeRO-{given.zero}"
     )
     if given.busbw is not None:
@@ -133,17 +120,13 @@ def _requested(given: argparse.Namespace) -> tuple[str, training_traffic.Trainin
 def _compute(
     given: argparse.Namespace, training: training_traffic.Training, cluster: sizing.Cluster
 ) -> tuple[float, str] | None:
-    from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing
-
     if given.mfu is None:
         return None
     if not training.tokens:
         raise ParseError("--mfu needs --tokens, the tokens of a step")
     if not cluster.peak:
-        raise ParseError(
-            f"the peak of {', '.join(cluster.profile.gpus.models)} is not known: without --mfu this reports which step"
-            " the network allows"
-        )
+        models = ", ".join(cluster.profile.gpus.models)
+        raise ParseError(f"the peak of {models} is not known: leave --mfu out to see which step the network allows")
     return sizing.compute_time(training, cluster.peak, given.mfu / 100)
 
 
@@ -155,9 +138,8 @@ def _profile(name: str) -> profiles.Profile:
         if "/" in name or not path.is_file():
             known = profile_files.shipped()
             if name not in known:
-                raise ParseError(
-                    f"no profile {name[:60]!r}{did_you_mean(name, known, 'name a file (.yml), or one of ')}"
-                )
+                hint = did_you_mean(name, known, "name a file (.yml), or one of ")
+                raise ParseError(f"no profile {name[:60]!r}{hint}")
             return profiles.parse(known[name], name)
     if path.stat().st_size > _PROFILE:
         raise ParseError(f"{path} is larger than 1 MiB, which no profile is")

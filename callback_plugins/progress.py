@@ -25,7 +25,6 @@ extends_documentation_fragment:
   - result_format_callback
 requirements:
   - set as stdout in configuration
-  - rich, for a finer bar, if it is installed
 """
 
 import atexit
@@ -37,14 +36,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING
 
 from ansible import constants as C
 from ansible import context
 from ansible.errors import AnsibleError
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible.utils.color import ANSIBLE_COLOR
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     ansible_core,
     findings_file,
@@ -69,15 +67,8 @@ _VERDICT = _COLLECTION + "verdict"
 _QUESTION = _COLLECTION + "fleet_audit"
 _DEBUG = ("debug", "ansible.builtin.debug", "ansible.legacy.debug")
 _ORDERED = ("linear", "ansible.builtin.linear", "debug", "ansible.builtin.debug")
-_COLOURS = {
-    "ok": C.COLOR_OK,
-    "changed": C.COLOR_CHANGED,
-    "ignored": C.COLOR_WARN,
-    "rescued": C.COLOR_WARN,
-    "failed": C.COLOR_ERROR,
-    "unreachable": C.COLOR_UNREACHABLE,
-    "warn": C.COLOR_WARN,
-}
+_COLOURS = {"ok": C.COLOR_OK, "changed": C.COLOR_CHANGED, "failed": C.COLOR_ERROR, "unreachable": C.COLOR_UNREACHABLE}
+_COLOURS |= dict.fromkeys(("ignored", "rescued", "warn"), C.COLOR_WARN)
 
 
 def _event(handle: Callable[..., None]) -> Callable[..., None]:
@@ -115,8 +106,6 @@ class CallbackModule(Default):
         self._lock: threading.RLock = ansible_core.printing_lock(self._display)
         self._run: progress.Run | None = None
         self._line: progress_bar.MovingLine | None = None
-        self._moves = False
-        self._ticker: progress_bar.Ticker | None = None
         self._process = os.getpid()
         # Tasks whose items have reported why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
@@ -138,12 +127,9 @@ class CallbackModule(Default):
             return
         self._judges = _judged(playbook)
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
-        self._moves = progress_bar.terminal(sys.stdout)
-        drawn = partial(self._bar, progress_bar.drawing(ANSIBLE_COLOR)) if self._moves else None
-        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text)
+        drawn = self._run.moving_line if progress_bar.terminal(sys.stdout) else None
+        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text, self._tick)
         self._line.start()
-        self._ticker = progress_bar.Ticker(self._lock, self._tick)
-        self._ticker.start()
         atexit.register(self._ended_early)
 
     @_event
@@ -161,7 +147,7 @@ class CallbackModule(Default):
             return
         # The lock is not held while the user is asked.
         with self._lock:
-            self._print(self._run.pause())
+            self._print(self._run.close())
 
     @_event
     def v2_playbook_on_stats(self, run: progress.Run, stats: AggregateStats) -> None:
@@ -217,7 +203,7 @@ class CallbackModule(Default):
     # The decorator gives the run.
     # pylint: disable-next=arguments-renamed
     def v2_runner_on_failed(self, run: progress.Run, result: CallbackTaskResult, ignore_errors: bool = False) -> None:
-        end, key = self._end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
+        end, key = _bad_end(result, ignore_errors), (result.host.get_name(), result.task._uuid)
         if key in self._itemised:
             self._itemised.discard(key)
             self._handle_warnings(result.result)
@@ -242,7 +228,10 @@ class CallbackModule(Default):
     @_event
     def v2_runner_item_on_failed(self, run: progress.Run, result: CallbackTaskResult) -> None:
         self._itemised.add((result.host.get_name(), result.task._uuid))
-        end = self._end(result, _ignored(result))
+        given = result.task.ignore_errors
+        # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
+        ignored = bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
+        end = _bad_end(result, ignored)
         self._failed(run, result, end, f" (item {self._get_item_label(result.result)})")
 
     @_event
@@ -261,9 +250,6 @@ class CallbackModule(Default):
         # The verdict fails for all hosts, and not for the one on which it runs.
         counts = not _is_verdict(result.task)
         run.ended(result.host.get_name(), end, _role(result.task), counts)
-
-    def _end(self, result: CallbackTaskResult, ignore_errors: bool) -> str:
-        return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
 
     def _failed(self, run: progress.Run, result: CallbackTaskResult, end: str, item: str = "") -> None:
         self._handle_warnings(result.result)
@@ -293,10 +279,9 @@ class CallbackModule(Default):
     def _print_message(
         self, run: progress.Run, kind: str, result: CallbackTaskResult, text: str, where: str = "", item: str = ""
     ) -> None:
-        address = result.host.vars.get("ansible_host")
-        host, task = result.host.get_name(), _name(result.task) + item
+        address, host = result.host.vars.get("ansible_host"), result.host.get_name()
         address = address if isinstance(address, str) else ""
-        self._print(run.message(kind, host, _role(result.task), task, text, where, address) or ())
+        self._print(run.message(kind, host, _role(result.task), _name(result.task) + item, text, where, address) or ())
 
     def _print(self, lines: Iterable[progress.Line]) -> None:
         # The reader has gone.
@@ -313,19 +298,12 @@ class CallbackModule(Default):
         if found and self._run is not None:
             self._run.responded(int(found[1]), int(found[2]))
 
-    def _bar(self, draw: Callable[[int, int, int], str], width: int) -> str:
-        return self._run.moving_line(width, draw) if self._run is not None else ""
-
     def _tick(self) -> None:
-        if self._line is not None and self._moves:
-            self._line.step()
-        elif self._run is not None:
+        if self._run is not None:
             self._print(self._run.tick())
 
     def _still(self) -> None:
         atexit.unregister(self._ended_early)
-        if self._ticker is not None:
-            self._ticker.stop()
         if self._line is not None:
             self._line.stop()
 
@@ -341,7 +319,8 @@ class CallbackModule(Default):
             self._print(self._run.ended_early(why))
             if not self._run.verdict_printed:
                 self._print(self._until_now())
-                self._print(self._run.question(_question()))
+                said = "The run has not come to its end. What is there now is judged, and nothing written, by:"
+                self._print([progress.Line(said), progress.Line(f"  {_question()}")])
 
     def _until_now(self) -> list[progress.Line]:
         """Return the verdict's table on the results so far. Those of an interrupted audit are in a file."""
@@ -357,10 +336,9 @@ class CallbackModule(Default):
 
         given = {"ansible_run_tags": context.CLIARGS.get("tags"), "ansible_skip_tags": context.CLIARGS.get("skip_tags")}
         answers = partial_results.read(partial_results.of_this_run())
+        hosts = list(self._hosts)
         try:
-            judged = verdict_action.until_now(
-                list(self._hosts), self._hostvars, self._loader, given, self._judges, answers
-            )
+            judged = verdict_action.until_now(hosts, self._hostvars, self._loader, given, self._judges, answers)
         except AnsibleError as error:
             return [progress.Line(f"What was done cannot be judged: {progress.printable_lines(str(error))}", "failed")]
         check_mode, verbose = bool(context.CLIARGS.get("check")), self._display.verbosity > 0
@@ -405,10 +383,8 @@ def _where(task: Task) -> str:
     return f"{path if near.startswith('..') else near}:{line}"
 
 
-def _ignored(result: CallbackTaskResult) -> bool:
-    given = result.task.ignore_errors
-    # A template is one up to 2.20; since 2.21 the task has its value, and the fields are deprecated.
-    return bool(result.task_fields.get("ignore_errors") if isinstance(given, str) else given)
+def _bad_end(result: CallbackTaskResult, ignore_errors: bool) -> str:
+    return "ignored" if ignore_errors else "rescued" if _rescued(result.task) else "failed"
 
 
 def _rescued(task: Task) -> bool:

@@ -72,11 +72,8 @@ def play_nodes(hosts: Iterable[str], hostvars: HostVars, play: str) -> list[str]
     has_work = PLAYS[play]
     found = [(host, of_host) for host, of_host in due_roles.registered(hostvars, wanted) if has_work(of_host)]
     # Pairs are chosen over all of them, so all are included as soon as one of them is due.
-    if play == "cluster" and not any(
-        _scope(of_host) and due_roles.due(suite.CLUSTER, of_host) for _host, of_host in found
-    ):
-        found = []
-    return [host for host, _of_host in found] or NO_HOSTS
+    due = [_scope(of_host) and due_roles.due(suite.CLUSTER, of_host) for _host, of_host in found if play == "cluster"]
+    return [host for host, _of_host in found if play != "cluster" or any(due)] or NO_HOSTS
 
 
 class FilterModule:

@@ -29,12 +29,10 @@ def roce_chain(
     wrong = disagreements(chain, variables or {})
     if wrong:
         raise AnsibleFilterError("; ".join(wrong))
-    resolved = asdict(chain)
     # Plain lists and text keys, as YAML would have them.
-    resolved["dscp2prio"] = {str(dscp): priority for dscp, priority in sorted(chain.dscp2prio.items())}
-    resolved["pfc"] = None if chain.pfc is None else list(chain.pfc)
-    resolved["ecn"] = list(chain.ecn)
-    return resolved
+    mapped = {str(dscp): priority for dscp, priority in sorted(chain.dscp2prio.items())}
+    pfc = None if chain.pfc is None else list(chain.pfc)
+    return {**asdict(chain), "dscp2prio": mapped, "pfc": pfc, "ecn": list(chain.ecn)}
 
 
 class FilterModule:

@@ -39,9 +39,8 @@ def target_nodes(
     if not nodes:
         raise AnsibleFilterError(f"the group {GROUP} of the inventory ({where}) is empty.{FIRST}")
     if limit is not None and not _patterns(limit):
-        raise AnsibleFilterError(
-            f"--limit {limit!r} is empty, and Ansible takes an empty limit for all hosts; name hosts, or leave it out"
-        )
+        why = "is empty, and Ansible takes an empty limit for all hosts; name hosts, or leave it out"
+        raise AnsibleFilterError(f"--limit {limit!r} {why}")
     if not set(nodes) & set(selected):
         raise AnsibleFilterError(f"--limit {limit!r} leaves no host of the group {GROUP}")
     return GROUP

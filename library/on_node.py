@@ -41,10 +41,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-stat:
-  description: What M(ansible.builtin.stat) reports of a file.
-  type: dict
-  returned: with that action
 sha256:
   description: Checksum of the file that M(ansible.builtin.fetch) has brought, as the control node computes it.
   type: str

@@ -48,19 +48,9 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: See what uses the node
-  busbar.fabric.reboot:
-  register: busy
-
 - name: See what the reset of a NIC would interrupt
   busbar.fabric.reboot:
     devices: ["0000:1b:00.0"]
-
-- name: Decide
-  busbar.fabric.reboot:
-    phase: decide
-    busy: "{{ busy }}"
-  register: reboot_result
 """
 
 RETURN = r"""
@@ -74,19 +64,6 @@ unload_first:
   type: list
   elements: str
   returned: success
-reboot:
-  description: Whether to reboot now, or whether it was done.
-  type: bool
-  returned: in phases V(decide) and V(judge)
-give_back:
-  description: State and reason for M(busbar.fabric.slurm_node), with which a node that Busbar has drained goes back.
-  type: dict
-  returned: in phases V(decide) and V(judge)
-again:
-  description: Roles to check again after the reboot, in their order.
-  type: list
-  elements: str
-  returned: in phases V(decide) and V(judge)
 """
 
 from typing import Any, Dict, Mapping

@@ -11,7 +11,7 @@ import datetime
 import fnmatch
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 
 from . import suite
+from .plain_data import PlainView
 
 VARIABLE = "busbar_accepted"
 _REQUIRED = ("check", "reason", "owner", "until")
@@ -44,9 +45,7 @@ class Acceptance:
         """Return whether the entry accepts the finding. An unknown result has to be named, not only match a pattern."""
         named = self.check == finding.check
         unreached = finding.check.startswith(_UNREACHED)
-        if (unreached and not self.check.startswith(_UNREACHED)) or not (
-            named or unreached or finding.state != "unknown"
-        ):
+        if not (self.check.startswith(_UNREACHED) if unreached else named or finding.state != "unknown"):
             return False
         names = (finding.subject, finding.identity)
         of_subject = self.subject in ("", *names) or any(fnmatch.fnmatchcase(name, self.subject) for name in names)
@@ -73,12 +72,12 @@ def plain(value: object) -> Any:
     ]
 
 
-def errors(value: Sequence[Any]) -> list[str]:
+def errors(value: Sequence[PlainView]) -> list[str]:
     """Return a sentence for each mistake in the variable."""
     return [f"{VARIABLE}, entry {number}: {wrong}" for number, entry in enumerate(value, 1) for wrong in _wrong(entry)]
 
 
-def _wrong(entry: Mapping[str, Any]) -> Iterable[str]:
+def _wrong(entry: PlainView) -> Iterable[str]:
     known = (*_REQUIRED, "subject")
     if strange := [str(key) for key in entry if key not in known]:
         yield f"has unknown {', '.join(strange)}; known: {', '.join(known)}"
@@ -104,7 +103,7 @@ def known_checks() -> frozenset[str]:
     return frozenset(found | {f"{_UNREACHED}{role.name}" for role in suite.SUITE})
 
 
-def parse(value: Any) -> tuple[Acceptance, ...]:
+def parse(value: object) -> tuple[Acceptance, ...]:
     """Return the entries of a variable; those with mistakes, which the intent refuses, are left out."""
     found = []
     for entry in plain(value) if isinstance(value, (list, tuple)) else ():
@@ -123,21 +122,20 @@ def covered(findings: Sequence[Finding], entries: Sequence[Entry], today: dateti
     valid = [entry for entry in entries if entry.until >= today]
     found = {one.id: entry for one in findings for entry in valid if entry.covers(one)}
     by_id = {one.id: one for one in findings}
-    fresh = bool(found)
-    while fresh:
+    more = found
+    while more:
         more = {
             one.id: found[one.because]
             for one in by_id.values()
-            if one.id not in found
-            and one.because in found
+            if one.because in found
+            and one.id not in found
             and SEVERITIES.index(one.severity) >= SEVERITIES.index(by_id[one.because].severity)
         }
-        found |= more
-        fresh = bool(more)
+        found = found | more
     return found
 
 
-def standing(findings: Iterable[Finding], variables: Mapping[str, Any]) -> list[Finding]:
+def standing(findings: Iterable[Finding], variables: PlainView) -> list[Finding]:
     """Return the findings that are not accepted. variables: of the host, with its intent."""
     values = (variables.get("busbar_intent") or {}).get("values") or {}
     found = [*findings]

@@ -11,14 +11,17 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ansible.executor.process import worker
 from ansible.executor.task_executor import TaskExecutor
+from ansible.inventory.host import Host
 from ansible.playbook.task import Task
+from ansible.plugins.action import ActionBase
 from ansible.release import __version__
+
+from .plain_data import Plain, PlainView
 
 try:
     from ansible._internal._task import TaskContext
@@ -28,23 +31,23 @@ except ImportError:  # before 2.19, or moved
 # Supported releases, oldest and newest; constraints.txt has the oldest and `make newest` the newest.
 OLDEST, NEWEST = (2, 19), (2, 22)
 INSTALLED: str = __version__
-Run = Callable[[Any, Any, Task, dict[str, Any]], Mapping[str, Any]]
+Run = Callable[[ActionBase, Host, Task, Plain], PlainView]
 
 
-def _until_2_20(here: Any, host: Any, task: Task, variables: dict[str, Any]) -> Mapping[str, Any]:
+def _until_2_20(here: ActionBase, host: Host, task: Task, variables: Plain) -> PlainView:
     with TaskContext(task):
         executor = TaskExecutor(host, task, variables, here._play_context, *_shared(here))
-        result: dict[str, Any] = executor.run()
+        result: Plain = executor.run()
     return result
 
 
-def _since_2_21(here: Any, host: Any, task: Task, variables: dict[str, Any]) -> Mapping[str, Any]:
+def _since_2_21(here: ActionBase, host: Host, task: Task, variables: Plain) -> PlainView:
     with TaskContext.create(task=task, task_vars=variables, host_name=host.name):
-        result: dict[str, Any] = TaskExecutor(host, here._play_context, *_shared(here)).run().as_result_dict()
+        result: Plain = TaskExecutor(host, here._play_context, *_shared(here)).run().as_result_dict()
     return result
 
 
-def _shared(here: Any) -> tuple[Any, ...]:
+def _shared(here: ActionBase) -> tuple[object, ...]:
     return here._loader, here._shared_loader_obj, here._final_q, here._variable_manager
 
 
@@ -78,10 +81,8 @@ def unsupported(version: str = INSTALLED) -> str | None:
     if OLDEST <= release(version) <= NEWEST:
         return None
     first, last, after = ("%d.%d" % of for of in (OLDEST, NEWEST, (NEWEST[0], NEWEST[1] + 1)))
-    return (
-        f"ansible-core {version} is not supported: Busbar needs {first} to {last}, and nothing was done. "
-        f"Install one with: pip install 'ansible-core>={first},<{after}'"
-    )
+    way = f"Install one with: pip install 'ansible-core>={first},<{after}'"
+    return f"ansible-core {version} is not supported: Busbar needs {first} to {last}, and nothing was done. {way}"
 
 
 def worker_runs_tasks() -> Run | None:
@@ -93,12 +94,12 @@ def worker_runs_tasks() -> Run | None:
     return known.run
 
 
-def this_worker() -> Any:
+def this_worker() -> worker.WorkerProcess | None:
     """Return the current WorkerProcess, None in any other process."""
     return worker.current_worker
 
 
-def printing_lock(display: Any) -> threading.RLock:
+def printing_lock(display: object) -> threading.RLock:
     """Return the lock that Display holds while it prints, and Ansible while it starts a worker."""
     lock = getattr(display, "_lock", None)
     return lock if lock is not None else threading.RLock()

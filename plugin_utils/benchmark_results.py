@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Job, Record, Row
+
+from . import codec, result_schema, results_folder
+from .campaign import cluster_record
+from .campaign.cluster_record import Job, Record, Row
+from .plain_data import Plain, PlainView
 
 # Files of one directory: one for each host, or one record.
 FILES = 20_000
@@ -88,21 +89,15 @@ def of_record(record: Record, name: str) -> Results:
 
 
 def _of_job(job: Job, simulated: bool) -> Run:
-    points = {
-        row.size: Point(
-            row.busbw,
-            row.time_us,
-            row.spread,
-            row.repeats,
-            *((job.bar, job.prediction) if row.size == job.size else (None, None)),
-        )
-        for row in job.rows
-    }
+    points = {}
+    for row in job.rows:
+        of_size = (job.bar, job.prediction) if row.size == job.size else (None, None)
+        points[row.size] = Point(row.busbw, row.time_us, row.spread, row.repeats, *of_size)
     hosts = tuple(sorted(job.hosts))
     return Run(job.scope, job.program, job.algorithm, hosts, job.ranks, points, job.versions, simulated)
 
 
-def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, Any]] = ()) -> Job:
+def node_job(host: str, run: PlainView, findings: Sequence[PlainView] = ()) -> Job:
     """Return a run of a node as a job. run: as the role's report writes it.   findings: of the host, those not ok."""
     bad = [one for one in findings if one["subject"] == run["subject"]]
     first = next((one for one in bad if one["because"] is None), bad[0] if bad else None)
@@ -125,20 +120,20 @@ def node_job(host: str, run: Mapping[str, Any], findings: Sequence[Mapping[str, 
     )
 
 
-def of_nodes(nodes: Mapping[str, Iterable[Mapping[str, Any]]], name: str) -> Results:
+def of_nodes(nodes: Mapping[str, Iterable[PlainView]], name: str) -> Results:
     """Return results. nodes: host -> its runs, as the role's report writes them."""
     every = [(host, run) for host, runs in nodes.items() for run in runs]
     finished = max((run["finished"] for _host, run in every if run["finished"] is not None), default=None)
     return _joined(name, finished, (_of_job(node_job(host, run), run["simulated"]) for host, run in every))
 
 
-def read(path: str | Path) -> tuple[list[Record], dict[str, Any]]:
+def read(path: str | Path) -> tuple[list[Record], Plain]:
     """Return the records and host -> its results of a file, a run's directory or nccl_benchmark_results_path.
 
     Of the latter the latest results of both kinds. Raises OSError; ParseError that names the file.
     """
     records: list[Record] = []
-    nodes: dict[str, Any] = {}
+    nodes: Plain = {}
     room = ALL
     for file in _files(Path(path)):
         try:
@@ -184,9 +179,8 @@ def _files(path: Path) -> list[Path]:
     if not files:
         files = [file for latest in ("latest", "cluster/latest") for file in sorted((path / latest).glob("*.json"))]
     if not files:
-        raise ParseError(
-            f"{path} holds no results: name a file, the directory of a run, or nccl_benchmark_results_path"
-        )
+        way = "name a file, the directory of a run, or nccl_benchmark_results_path"
+        raise ParseError(f"{path} holds no results: {way}")
     if len(files) > FILES:
         raise ParseError(f"{path} holds more than {FILES} files, which no run leaves")
     return files
@@ -194,15 +188,13 @@ def _files(path: Path) -> list[Path]:
 
 def _joined(name: str, finished: float | None, runs: Iterable[Run]) -> Results:
     """Return results; programs of a range of sizes and of a model's sizes are joined to one run."""
-    found: dict[Any, Run] = {}
+    found: dict[tuple[object, ...], Run] = {}
     for run in runs:
         key = (run.kind, run.hosts, run.ranks)
         before = found.get(key)
         if before is not None:
-            both = {
-                name: ", ".join(sorted({of[name] for of in (before.versions, run.versions) if name in of}))
-                for name in sorted({*before.versions, *run.versions})
-            }
+            names, sides = {**before.versions, **run.versions}, (before.versions, run.versions)
+            both = {name: ", ".join(sorted({of[name] for of in sides if name in of})) for name in sorted(names)}
             run = replace(before, points={**run.points, **before.points}, versions=both)
         found[key] = run
     return Results(name, finished, tuple(found.values()))

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import codec
+from .plain_data import Plain
 
 # Scope of a run: all GPUs of a node, two nodes, one rail of several nodes, the nodes of a leaf switch, the trays of an
 # NVLink domain over their NVLinks, all nodes.
@@ -68,18 +69,14 @@ def parse_bars(data: object, name: str) -> tuple[Bar, ...]:
     """Return the bars of a parsed YAML list. Raises ParseError that names the entry and the key."""
     if not isinstance(data, list):
         raise ParseError(f"{name} is not a list of bars")
-    bars: list[Bar] = []
-    keys = set()
+    bars: dict[tuple[object, ...], Bar] = {}
     for number, entry in enumerate(data, 1):
         where = "%s, entry %d" % (name, number)
         for one in _of_each_platform(entry, where):
             bar = _bar(one, where)
-            key = (_run(bar), bar.size, bar.busbw is None)
-            if key in keys:
+            if bars.setdefault((_run(bar), bar.size, bar.busbw is None), bar) is not bar:
                 raise ParseError(f"{where}: there is a bar for the same run above")
-            keys.add(key)
-            bars.append(bar)
-    return tuple(bars)
+    return tuple(bars.values())
 
 
 def _of_each_platform(entry: object, where: str) -> list[object]:
@@ -141,11 +138,10 @@ def find_bar(
     A bar of another scope or algorithm is never used.
     """
     key = (platform, nvls, scope, collective, algorithm)
-    for bars in files:
-        fitting = [bar for bar in bars if bar.busbw is not None and _run(bar) == key and bar.size <= size]
-        if fitting:
-            return max(fitting, key=lambda bar: bar.size)
-    return None
+    fitting = [
+        [bar for bar in bars if bar.busbw is not None and _run(bar) == key and bar.size <= size] for bars in files
+    ]
+    return next((max(bars, key=lambda bar: bar.size) for bars in fitting if bars), None)
 
 
 def find_latency_bar(
@@ -153,8 +149,5 @@ def find_latency_bar(
 ) -> Bar | None:
     """Return the latency bar of the first file with one, for the smallest size from ``size`` bytes up."""
     key = (platform, False, scope, collective, "")
-    for bars in files:
-        fitting = [bar for bar in bars if bar.latency_us is not None and _run(bar) == key and bar.size >= size]
-        if fitting:
-            return min(fitting, key=lambda bar: bar.size)
-    return None
+    fitting = [[bar for bar in bars if bar.busbw is None and _run(bar) == key and bar.size >= size] for bars in files]
+    return next((min(bars, key=lambda bar: bar.size) for bars in fitting if bars), None)

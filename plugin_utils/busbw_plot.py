@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Results, Run, of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import program
+
+from . import nodeset
+from .benchmark_results import Results, Run, of_record
+from .campaign.cluster_judge import EFFICIENT
+from .campaign.cluster_record import Record
+from .campaign.cluster_table import program
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,9 +84,12 @@ def over_size(results: Results, title: str) -> Figure:
     kinds = _kinds(results)
     panels = []
     for kind, runs in kinds.items():
-        lines = [_spread(runs, "measured", "black", "-")]
-        if len(runs) > 1:
-            lines = fleet({nodeset.brief(run.hosts, 24): _points(run) for run in runs})
+        order = sorted(runs, key=lambda run: _points(run)[max(_points(run))])
+        lines = [Series(label_of(nodeset.brief(run.hosts, 24)), _points(run)) for run in order]
+        if len(runs) == 1:
+            lines = [band("measured", runs, "black")]
+        elif len(runs) > LINES:
+            lines = [band(f"median of {len(runs)}", runs, "black"), *lines[:LOWEST]]
         panels.append(Panel(_title(kind, kinds), lines, _marks(runs)))
     return draw(panels, title, results.simulated)
 
@@ -96,10 +100,7 @@ def before_after(before: Results, after: Results) -> Figure:
     panels = []
     for kind, runs in later.items():
         if kind in earlier:
-            lines = [
-                _spread(earlier[kind], "before", "darkorange", "--"),
-                _spread(runs, "after", "steelblue", "-"),
-            ]
+            lines = [band("before", earlier[kind], "darkorange", "--"), band("after", runs, "steelblue")]
             panels.append(Panel(_title(kind, later), lines, _marks(runs)))
     hosts = {host for runs in later.values() for run in runs for host in run.hosts}
     title = f"NCCL bus bandwidth before and after, {_nodes(hosts)}"
@@ -153,17 +154,17 @@ def _points(run: Run) -> dict[int, float]:
     return {size: point.busbw for size, point in run.points.items() if point.busbw is not None and size > 0}
 
 
-def _spread(runs: Iterable[Run], label: str, color: str, style: str) -> Series:
-    each = list(runs)
-    found = band(label, [_points(run) for run in each], color, style)
-    low, high = dict(found.low or {}), dict(found.high or {})
-    for run in each:
-        for size, point in run.points.items():
-            if point.busbw is not None and point.spread is not None and size in low:
-                half = min(point.spread, 2) / 2
-                low[size] = min(low[size], point.busbw * (1 - half))
-                high[size] = max(high[size], point.busbw * (1 + half))
-    return Series(label, found.points, low, high, color, style)
+def band(label: str, runs: Sequence[Run], color: str, style: str = "-") -> Series:
+    """Return the median of runs, with the band from their lowest to their highest repeat."""
+    values: dict[int, list[float]] = {}
+    edges: dict[int, list[float]] = {}
+    for run in runs:
+        for size, value in _points(run).items():
+            half = min(run.points[size].spread or 0.0, 2) / 2
+            values.setdefault(size, []).append(value)
+            edges.setdefault(size, []).extend((value * (1 - half), value * (1 + half)))
+    low, high = ({size: edge(found) for size, found in edges.items()} for edge in (min, max))
+    return Series(label, {size: statistics.median(of) for size, of in values.items()}, low, high, color, style)
 
 
 def _marks(runs: Iterable[Run]) -> Mapping[int, tuple[float | None, float | None]]:
@@ -215,107 +216,55 @@ class Panel:
     y: str = "busbw, GB/s"
 
 
-def fleet(members: Mapping[str, Mapping[int, float]]) -> list[Series]:
-    """Return a line for each member; of many, their band and median, and a line for each of the slowest.
-
-    members: name -> size -> GB/s.
-    """
-    named = {name: points for name, points in members.items() if points}
-    order = sorted(named, key=lambda name: named[name][max(named[name])])
-    if len(order) <= LINES:
-        return [Series(label_of(name), named[name]) for name in order]
-    return [
-        band(f"median of {len(order)}", named.values(), "black", "-"),
-        *(Series(label_of(name), named[name]) for name in order[:LOWEST]),
-    ]
-
-
-def band(label: str, members: Iterable[Mapping[int, float]], color: str, style: str) -> Series:
-    """Return the median of many, with the band from the lowest to the highest."""
-    each: dict[int, list[float]] = {}
-    for points in members:
-        for size, value in points.items():
-            each.setdefault(size, []).append(value)
-    return Series(
-        label,
-        {size: statistics.median(values) for size, values in each.items()},
-        {size: min(values) for size, values in each.items()},
-        {size: max(values) for size, values in each.items()},
-        color,
-        style,
-    )
-
-
 def draw(panels: Sequence[Panel], title: str, simulated: bool) -> Figure:
-    """Return a figure with a panel for each, in a grid. The bandwidth's have bars and predictions."""
-    from matplotlib.ticker import FuncFormatter, LogLocator
-
-    left_out = len(panels) - PANELS
-    panels = panels[:PANELS]
-    columns = min(4, len(panels)) or 1
-    rows = -(-len(panels) // columns) or 1
-    figure, axes = canvas(rows, columns, title + (f"; {left_out} panels left out" if left_out > 0 else ""), simulated)
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    for axis, panel in zip(axes, panels, strict=False):
-        axis.set_title(panel.title)
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
-        text = "{:g}".format if panel.x == "nodes" else lambda size: size_text(round(size))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _position, text=text: text(value)))
-        axis.set_xlabel(panel.x)
-        axis.set_ylabel(panel.y)
-        for series in panel.series:
-            _line(axis, series)
-        for number, (size, marks) in enumerate(sorted(panel.marks.items())):
-            # Both apply to the largest messages: across the whole panel small ones would seem to miss them.
-            for value, (style, color), what in zip(
-                marks, (("-", "crimson"), (":", "0.45")), ("bar", "prediction"), strict=True
-            ):
-                if value is not None:
-                    label = what if number == 0 else ""
-                    axis.hlines(value, size / 8, size * 2, linestyle=style, color=color, label=label)
-        axis.set_ylim(bottom=0)
-        legend(axis)
-    return figure
-
-
-def _line(axis: Axes, series: Series) -> None:
-    sizes = sorted(series.points)
-    if not sizes:
-        return
-    if series.low and series.high:
-        low, high = ([edge[size] for size in sizes] for edge in (series.low, series.high))
-        axis.fill_between(sizes, low, high, color=series.color or "steelblue", alpha=0.2, linewidth=0)
-    values = [series.points[size] for size in sizes]
-    axis.plot(
-        sizes,
-        values,
-        marker=".",
-        markersize=4,
-        linewidth=1,
-        label=series.label,
-        color=series.color,
-        linestyle=series.style,
-    )
-
-
-def canvas(rows: int, columns: int, title: str, simulated: bool) -> tuple[Figure, list[Axes]]:
-    """Return a figure with its title, and its panels. simulated: printed over all of them."""
+    """Return a figure with a panel for each, in a grid. simulated: printed over all of them."""
     from matplotlib.figure import Figure
 
+    if len(panels) > PANELS:
+        title += f"; {len(panels) - PANELS} panels left out"
+        panels = panels[:PANELS]
+    columns = min(4, len(panels)) or 1
+    rows = -(-len(panels) // columns) or 1
     figure = Figure(figsize=(max(4.6 * columns, 6.4), 3.4 * rows + 0.8), layout="constrained")
-    axes = [*figure.subplots(rows, columns, squeeze=False).flat]
-    for axis in axes:
-        axis.grid(True, color="0.9")
     if simulated:
         title += "\n(simulated: no figure in it is a measurement)"
         figure.text(0.5, 0.5, "simulated", fontsize=60, color="0.5", alpha=0.15, ha="center", va="center", rotation=25)
     figure.suptitle(title)
-    return figure, axes
+    axes = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, panel in zip(axes, panels, strict=False):
+        _panel(axis, panel)
+    return figure
 
 
-def legend(axis: Axes) -> None:
+def _panel(axis: Axes, panel: Panel) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
+    axis.grid(True, color="0.9")
+    axis.set_title(panel.title)
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+    text = "{:g}".format if panel.x == "nodes" else lambda size: size_text(round(size))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _position: text(value)))
+    axis.set_xlabel(panel.x)
+    axis.set_ylabel(panel.y)
+    for series in panel.series:
+        sizes = sorted(series.points)
+        if series.low and series.high:
+            low, high = ([edge[size] for size in sizes] for edge in (series.low, series.high))
+            axis.fill_between(sizes, low, high, color=series.color or "steelblue", alpha=0.2, linewidth=0)
+        values = [series.points[size] for size in sizes]
+        [line] = axis.plot(sizes, values, color=series.color, linestyle=series.style, label=series.label)
+        line.set(marker=".", markersize=4, linewidth=1)
+    for number, (size, marks) in enumerate(sorted(panel.marks.items())):
+        # Both apply to the largest messages: across the whole panel small ones would seem to miss them.
+        looks = (("bar", "-", "crimson"), ("prediction", ":", "0.45"))
+        for value, (what, style, color) in zip(marks, looks, strict=True):
+            if value is not None:
+                label = what if number == 0 else ""
+                axis.hlines(value, size / 8, size * 2, linestyle=style, color=color, label=label)
+    axis.set_ylim(bottom=0)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(loc="best", fontsize=7, framealpha=0.7, edgecolor="none")
 

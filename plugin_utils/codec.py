@@ -12,13 +12,15 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from re import Pattern
 from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+
+from .plain_data import Plain, PlainView
 
 # Characters of a whole result. That of a node with eight rails and every fault of the lab has less than a tenth.
 LIMIT = 4 << 20
@@ -28,7 +30,7 @@ LINE, TEXT = 1 << 10, 1 << 16
 MANY, DEPTH = 20000, 16
 # A float represents every integer up to here.
 LARGEST = 1 << 53
-Check = Callable[[Any], None]
+Check = Callable[[object], None]
 T = TypeVar("T")
 
 
@@ -61,24 +63,30 @@ def quoted(value: object) -> str:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
+def as_text(value: object, limit: int = TEXT) -> str:
+    """Return a text. Raises Invalid."""
+    if not isinstance(value, str):
+        raise Invalid(f"is {quoted(value)}, expected text")
+    if len(value) > limit:
+        raise Invalid("has %d characters, expected %d at most" % (len(value), limit))
+    return value
+
+
 def text(limit: int = TEXT, pattern: Pattern[str] | None = None, empty: bool = True, line: bool = False) -> Check:
     """Return a check of text. pattern: of all of it.   line: printable, without an end of line."""
 
-    def check(value: Any) -> None:
-        if not isinstance(value, str):
-            raise Invalid(f"is {quoted(value)}, expected text")
-        if len(value) > limit:
-            raise Invalid("has %d characters, expected %d at most" % (len(value), limit))
-        if not (value or empty):
+    def check(value: object) -> None:
+        word = as_text(value, limit)
+        if not (word or empty):
             raise Invalid("is empty")
-        if (line and not value.isprintable()) or (pattern is not None and pattern.fullmatch(value) is None):
-            raise Invalid(f"is {quoted(value)}, which it cannot be")
+        if (line and not word.isprintable()) or (pattern is not None and pattern.fullmatch(word) is None):
+            raise Invalid(f"is {quoted(word)}, which it cannot be")
 
     return check
 
 
 def one_of(*allowed: str) -> Check:
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if not isinstance(value, str) or value not in allowed:
             raise Invalid("is {}, expected {}".format(quoted(value), " or ".join(allowed)))
 
@@ -86,7 +94,7 @@ def one_of(*allowed: str) -> Check:
 
 
 def whole(low: int = 0, high: int = LARGEST) -> Check:
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid("is %s, expected a whole number from %d to %d" % (quoted(value), low, high))
 
@@ -94,7 +102,7 @@ def whole(low: int = 0, high: int = LARGEST) -> Check:
 
 
 def number(low: float = 0.0, high: float = float(LARGEST)) -> Check:
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         # NaN is neither above nor below anything.
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise Invalid(f"is {quoted(value)}, expected a number from {low:g} to {high:g}")
@@ -102,7 +110,7 @@ def number(low: float = 0.0, high: float = float(LARGEST)) -> Check:
     return check
 
 
-def flag(value: Any) -> None:
+def flag(value: object) -> None:
     if not isinstance(value, bool):
         raise Invalid(f"is {quoted(value)}, expected true or false")
 
@@ -110,7 +118,7 @@ def flag(value: Any) -> None:
 def maybe(inner: Check) -> Check:
     """Return a check that accepts null as well."""
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if value is not None:
             inner(value)
 
@@ -120,7 +128,7 @@ def maybe(inner: Check) -> Check:
 def read_by(reader: Callable[[Any], object]) -> Check:
     """Return a check that accepts what the reader does: it types and bounds the value, or raises ParseError."""
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         try:
             reader(value)
         except ParseError as error:
@@ -129,9 +137,9 @@ def read_by(reader: Callable[[Any], object]) -> Check:
     return check
 
 
-def anything(value: Any) -> None:
+def anything(value: object) -> None:
     """Check depth and numbers of a value that is only stored and shown."""
-    waiting: list[tuple[Any, int]] = [(value, 0)]
+    waiting: list[tuple[object, int]] = [(value, 0)]
     while waiting:
         item, depth = waiting.pop()
         if depth > DEPTH:
@@ -149,28 +157,40 @@ def anything(value: Any) -> None:
 # -- containers --------------------------------------------------------------------------------------------------------
 
 
-def _within(name: str, check: Check, value: Any) -> None:
+def _within(name: str, check: Check, value: object) -> None:
     try:
         check(value)
     except Invalid as error:
         raise error.within(name) from None
 
 
-def _sized(value: Any, kind: type[Sized], called: str, items: str, limit: int, least: int = 0) -> None:
-    if not isinstance(value, kind):
-        raise Invalid(f"is {quoted(value)}, expected {called}")
-    if len(value) < least:
-        raise Invalid("has %d %s, expected %d at least" % (len(value), items, least))
-    if len(value) > limit:
-        raise Invalid("has %d %s, expected %d at most" % (len(value), items, limit))
+def _require_size(count: int, items: str, limit: int, least: int = 0) -> None:
+    if not least <= count <= limit:
+        bound = f"{least} at least" if count < least else f"{limit} at most"
+        raise Invalid(f"has {count} {items}, expected {bound}")
+
+
+def as_list(value: object, limit: int = MANY, least: int = 0) -> list[object]:
+    """Return a list. Raises Invalid."""
+    if not isinstance(value, list):
+        raise Invalid(f"is {quoted(value)}, expected a list")
+    _require_size(len(value), "items", limit, least)
+    return value
+
+
+def as_dict(value: object, limit: int = MANY) -> Plain:
+    """Return a dictionary. Raises Invalid."""
+    if not isinstance(value, dict):
+        raise Invalid(f"is {quoted(value)}, expected a dictionary")
+    _require_size(len(value), "keys", limit)
+    return value
 
 
 def many(inner: Check, limit: int = MANY, least: int = 0) -> Check:
     """Return a check of a list."""
 
-    def check(value: Any) -> None:
-        _sized(value, list, "a list", "items", limit, least)
-        for place, item in enumerate(value):
+    def check(value: object) -> None:
+        for place, item in enumerate(as_list(value, limit, least)):
             _within(f"[{place}]", inner, item)
 
     return check
@@ -179,7 +199,7 @@ def many(inner: Check, limit: int = MANY, least: int = 0) -> Check:
 def row_of(*of: Check) -> Check:
     """Return a check of a list with one item for each check."""
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if not isinstance(value, list) or len(value) != len(of):
             raise Invalid(f"is {quoted(value)}, expected a list of {len(of)}")
         for place, (inner, item) in enumerate(zip(of, value, strict=True)):
@@ -194,9 +214,8 @@ _key = text(LINE)
 def table(inner: Check, name: Check = _key, limit: int = MANY) -> Check:
     """Return a check of a dictionary whose keys are data."""
 
-    def check(value: Any) -> None:
-        _sized(value, dict, "a dictionary", "keys", limit)
-        for key, item in value.items():
+    def check(value: object) -> None:
+        for key, item in as_dict(value, limit).items():
             _within(quoted(key), name, key)
             _within(quoted(key), inner, item)
 
@@ -211,12 +230,11 @@ class Record:
         self._needed = set(keys).difference(optional)
         self._others = others
 
-    def __call__(self, value: Any) -> None:
-        _sized(value, dict, "a dictionary", "keys", MANY)
-        missing = self._needed - value.keys()
-        if missing:
+    def __call__(self, value: object) -> None:
+        found = as_dict(value)
+        if missing := self._needed - found.keys():
             raise Invalid("is missing").within(min(missing))
-        for key, item in value.items():
+        for key, item in found.items():
             if key in self.keys:
                 _within(key, self.keys[key], item)
             elif not self._others:
@@ -228,7 +246,7 @@ def record(optional: Collection[str] = (), others: bool = False, **of: Any) -> R
     return Record(of, optional, others)
 
 
-def is_valid(of: Check, value: Any) -> bool:
+def is_valid(of: Check, value: object) -> bool:
     try:
         of(value)
     except Invalid:
@@ -236,7 +254,7 @@ def is_valid(of: Check, value: Any) -> bool:
     return True
 
 
-def each(names: Collection[str], check: Check) -> dict[str, Any]:
+def each(names: Collection[str], check: Check) -> Plain:
     """Return name -> the check, for ``record`` and ``of_class``."""
     return dict.fromkeys(names, check)
 
@@ -254,7 +272,7 @@ _PLAIN: Mapping[object, Check] = {
 }
 
 
-def _number_key(value: Any) -> None:
+def _number_key(value: object) -> None:
     if not isinstance(value, str) or not (value.isascii() and value.isdigit() and len(value) < 10):
         raise Invalid(f"is {quoted(value)}, expected a number")
 
@@ -276,13 +294,13 @@ def of_class(
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type) -> Plain:
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else [*getattr(kind, "_fields", ())]
     hints = typing.get_type_hints(kind)
     return {name: hints[name] for name in names}
 
 
-def _is_class(hint: Any) -> bool:
+def _is_class(hint: object) -> bool:
     return is_dataclass(hint) or hasattr(hint, "_fields")
 
 
@@ -299,7 +317,7 @@ def _check_of(hint: Any, limit: Check | None, limits: Mapping[str, Check]) -> Ch
     return limit or (of_class(hint, limits) if _is_class(hint) else _PLAIN[hint])
 
 
-def build(kind: type[T], data: Mapping[str, Any]) -> T:
+def build(kind: type[T], data: PlainView) -> T:
     """Return the dataclass of plain data that a check of it has accepted. Raises what the class itself does."""
     hints = _hints(kind)  # type: ignore[arg-type]
     return kind(**{name: _built(hints[name], value) for name, value in data.items()})
@@ -338,11 +356,11 @@ def read(text_of: str, limit: int = LIMIT) -> Any:
         raise Invalid(f"it is not JSON: {str(error)[:100]}") from None
 
 
-def _no_number(name: str) -> Any:
+def _no_number(name: str) -> None:
     raise Invalid(f"it holds {name}, which is not a number")
 
 
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_object(pairs: list[tuple[str, object]]) -> Plain:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Invalid("it holds a key twice in one dictionary")

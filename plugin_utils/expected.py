@@ -12,8 +12,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan a
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks, profile
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks as conf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import RoleResult
+
+from . import due_roles, suite
+from .role_result import RoleResult
 
 Data = due_roles.AuditResult
 # Role -> the value that turns it off, as the verdict prints it, and whether it does on a host of this profile.
@@ -40,12 +41,8 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     suite.CLUSTER: ("nccl_benchmark_scope: node", lambda of, _: of["nccl_benchmark_scope"] == "node"),
 }
 # Keys of a role's full result on every host, if it is on.
-_ALWAYS = tuple(
-    check.id
-    for check in (
-        *(platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE),
-    )
-)
+_CHECKS = (platform_checks.GPU_COUNT, health.GPU_COUNT, host_limits.LOGIN, netdev_mtu.LIVE, gpudirect.PATH, conf.FILE)
+_ALWAYS = tuple(check.id for check in _CHECKS)
 _OF_ROCE = dict.fromkeys(("lldp", "mtu", "multirail", "roce_qos"), "no RoCE rails")
 
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
+
+from . import nodeset
+from .accepted import Acceptance
 
 # States that prove a difference. "unknown" does not: it could not be judged.
 DIFFERS = ("drift", "withheld", "unsupported", "not_owned")
@@ -116,15 +117,11 @@ def fold(rows: Iterable[Row]) -> list[Group]:
     buckets: dict[tuple[object, ...], dict[tuple[str | None, str | None], list[Row]]] = {}
     for row in rows:
         finding = row.finding
-        kind = (
-            finding.check,
-            finding.aspect,
-            finding.state,
-            finding.severity,
-            row.waiver,
-            common_fix(finding, row.host),
-        )
-        buckets.setdefault(kind, {}).setdefault((finding.want, _have(row)), []).append(row)
+        fix = common_fix(finding, row.host)
+        kind = (finding.check, finding.aspect, finding.state, finding.severity, row.waiver, fix)
+        # Its own name would make every host a separate group.
+        value = (finding.want, nodeset.nameless(finding.have, row.host))
+        buckets.setdefault(kind, {}).setdefault(value, []).append(row)
     groups = []
     for values in buckets.values():
         if len(values) > VARIETY:
@@ -150,11 +147,6 @@ def _group(rows: list[Row], have: str | None, many: bool) -> Group:
     if rows[0].waiver:
         fingerprint += "w"
     return Group(fingerprint, finding, have, tuple(sorted(rows, key=lambda row: (row.host, row.finding.subject))), many)
-
-
-def _have(row: Row) -> str | None:
-    """Return the value without the host's own name, which would make every host a separate group."""
-    return nodeset.nameless(row.finding.have, row.host)
 
 
 def common_fix(finding: Finding, host: str) -> str:

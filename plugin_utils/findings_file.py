@@ -8,11 +8,12 @@ import base64
 import datetime
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import UNSUPPORTED
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
+
+from . import codec, result_schema
+from .plain_data import Plain, PlainView
 
 # Readers refuse a file of another format.
 FORMAT = 1
@@ -34,23 +35,14 @@ def of_run(
     group: Sequence[str],
     simulated: bool,
     commit: str | None = None,
-) -> dict[str, Any]:
+) -> Plain:
     """Return the file's key ``run``.
 
     started, ended: as now() returns them; started is None where unknown. group: every node of the inventory, also
     those outside the limit. commit: of the inventory or the project.
     """
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "started": started,
-        "ended": ended,
-        "inventory": [*inventory],
-        "limit": limit,
-        "group": [*group],
-        "simulated": simulated,
-        "commit": commit,
-    }
+    of_file = {"format": FORMAT, "version": VERSION, "started": started, "ended": ended, "commit": commit}
+    return {**of_file, "inventory": [*inventory], "limit": limit, "group": [*group], "simulated": simulated}
 
 
 # Id of a passed check -> the value, and its source.
@@ -80,13 +72,7 @@ def compacted(data: dict[str, object]) -> dict[str, object]:
     return data
 
 
-def _selected(known: Evidence, passed: Iterable[str]) -> Evidence:
-    """Return the evidence of passed checks, and of what the hardware cannot have."""
-    cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
-    return {name: known[name] for name in (*passed, *cannot) if name in known}
-
-
-def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterator[str]:
+def text(data: PlainView, evidence: Callable[[str], Evidence]) -> Iterator[str]:
     """Yield the file, a line for each host: indented, or as one text, it would cost as much as all of a verdict.
 
     evidence: of the passed checks of a host.
@@ -95,6 +81,9 @@ def text(data: Mapping[str, Any], evidence: Callable[[str], Evidence]) -> Iterat
     yield ', "hosts": {'
     for number, (host, of_host) in enumerate(data["hosts"].items()):
         known = evidence(host)
-        whole = {**of_host, "evidence": _selected(known, of_host["passed_ids"])}
+        # Of passed checks, and of what the hardware cannot have.
+        cannot = [name for name, (value, _source) in known.items() if value.startswith(UNSUPPORTED)]
+        shown = {name: known[name] for name in (*of_host["passed_ids"], *cannot) if name in known}
+        whole = {**of_host, "evidence": shown}
         yield f"{',' if number else ''}\n{json.dumps(host)}: {json.dumps(whole, sort_keys=True)}"
     yield "\n}}\n"

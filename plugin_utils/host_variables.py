@@ -9,7 +9,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, resolve
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, roce_chain
+
+from . import codec, result_schema, roce_chain
+from .plain_data import PlainView
 
 
 def of_host(variables: Mapping[str, object]) -> HostInfo | None:
@@ -19,9 +21,9 @@ def of_host(variables: Mapping[str, object]) -> HostInfo | None:
     return codec.build(HostInfo, read) if read and codec.is_valid(result_schema.info, read) else None
 
 
-def values(variables: Mapping[str, Any]) -> Mapping[str, Any]:
+def values(variables: PlainView) -> PlainView:
     """Return the values of the host's intent; {} where it was not read."""
-    found: Mapping[str, Any] = (variables.get("busbar_intent") or {}).get("values", {})
+    found: PlainView = (variables.get("busbar_intent") or {}).get("values", {})
     return found
 
 
@@ -41,13 +43,13 @@ def _plain(value: object) -> bool:
     return isinstance(value, list) and all(map(_plain, value))
 
 
-def kind(variables: Mapping[str, Any]) -> str:
+def kind(variables: PlainView) -> str:
     """Return profile and fabric: hosts of one kind can be compared and tested with each other."""
     read = variables.get("busbar_intent") or {}
     words = (read.get("profile_name", "unknown"), values(variables).get("busbar_fabric"))
     return " ".join(word for word in words if word)
 
 
-def chain(intent: Mapping[str, Any]) -> Chain:
+def chain(intent: PlainView) -> Chain:
     """Return the RoCE chain of a consistent intent."""
     return resolve(intent.get("busbar_roce") or {}, roce_chain.settings(intent))

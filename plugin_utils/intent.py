@@ -13,9 +13,10 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
+import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
@@ -29,8 +30,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import pol
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl import cluster_member, launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import derive as nccl_conf
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain, PortConfig, resolve
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, model_sizes, nodeset, roce_chain, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import OF_RUN, PARTS, VALUES, Value, of_role
+
+from . import accepted, model_sizes, nodeset, roce_chain, suite
+from .plain_data import Plain, PlainView
+from .site_value import Value
+from .site_values import OF_RUN, PARTS, VALUES, of_role
 
 
 class WrongIntent(ParseError):
@@ -43,22 +47,10 @@ class WrongIntent(ParseError):
 
 # Names that the suite itself registers during a run.
 REGISTERED = (
-    "busbar_intent",
-    *(role.result for role in suite.SUITE),
-    "drift_timer_result",
-    "node_lock_result",
-    "node_lock_released",
-    "fleet_audit_result",
-    "rail_info_result",
-    "verify_fleet_result",
-    "nccl_cluster_judged",
-    "localise_round_result",
-    "remediate_read_result",
-    "remediate_plan_result",
-    "remediate_state",
-    "remediate_result",
-    "ib_fabric_plan_result",
-    "ib_fabric_judged",
+    *("busbar_intent", *(role.result for role in suite.SUITE), "drift_timer_result", "node_lock_result"),
+    *("node_lock_released", "fleet_audit_result", "rail_info_result", "verify_fleet_result", "nccl_cluster_judged"),
+    *("localise_round_result", "remediate_read_result", "remediate_plan_result", "remediate_state"),
+    *("remediate_result", "ib_fabric_plan_result", "ib_fabric_judged"),
 )
 # Variables that nccl_conf derives, with the value to set instead.
 _DERIVED = {
@@ -104,10 +96,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "drain_timeout": (0, math.inf, "0 or more"),
     "nccl_benchmark_repeats": (1, 100, "1 to 100"),
     "gate_budget": (4, 45, "seconds from 4 to 45: Slurm ends its program after 60"),
-    "busbar_fabric_oversubscription": (
-        *(1e-9, math.inf),
-        "bandwidth to hosts for each of that to spines, such as 1.0",
-    ),
+    "busbar_fabric_oversubscription": (*(1e-9, math.inf), "bandwidth to hosts for each of that to spines, such as 1.0"),
     "ib_fabric_seconds": (1, 3600, "seconds from 1 to 3600"),
     "ib_fabric_interval": (0, 86400, "seconds from 0 to 86400"),
     "perftest_seconds": (perftest.LEAST_SECONDS, math.inf, f"{perftest.LEAST_SECONDS} or more"),
@@ -121,18 +110,16 @@ _FORMS = {
     "busbar_leaf": (LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
     "gate_ignore": (re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+"), "ids of checks such as 'nccl_conf.file'"),
     "busbar_fabric_partitions": (re.compile(r"0x[0-9a-fA-F]{1,4}"), "partition keys such as '0x8001'"),
-    "ib_fabric_devices": (
-        re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"),
-        "ports such as 'mlx5_0:1'",
-    ),
+    "ib_fabric_devices": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"), "ports such as 'mlx5_0:1'"),
     "busbar_fabric_routing_engine": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "one engine such as 'ftree'"),
 }
 # Mistakes in one message, and characters of host names before each.
 _MISTAKES, _HOSTS = 30, 300
+_PLAIN = (bool, int, float, str, list, dict)
 _WORDS = {"str": "text", "int": "int", "raw": "numbers and text", "dict": "mappings"}
 
 
-def digest(wanted: Mapping[str, Any]) -> str:
+def digest(wanted: PlainView) -> str:
     """Return a hash of a host's intent: it tells a changed host from a changed inventory.
 
     wanted: result of the module intent.
@@ -142,12 +129,12 @@ def digest(wanted: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def printable_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def printable_values(values: PlainView) -> Plain:
     """Return the values that may be printed and logged; enough to compare hosts and to choose bars.
 
     A private mapping keeps NCCL's variables, and the names of the others.
     """
-    found: dict[str, Any] = {}
+    found: Plain = {}
     for name, value in redaction.scrub_all(values).items():
         if VALUES[name].private and isinstance(value, dict):
             found[name] = {key: item if _of_nccl(key) else redaction.REDACTED for key, item in value.items()}
@@ -156,7 +143,7 @@ def printable_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _of_nccl(name: Any) -> bool:
+def _of_nccl(name: object) -> bool:
     return str(name).startswith("NCCL_") and not redaction.is_secret_name(str(name))
 
 
@@ -181,22 +168,20 @@ def mine(name: str) -> bool:
     return name.startswith(("platform_", "bus", "nccl_")) and bool(difflib.get_close_matches(name, VALUES, 1, 0.9))
 
 
-def read(variables: Mapping[str, Any]) -> dict[str, Any]:
+def read(variables: PlainView) -> Plain:
     """Return every value of VALUES, set or default. Raises ParseError that names *all* variables that are wrong."""
     errors: list[str] = []
     for name in sorted(variables):
         if name not in VALUES:
             errors.append(f"{name} is not a variable of this suite{did_you_mean(name, VALUES, '')}")
-    result: dict[str, Any] = {}
+    result: Plain = {}
     for name, value in VALUES.items():
         given = variables.get(name)
         if given is None:
-            if value.required:
-                errors.append(f"{name} is not set (busbar check recognises it)")
-            result[name] = value.default
-            continue
-        errors.extend(_errors(name, given, value))
-        result[name] = given
+            errors += [f"{name} is not set (busbar check recognises it)"] if value.required else []
+        else:
+            errors += _errors(name, given, value)
+        result[name] = value.default if given is None else given
     if not errors:
         errors.extend(_inconsistent(result))
     if errors:
@@ -224,37 +209,35 @@ def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
 
 def _errors(name: str, given: Any, value: Value) -> list[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes in place of a number.
-    right = isinstance(given, _TYPES[value.type]) and (value.type == "bool" or not isinstance(given, bool))
-    if not right and value.private:
-        return [f"{name} is of type {_kind(given)}, expected {value.type}"]
-    if not right:
-        return [f"{name} is {given!r} ({_kind(given)}), expected {value.type}{_how(name, given, value)}"]
+    if not isinstance(given, _TYPES[value.type]) or (value.type != "bool" and isinstance(given, bool)):
+        # The plain name of Ansible's own subclasses of str and int.
+        kind = next((of.__name__ for of in _PLAIN if isinstance(given, of)), type(given).__name__)
+        if value.private:
+            return [f"{name} is of type {kind}, expected {value.type}"]
+        return [f"{name} is {given!r} ({kind}), expected {value.type}{_how(name, given, value)}"]
+    known, plain = ", ".join(str(choice) for choice in value.choices if choice != ""), cast(Any, given)
     if value.type == "list":
         kinds = _TYPES[value.elements]
-        wrong = [item for item in given if not isinstance(item, kinds) or isinstance(item, bool)]
+        wrong = [item for item in plain if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            how = _how(name, given, value)
-            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{how}"]
-        wrong = [item for item in given if value.choices and item not in value.choices]
-        if wrong:
-            return ["{} holds {!r}, expected some of {}".format(name, wrong[0], ", ".join(map(str, value.choices)))]
-    elif value.choices and given not in value.choices:
-        known = ", ".join(str(choice) for choice in value.choices if choice != "")
+            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{_how(name, given, value)}"]
+        wrong = [item for item in plain if value.choices and item not in value.choices]
+        return [f"{name} holds {wrong[0]!r}, expected some of {known}"] if wrong else []
+    if value.choices and given not in value.choices:
         return [f"{name} is {given!r}, expected one of {known}"]
     if value.type == "path" and given and not str(given).startswith("/"):
         return [f"{name} is {given!r}, expected an absolute path"]
-    if value.keys is None:
-        return []
     errors: list[str] = []
-    for key, item in given.items():
-        if key not in value.keys:
-            errors.append("{} has unknown key {!r}; known: {}".format(name, key, ", ".join(value.keys)))
+    keys = value.keys or {}
+    for key, item in plain.items() if keys else ():
+        if key in keys:
+            errors.extend(_errors(f"{name}.{key}", item, keys[key]))
         else:
-            errors.extend(_errors(f"{name}.{key}", item, value.keys[key]))
+            errors.append(f"{name} has unknown key {key!r}; known: {', '.join(keys)}")
     return errors
 
 
-def _how(name: str, given: Any, value: Value) -> str:
+def _how(name: str, given: object, value: Value) -> str:
     """Return how to write the intended value, where it is certain: INI and ``-e NAME=VALUE`` only have text."""
     if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
         # YAML reads some words as bool: yes, no, on.
@@ -263,93 +246,67 @@ def _how(name: str, given: Any, value: Value) -> str:
     meant = _intended_value(given, value)
     if meant is None:
         return ""
-    text = json.dumps(meant)
+    text = json.dumps(meant, default=str)
     if "." in name:
-        return ": write {}: {}".format(name.rpartition(".")[2], text)
+        return f": write {name.rpartition('.')[2]}: {text}"
     return f""": write {name}: {text} in YAML (group_vars), or -e '{{"{name}": {text}}}'"""
 
 
-def _intended_value(given: Any, value: Value) -> Any:
+def _intended_value(given: object, value: Value) -> object:
     """Return the value that a text was intended as; None where it is ambiguous."""
-    if value.type == "list":
-        if isinstance(given, str):
-            read = _json(given.strip().replace("'", '"')) if given.strip().startswith("[") else given.split(",")
-            given = [item.strip() if isinstance(item, str) else item for item in read] if read else []
-        of_type = Value(value.elements)
-        items = [_intended_value(item, of_type) for item in given] if isinstance(given, (list, tuple)) else []
-        return items if items and None not in items else None
-    text = str(given).strip()
-    if value.type == "bool":
-        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(text.lower())
-    if value.type in ("int", "float") and isinstance(given, str):
-        found = re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,12})?", text)
-        return (
-            None if not found else int(text) if not found.group(1) else float(text) if value.type == "float" else None
-        )
-    if value.type == "dict" and isinstance(given, str):
-        read = _json(text)
-        return read if isinstance(read, dict) else None
-    return given if isinstance(given, _TYPES[value.type]) and not isinstance(given, bool) else None
-
-
-def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        parsed = yaml.safe_load(given) if isinstance(given, str) and value.type != "str" else given
+    except (ValueError, RecursionError, yaml.YAMLError):
         return None
+    if value.type == "list":
+        parts = given.split(",") if isinstance(given, str) and not isinstance(parsed, list) else parsed
+        words = [part.strip() if isinstance(part, str) else part for part in parts] if isinstance(parts, list) else []
+        items = [_intended_value(word, Value(value.elements)) for word in words]
+        return items if items and None not in items else None
+    right = isinstance(parsed, _TYPES[value.type]) and isinstance(parsed, bool) == (value.type == "bool")
+    return parsed if right else None
 
 
-def _kind(given: Any) -> str:
-    """Return the name of a value's type; Ansible's own subclasses of str and int have the plain name."""
-    plain = (bool, int, float, str, list, dict)
-    return next((kind.__name__ for kind in plain if isinstance(given, kind)), type(given).__name__)
-
-
-def _inconsistent(values: Mapping[str, Any]) -> list[str]:
+def _inconsistent(values: PlainView) -> list[str]:
+    extra = values["nccl_conf_extra"] or {}
     errors = [*accepted.errors(values["busbar_accepted"]), *_chain_errors(values)]
-    for name, instead in _DERIVED.items():
-        if name in (values["nccl_conf_extra"] or {}):
-            errors.append(f"nccl_conf_extra.{name} is derived, not set: use {instead}")
-    errors.extend(f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(values["nccl_conf_extra"] or {}))
-    errors.extend(f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"]))
-    if ("kubelet" in values["host_limits_container_runtimes"]) != bool(values["host_limits_kubernetes_rdma_resources"]):
-        errors.append(
-            "host_limits_kubernetes_rdma_resources declares what host_limits_container_runtimes: [kubelet] checks:"
-            " set both or neither"
-        )
-    if values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]:
-        errors.append(
-            "nccl_benchmark_collectives requires measurements, but nccl_tests_commit is empty, so there is no program"
-            " to measure with: set the commit, or nccl_benchmark_collectives: []"
-        )
+    derived = [(name, instead) for name, instead in _DERIVED.items() if name in extra]
+    errors += [f"nccl_conf_extra.{name} is derived, not set: use {instead}" for name, instead in derived]
+    errors += [f"nccl_conf_extra: {error}" for error in nccl_conf.extra_errors(extra)]
+    errors += [f"nccl_conf_accepted: {error}" for error in nccl_conf.accepted_errors(values["nccl_conf_accepted"])]
+    errors += [sentence for wrong, sentence in _contradictions(values) if wrong]
     for name in ("busbar_reboot_batches", "busbar_remediate_batches"):
-        wrong = [one for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
+        wrong = [repr(one) for one in values[name] if re.fullmatch(_BATCH, str(one)) is None]
         if wrong or not values[name]:
-            said = repr(wrong[0]) if wrong else "nothing"
-            errors.append(f'{name} holds {said}, expected numbers of nodes such as 5, or "20%"')
-    if values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none":
-        errors.append(
-            "busbar_remediate_quarantine takes nodes out of service by draining them: set busbar_drain: slurm"
-        )
+            errors.append(f'{name} holds {[*wrong, "nothing"][0]}, expected numbers of nodes such as 5, or "20%"')
     errors += _range_errors(values)
     errors += model_sizes.parallelism_errors(values["busbar_model_parallelism"])
     errors += _cluster_errors(values)
     errors += _nic_firmware_errors(values)
-    if values["ib_fabric_devices"] and values["ib_fabric_dumps"]:
-        errors.append("ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them")
-    if values["perftest_timeout"] < 4 * values["perftest_seconds"]:
-        errors.append(
-            "perftest_timeout is %d, expected four times perftest_seconds or more" % values["perftest_timeout"]
-        )
-    if values["busbar_mtu"] is not None and values["busbar_fabric"] == "infiniband":
-        errors.append("busbar_mtu is set, but busbar_fabric is infiniband")
-    errors += _multirail_errors(values)
-    if values["busbar_roce"] and values["busbar_fabric"] == "infiniband":
-        errors.append("busbar_roce is set, but busbar_fabric is infiniband")
-    return errors
+    return errors + _multirail_errors(values)
 
 
-def _chain_errors(values: Mapping[str, Any]) -> list[str]:
+def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
+    """Yield whether values contradict each other, and what to set."""
+    infiniband, timeout = values["busbar_fabric"] == "infiniband", values["perftest_timeout"]
+    kubelet = "kubelet" in values["host_limits_container_runtimes"]
+    resources = bool(values["host_limits_kubernetes_rdma_resources"])
+    both = "host_limits_container_runtimes: [kubelet] checks: set both or neither"
+    yield kubelet != resources, f"host_limits_kubernetes_rdma_resources declares what {both}"
+    lacking = "no program to measure with: set the commit, or nccl_benchmark_collectives: []"
+    untested = values["nccl_benchmark_collectives"] and not values["nccl_tests_commit"]
+    yield untested, f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}"
+    held = values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none"
+    yield held, "busbar_remediate_quarantine drains nodes: set busbar_drain: slurm"
+    two_ways = bool(values["ib_fabric_devices"] and values["ib_fabric_dumps"])
+    yield two_ways, "ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them"
+    short = timeout < 4 * values["perftest_seconds"]
+    yield short, f"perftest_timeout is {timeout}, expected 4 x perftest_seconds or more"
+    yield infiniband and values["busbar_mtu"] is not None, "busbar_mtu is set, but busbar_fabric is infiniband"
+    yield infiniband and bool(values["busbar_roce"]), "busbar_roce is set, but busbar_fabric is infiniband"
+
+
+def _chain_errors(values: PlainView) -> list[str]:
     """Return errors where the traffic class of jobs does not lead to the lossless queue."""
     settings = roce_chain.settings(values)
     try:
@@ -363,7 +320,7 @@ def _chain_errors(values: Mapping[str, Any]) -> list[str]:
     return roce_chain.disagreements(chain, classes)
 
 
-def _range_errors(values: Mapping[str, Any]) -> list[str]:
+def _range_errors(values: PlainView) -> list[str]:
     errors = []
     for name, (least, most, wanted) in _RANGES.items():
         value = values[name]
@@ -381,25 +338,26 @@ def _range_errors(values: Mapping[str, Any]) -> list[str]:
     return errors
 
 
-def _nic_firmware_errors(values: Mapping[str, Any]) -> list[str]:
-    errors = []
-    try:
-        nic_settings.versions(values["busbar_firmware"])
-    except ParseError as error:
-        errors.append(str(error))
+def _nic_firmware_errors(values: PlainView) -> list[str]:
+    errors = _refusals(nic_settings.versions, values["busbar_firmware"])
     try:
         errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
     except ParseError as error:
         errors.append(str(error))
-    for address in values["nic_firmware_devices"]:
-        try:
-            pci.parse_address(address)
-        except ParseError as error:
-            errors.append(f"nic_firmware_devices: {error}")
-    return errors
+    refused = [error for address in values["nic_firmware_devices"] for error in _refusals(pci.parse_address, address)]
+    return errors + [f"nic_firmware_devices: {error}" for error in refused]
 
 
-def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any]) -> list[str]:
+def _refusals(reader: Callable[..., object], *given: object) -> list[str]:
+    """Return why a reader refuses a value; [] where it does not."""
+    try:
+        reader(*given)
+    except ParseError as error:
+        return [str(error)]
+    return []
+
+
+def _against_fabric(settings: Mapping[str, NicSetting], values: PlainView) -> list[str]:
     """Return contradictions between values set in two places: only the site knows which is intended."""
     fabric, wanted = values["busbar_fabric"], {}
     if fabric:
@@ -410,10 +368,9 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     except ParseError:
         # Reported elsewhere.
         chain = Chain()
-    for name, asked in (("CNP_DSCP", chain.cnp_dscp), ("CNP_802P_PRIO", chain.cnp_priority)):
-        if asked is not None:
-            of = {"CNP_DSCP": "cnp_dscp", "CNP_802P_PRIO": "cnp_priority"}[name]
-            wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{of} is {asked}")
+    for name, key in (("CNP_DSCP", "cnp_dscp"), ("CNP_802P_PRIO", "cnp_priority")):
+        if (asked := getattr(chain, key)) is not None:
+            wanted[name] = (nv_settings.Value(str(asked), asked, ""), f"busbar_roce.{key} is {asked}")
     errors = [
         f"nic_firmware_settings.{name} is {settings[name].value}, but {other}"
         for name, (value, other) in wanted.items()
@@ -422,45 +379,36 @@ def _against_fabric(settings: Mapping[str, NicSetting], values: Mapping[str, Any
     mask = settings.get("ROCE_CC_PRIO_MASK")
     bits = None if mask is None else nv_settings.parse_number(str(mask.value))
     if bits is not None and chain.priority is not None and not bits >> chain.priority & 1:
-        errors.append(
-            f"nic_firmware_settings.ROCE_CC_PRIO_MASK is {bits}, without the bit of busbar_roce.priority"
-            f" {chain.priority}: congestion control would never slow RDMA down"
-        )
+        bit = f"without the bit of busbar_roce.priority {chain.priority}: no congestion control would slow RDMA down"
+        errors.append(f"nic_firmware_settings.ROCE_CC_PRIO_MASK is {bits}, {bit}")
     return errors
 
 
-def _cluster_errors(values: Mapping[str, Any]) -> list[str]:
-    scope = values["nccl_benchmark_scope"]
-    errors = []
-    given = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
-    try:
-        launch.wanted({**given, "hosts": ["node"], "per_node": 1})
-    except ParseError as error:
-        errors.append(str(error).replace("launch.options", "nccl_benchmark_launcher_options"))
+def _cluster_errors(values: PlainView) -> list[str]:
+    scope, commit = values["nccl_benchmark_scope"], values["nccl_tests_commit"]
+    options = {"kind": values["nccl_benchmark_launcher"], "options": values["nccl_benchmark_launcher_options"]}
+    refused = _refusals(launch.wanted, {**options, "hosts": ["node"], "per_node": 1})
+    errors = [error.replace("launch.options", "nccl_benchmark_launcher_options") for error in refused]
     if scope == "node":
         return errors
     asked = f"nccl_benchmark_scope: {scope} runs one program over several nodes"
     if values["nccl_tests_mpi"] == "off":
         errors.append(f"{asked}, which takes MPI, but nccl_tests_mpi is off: set nccl_tests_mpi: required")
-    if not values["nccl_tests_commit"]:
+    if not commit:
         errors.append(f"{asked}, but nccl_tests_commit is empty: set the commit, or nccl_benchmark_scope: node")
     if scope != "rail" and not values["nccl_benchmark_collectives"]:
         errors.append(f"{asked}, but nccl_benchmark_collectives is empty: name one, or set nccl_benchmark_scope: node")
     enabled = str(values["nccl_benchmark_environment"].get("NCCL_MNNVL_ENABLE", "")).strip()
     if scope == cluster_member.NVLINK_DOMAIN and enabled == "0":
-        errors.append(
-            f"{asked}, over the NVLinks between them, but nccl_benchmark_environment has NCCL_MNNVL_ENABLE: 0, which"
-            " switches these off: take it out"
-        )
+        off = "nccl_benchmark_environment has NCCL_MNNVL_ENABLE: 0, which switches these off: take it out"
+        errors.append(f"{asked}, over the NVLinks between them, but {off}")
     if scope == "leaf" and not values["busbar_leaf"]:
-        errors.append(
-            "nccl_benchmark_scope: leaf measures all nodes of a leaf, but busbar_leaf does not declare the leaf of"
-            " this node: set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
-        )
+        way = "set busbar_leaf for every node, or nccl_benchmark_scope: cluster"
+        errors.append(f"nccl_benchmark_scope is leaf, but busbar_leaf of this node is empty: {way}")
     return errors
 
 
-def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
+def _multirail_errors(values: PlainView) -> list[str]:
     name, gateway = values["multirail_policy"], values["multirail_gateway"]
     if name not in ("", "none") and values["busbar_fabric"] == "infiniband":
         return ["multirail_policy is set, but busbar_fabric is infiniband"]
@@ -476,9 +424,6 @@ def _multirail_errors(values: Mapping[str, Any]) -> list[str]:
 def unknown_platform(name: str, known: Sequence[str]) -> str:
     """Return the sentence for a platform without a profile."""
     if name == "custom":
-        return (
-            "busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: "
-            "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, "
-            "review it and commit it there"
-        )
+        draft = "draft one with `busbar check -i INVENTORY --limit HOST --platform custom --write DIR`, and review it"
+        return f"busbar_platform is custom, but there is no profiles/custom.yml beside the inventory: {draft}"
     return f"busbar_platform is {name!r}, but there is no profile of that name{did_you_mean(name, known)}"

@@ -10,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder, site_values
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import results_folder, site_values
+from .plain_data import Plain
 
 _AGE = "busbar_baseline_max_age_days"
 # Days after which a result no longer describes the cluster, unless the inventory sets another number.
-MAX_AGE_DAYS = float(site_values.VALUES[_AGE].default)
+MAX_AGE_DAYS = float(str(site_values.VALUES[_AGE].default))
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,7 @@ def read(path: Path) -> Manifest:
 
 
 def build(
-    nodes: Sequence[str],
-    chosen: Collection[str],
-    variables: Iterable[tuple[str, Mapping[str, object]]],
+    nodes: Sequence[str], chosen: Collection[str], variables: Iterable[tuple[str, Mapping[str, object]]]
 ) -> Manifest:
     """Return the manifest of an inventory.
 
@@ -63,14 +62,8 @@ def build(
             results.add(of_host.get("nccl_benchmark_results_path"))
             ages.append(_days(of_host.get(_AGE)))
             simulated = simulated or of_host.get("busbar_hardware_root", "/") != "/"
-    return Manifest(
-        hosts=tuple(node for node in nodes if node in chosen),
-        secrets=redaction.secret_texts(secrets),
-        simulated=simulated,
-        group=tuple(nodes),
-        results=_plain(results),
-        max_age_days=min(ages, default=MAX_AGE_DAYS),
-    )
+    hosts, age = tuple(node for node in nodes if node in chosen), min(ages, default=MAX_AGE_DAYS)
+    return Manifest(hosts, redaction.secret_texts(secrets), simulated, tuple(nodes), _plain(results), age)
 
 
 def _plain(values: Collection[object]) -> str | None:

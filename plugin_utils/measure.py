@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from . import nodeset
+from .plain_data import PlainView
 
 DAY = 86400.0
 # Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
@@ -24,6 +24,19 @@ SLURM = "Slurm gives it to jobs: drain it, and run playbooks/benchmark.yml with 
 MOST = 16
 # Characters of host names in a line.
 ROOM = 100
+
+
+@dataclass
+class Known:
+    """The measurements of a host by earlier runs.
+
+    finished, minutes: scope -> when it was last measured, and how long a run of that scope took.   tried: when it was
+    last chosen.
+    """
+
+    finished: dict[str, float] = field(default_factory=dict)
+    tried: float | None = None
+    minutes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -155,23 +168,19 @@ def _unit(team: Sequence[Node]) -> Unit:
 def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
     """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
+    verb = "would be measured" if check_mode else "to be measured"
     same: dict[tuple[str, str], list[Unit]] = {}
     for unit in found.units:
         how = "estimated, not timed yet" if unit.estimated else "by what the last took"
         what = "each alone" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
         same.setdefault((what, how), []).append(unit)
-    verb = "would be measured" if check_mode else "to be measured"
     for (what, how), units in same.items():
         those = [node for unit in units for node in unit.nodes]
-        lines.append(
-            f"{verb}: {nodeset.brief([node.host for node in those], ROOM)}, {what}; {_ages(those, now, max_age_days)};"
-            f" {sum(unit.cost for unit in units):g} node-minutes, {how}"
-        )
-    alike: dict[str, list[Node]] = {}
-    for one in found.left:
-        alike.setdefault(one.why, []).append(one)
-    for why, waiting in alike.items():
-        hosts = nodeset.brief([one.host for one in waiting], ROOM)
+        hosts, cost = nodeset.brief([node.host for node in those], ROOM), sum(unit.cost for unit in units)
+        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; {cost:g} node-minutes, {how}")
+    for why, names in nodeset.grouped((one.why, one.host) for one in found.left).items():
+        waiting = [one for one in found.left if one.why == why]
+        hosts = nodeset.brief(names, ROOM)
         lines.append(f"left for another run: {hosts}: {why}; {_ages(waiting, now, max_age_days)}")
     return lines
 
@@ -179,12 +188,11 @@ def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -
 def _ages(those: Sequence[Node], now: float, max_age_days: float) -> str:
     known = [one.last for one in those if one.last is not None]
     if len(known) < len(those):
-        return "never measured" if not known else f"{len(those) - len(known)} of {len(those)} never measured"
+        return f"{len(those) - len(known)} of {len(those)} never measured" if known else "never measured"
     last = min(known)
-    days = max(0.0, (now - last) / DAY)
-    old = f", more than {max_age_days:g} days ago" if days > max_age_days else ""
-    when = time.strftime("%Y-%m-%d", time.localtime(last))
-    return f"last measured {when}{old}" if len(those) == 1 else f"the oldest measured {when}{old}"
+    old = f", more than {max_age_days:g} days ago" if (now - last) / DAY > max_age_days else ""
+    oldest = "last" if len(those) == 1 else "the oldest"
+    return f"{oldest} measured {time.strftime('%Y-%m-%d', time.localtime(last))}{old}"
 
 
 def uses_slurm(values: Mapping[str, object]) -> bool:
@@ -193,14 +201,8 @@ def uses_slurm(values: Mapping[str, object]) -> bool:
     return steps or "slurm" in (values["busbar_drain"], values["busbar_engine"])
 
 
-def node_of(
-    host: str,
-    values: Mapping[str, Any],
-    finished: Mapping[str, float],
-    tried: float | None,
-    minutes: Mapping[str, float],
-) -> Node:
-    """Return the node. values: of its inventory.   finished, minutes: by scope, of its last measurements."""
+def node_of(host: str, values: PlainView, known: Known) -> Node:
+    """Return the node. values: of its inventory."""
     scope, alone = values["nccl_benchmark_scope"], bool(values["nccl_benchmark_collectives"])
     scopes = [scope, *(["node"] if alone or scope == "node" else [])]
     why = SLURM if uses_slurm(values) else "" if alone or scope != "node" else "nccl_benchmark_collectives is empty"
@@ -208,8 +210,8 @@ def node_of(
         host=host,
         scope=scope,
         group=values["busbar_leaf"] if scope in ("pair", "rail", "leaf") else "",
-        last=min(finished[each] for each in scopes) if finished.keys() >= set(scopes) else None,
-        tried=tried,
-        minutes=minutes.get(scope),
+        last=min(known.finished[each] for each in scopes) if known.finished.keys() >= set(scopes) else None,
+        tried=known.tried,
+        minutes=known.minutes.get(scope),
         why=why,
     )

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    benchmark_results,
-    codec,
-    result_schema,
-    results_folder,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+
+from . import benchmark_results, codec, result_schema, results_folder
+from .campaign import cluster_record
+from .measure import Known
 
 FORMAT = 1
 NAME = "measure.json"
@@ -29,15 +25,6 @@ LIMIT = 16 << 20
 NIGHTS = 60
 # Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
-
-
-@dataclass
-class Host:
-    """finished, minutes: scope -> when it was last measured, and how long a run of that scope took."""
-
-    finished: dict[str, float] = field(default_factory=dict)
-    tried: float | None = None
-    minutes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,13 +41,13 @@ class Ledger:
     """nights: name -> node-minutes spent.   read: kind of results -> the newest of their directories that was read."""
 
     nights: dict[str, float] = field(default_factory=dict)
-    hosts: dict[str, Host] = field(default_factory=dict)
+    hosts: dict[str, Known] = field(default_factory=dict)
     granted: Grant | None = None
     read: dict[str, str] = field(default_factory=dict)
     format: int = FORMAT
 
-    def host(self, host: str) -> Host:
-        return self.hosts.setdefault(host, Host())
+    def host(self, host: str) -> Known:
+        return self.hosts.setdefault(host, Known())
 
     def grant(self, night: str, cost: float, hosts: list[str], now: float) -> None:
         self.granted = Grant(night, cost, hosts)
@@ -82,7 +69,7 @@ class Ledger:
         for kind, parent, take in (("node", results, self._node), ("cluster", results / "cluster", self._cluster)):
             oldest = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - OLDEST_DAYS * 86400))
             after = max(self.read.get(kind, ""), oldest)
-            for path in _directories(parent):
+            for path in sorted(path for path in parent.glob("20*") if path.is_dir()):
                 if path.name > after:
                     try:
                         take(path, now)
@@ -109,13 +96,8 @@ _ledger = codec.of_class(
     Ledger,
     {"finished": result_schema.seconds, "tried": result_schema.seconds, "hosts": codec.text(codec.LINE, empty=False)},
     format=codec.whole(FORMAT, FORMAT),
-    hosts=codec.table(codec.of_class(Host, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
+    hosts=codec.table(codec.of_class(Known, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
 )
-
-
-def _directories(parent: Path) -> Iterator[Path]:
-    if parent.is_dir():
-        yield from sorted(path for path in parent.iterdir() if path.name[:2] == "20" and path.is_dir())
 
 
 def path_of(results: Path) -> Path:

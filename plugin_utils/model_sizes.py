@@ -55,17 +55,13 @@ def gradient_bytes(parameters: str, gpus: int) -> int:
 def parallelism_errors(given: Mapping[str, int]) -> list[str]:
     """Return a sentence for each error of busbar_model_parallelism, whose keys and types are checked."""
     name = "busbar_model_parallelism"
-    wrong = [
-        f"{name}.{key} is {value}, expected 1 to {_MOST}" for key, value in given.items() if not 0 < value <= _MOST
-    ]
-    if wrong:
-        return wrong
-    errors = []
+    errors = [f"{name}.{key} is {of}, expected 1 to {_MOST}" for key, of in given.items() if not 0 < of <= _MOST]
+    if errors:
+        return errors
     for whole, part in (("layers", "pipeline"), ("hidden", "tensor")):
         if whole in given and given[whole] % given.get(part, 1):
-            errors.append(
-                f"{name}: {whole} {given[whole]} is not a multiple of {part} {given[part]}, over which it is split"
-            )
+            over = f"{part} {given[part]}, over which it is split"
+            errors.append(f"{name}: {whole} {given[whole]} is not a multiple of {over}")
     if given.get("tensor", 1) * given.get("pipeline", 1) * given.get("data", 1) > _MOST:
         errors.append(f"{name}: tensor x pipeline x data is more than {_MOST} GPUs")
     if (_activations(given) or 0) > 1 << 40:

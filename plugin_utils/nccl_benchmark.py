@@ -10,9 +10,8 @@ Bars come from busbw.py, predictions from prediction.py, the judgement of one ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -24,7 +23,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile impo
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction, slowdown_causes
+
+from . import busbw, model_sizes, prediction, slowdown_causes
+from .plain_data import Plain, PlainView
 
 SCOPE = "node"
 # The roles whose findings may explain a slow run.
@@ -34,13 +35,8 @@ STEP_FACTOR = 2
 REASONS, LONGEST = 3, 900
 # Possible causes of a slow or failed run on a node, the likeliest first: prefixes of checks of other roles.
 _CAUSES = (
-    "nccl_tests.",
-    platform_checks.GPU_COUNT.id,
-    platform_checks.GPU_DRIVER.id,
-    platform_checks.NVLINK_FABRIC.id,
-    platform_checks.NVLINKS.id,
-    platform_checks.GPU_MODEL.id,
-    platform_checks.GPU_TOOL.id,
+    *("nccl_tests.", platform_checks.GPU_COUNT.id, platform_checks.GPU_DRIVER.id, platform_checks.NVLINK_FABRIC.id),
+    *(platform_checks.NVLINKS.id, platform_checks.GPU_MODEL.id, platform_checks.GPU_TOOL.id),
 )
 # Possible causes of each finding of a run. Wrong values have none here: no setting makes a sum wrong.
 _EXPLAINED = {
@@ -93,17 +89,18 @@ class Run:
         """Return ``all_reduce-8G``: a directory name on the node, and unique among the runs of a node."""
         return f"{self.collective}-{size_text(self.max_bytes)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return dict(
-            self.__dict__,
-            name=self.name,
-            subject=self.subject,
-            program=f"{self.collective}_perf",
-            step_factor=STEP_FACTOR,
-        )
+    def to_dict(self) -> Plain:
+        program = f"{self.collective}_perf"
+        return {
+            **vars(self),
+            "name": self.name,
+            "subject": self.subject,
+            "program": program,
+            "step_factor": STEP_FACTOR,
+        }
 
 
-def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
+def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
     """Return the runs of the intent. bars: those of the site's file, then the suite's. Raises ParseError."""
     gpus = profile.gpus.count
     collectives = values["nccl_benchmark_collectives"]
@@ -134,27 +131,13 @@ def runs(values: Mapping[str, Any], profile: Profile, platform: str, bars: Seque
     for collective, least, most in dict.fromkeys(ranges):
         bar = busbw.find_bar(bars, platform, nvls, SCOPE, collective, most)
         predicted = prediction.predict(profile, collective, nvls, gpus)
-        found.append(
-            Run(
-                collective=collective,
-                gpus=gpus,
-                min_bytes=least,
-                max_bytes=most,
-                nvls=nvls,
-                bar=bar.busbw if bar else None,
-                bar_source=bar.source if bar else "",
-                prediction=predicted.busbw,
-                rule=predicted.rule,
-            )
-        )
+        of_bar = (bar.busbw, bar.source) if bar else (None, "")
+        found.append(Run(collective, gpus, least, most, nvls, *of_bar, predicted.busbw, predicted.rule))
     return found
 
 
 def judge(
-    platform: str,
-    wanted: Sequence[Mapping[str, Any]],
-    results: Sequence[Mapping[str, Any]],
-    others: Sequence[Mapping[str, Any]],
+    platform: str, wanted: Sequence[PlainView], results: Sequence[PlainView], others: Sequence[PlainView]
 ) -> Plan:
     """Return the findings of all runs of a node.
 
@@ -165,10 +148,9 @@ def judge(
     causes = {check: _root(earlier, prefixes) for check, prefixes in _EXPLAINED.items()}
     alike: dict[tuple[str, str, str], str] = {}
     for run, result in zip(wanted, results, strict=True):
-        own = [from_dict(dict(item)) for item in result["findings"]]
         if result.get("finished_at"):
             findings.append(_bar(platform, run, result))
-        for finding in own:
+        for finding in (from_dict(dict(item)) for item in result["findings"]):
             cause = causes.get(finding.check)
             if finding.because is None and cause is not None:
                 finding = replace(finding, because=cause.id)
@@ -197,7 +179,7 @@ def _changed_by(earlier: Sequence[Finding], parts: Sequence[str]) -> Finding | N
     return causes[0] if all(causes) else None
 
 
-def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]) -> str:
+def due(runs: Sequence[PlainView], results: Sequence[PlainView]) -> str:
     """Return why a host's runs are, or were, to be measured: each reason once, with its number of runs. "" for none."""
     reasons = Counter(result["due"] for result in results if result["due"])
     said = ["%d of %d runs: %s" % (count, len(runs), reason) for reason, count in reasons.most_common()]
@@ -205,7 +187,7 @@ def due(runs: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]])
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Finding:
+def _bar(platform: str, run: PlainView, result: PlainView) -> Finding:
     """Judge whether there is a bar: a figure without one is not a result."""
     source = ("simulated: " if result.get("simulated") else "") + "bars.yml"
     nvls = "on" if run["nvls"] else "off"
@@ -214,13 +196,11 @@ def _bar(platform: str, run: Mapping[str, Any], result: Mapping[str, Any]) -> Fi
         return BAR.judge(run["subject"], "ok", wanted, "{:g} GB/s ({})".format(run["bar"], run["bar_source"]), source)
     measured, predicted = result.get("busbw"), run["prediction"]
     said = f"{measured:.4g} GB/s measured here" if measured else "nothing was measured here"
-    expected = f"{predicted:.4g} GB/s" if predicted else "none: {}".format(run["rule"])
+    expected = f"{predicted:.4g} GB/s" if predicted else f"none: {run['rule']}"
     entry = (
         f"platform: {platform}, nvls: {str(run['nvls']).lower()}, scope: node, collective: {run['collective']},"
         f" size: {size_text(run['max_bytes'])}, busbw: <0.95 of it>, healthy: <it>, source: <who and when>"
     )
-    fix = (
-        f"judge whether this node is healthy ({said}, prediction {expected}), then put a bar for it into bars.yml"
-        f" beside the inventory: {{{entry}}}"
-    )
+    healthy = f"judge whether this node is healthy ({said}, prediction {expected})"
+    fix = f"{healthy}, then put a bar for it into bars.yml beside the inventory: {{{entry}}}"
     return BAR.judge(run["subject"], "unknown", wanted, None, source, fix)

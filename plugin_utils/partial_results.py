@@ -13,7 +13,8 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from .plain_data import Plain
 
 _SIZE = struct.Struct(">I")
 
@@ -40,20 +41,14 @@ def of_this_run() -> Path:
     return Path(constants.DEFAULT_LOCAL_TMP) / "busbar-heard"
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
+def read(path: Path) -> dict[str, Plain]:
     """Return host -> result; {} without a file. A result that was cut off by the end of the run is left out."""
     found = {}
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return {}
-    place = 0
-    while len(data) - place >= _SIZE.size:
-        (size,) = _SIZE.unpack_from(data, place)
-        place += _SIZE.size
-        if len(data) - place < size:
-            break
-        host, answer = json.loads(zlib.decompress(data[place : place + size]))
-        found[host] = answer
-        place += size
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        while len(head := stream.read(_SIZE.size)) == _SIZE.size:
+            (size,) = _SIZE.unpack(head)
+            data = stream.read(size)
+            if len(data) == size:
+                host, answer = json.loads(zlib.decompress(data))
+                found[host] = answer
     return found

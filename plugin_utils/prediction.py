@@ -19,14 +19,8 @@ from dataclasses import dataclass
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile, Rail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import (
-    ALGORITHMS,
-    SCOPES,
-    Bar,
-    Prediction,
-    find_bar,
-    find_latency_bar,
-)
+
+from .busbw import ALGORITHMS, SCOPES, Bar, Prediction, find_bar, find_latency_bar
 
 # all_reduce in the NVSwitch, over links x constant, by number of GPUs: published runs on H100 and H200 (nccl#1455,
 # nccl-tests#272). With four or fewer it gains nothing. Blackwell from NCCL's own constants, not measured.
@@ -98,9 +92,6 @@ _HALF = 4 << 20
 _LATENCY, _LATENCY_LEVEL, _LATENCY_SHARE = 47.0, 15.0, 2.0
 _SMALL = 1024
 
-_WAY_OUT = "measure a healthy run and put a bar for it into bars.yml beside the inventory (docs/bars.md)"
-
-
 # -- within a node -----------------------------------------------------------------------------------------------------
 
 
@@ -131,14 +122,11 @@ def predict(profile: Profile, collective: str, nvls: bool, gpus: int | None = No
         return Prediction(None, "the NVLinks of {} are not known".format(", ".join(profile.gpus.models)))
     if collective not in _REACHED:
         return Prediction(None, f"{collective} is not known")
-    reached = _REACHED[collective]
-    if ranks == 2:
-        reached = _REACHED_BY_TWO.get(collective, reached)
-    how = ""
+    links, link, how = profile.gpus.nvlinks, generation.link, ""
+    reached = _REACHED_BY_TWO.get(collective, _REACHED[collective]) if ranks == 2 else _REACHED[collective]
     if nvls and collective == "all_reduce" and ranks in generation.gains:
         reached, how = generation.gains[ranks], " with NVLS"
-    busbw = profile.gpus.nvlinks * generation.link * reached
-    return Prediction(busbw, "%d NVLinks x %g GB/s x %g%s" % (profile.gpus.nvlinks, generation.link, reached, how))
+    return Prediction(links * link * reached, f"{links} NVLinks x {link:g} GB/s x {reached:g}{how}")
 
 
 # -- between nodes -----------------------------------------------------------------------------------------------------
@@ -182,36 +170,35 @@ def _between(
 ) -> Prediction:
     if scope == "node":
         return predict(profile, collective, nvls)
-    reason = _unpredictable(profile, collective, nodes, scope, algorithm)
-    if reason:
-        return Prediction(None, f"{reason}: {_WAY_OUT}")
+    if reason := _unpredictable(profile, collective, nodes, scope, algorithm):
+        return _unknown(reason)
     wire = _wire(profile, efficiency)
-    if scope == "rail":
-        wire = _Wire(wire.slowest, wire.slowest, "one rail, %.4g GB/s" % wire.slowest)
+    one_rail = f"one rail, {wire.slowest:.4g} GB/s"
     gpus = 1 if scope == "rail" else profile.gpus.count
+    if scope == "rail":
+        wire = _Wire(wire.slowest, wire.slowest, one_rail)
     within = predict(profile, collective, False) if gpus > 1 else Prediction(None, "")
     if within.busbw is None and gpus > 1:
-        return Prediction(
-            None, f"{within.rule}: what the GPUs of a node exchange takes paths that no profile describes: {_WAY_OUT}"
-        )
-    ranks = nodes * gpus
+        return _unknown(f"{within.rule}: what the GPUs of a node exchange takes paths that no profile describes")
     if algorithm == "SHARP":
         return _sharp(profile, wire, nvls, gpus)
-    network, rule = wire.total, wire.rule
+    ranks, network, rule = nodes * gpus, wire.total, wire.rule
     if collective == "alltoall":
         network *= (ranks - 1) / (ranks - gpus) / gpus
-        rule += " over %d GPUs, of which %.4g leaves the node" % (gpus, (ranks - gpus) / (ranks - 1))
+        rule += f" over {gpus} GPUs, of which {(ranks - gpus) / (ranks - 1):.4g} leaves the node"
     elif collective == "sendrecv":
-        network, rule = wire.slowest, "one rail, %.4g GB/s: one GPU of a node sends to the next node" % wire.slowest
+        network, rule = wire.slowest, f"{one_rail}: one GPU of a node sends to the next node"
     best = _lower(network, rule, within)
-    if collective in _ROOTED:
-        share = _ROOTED[collective]
+    if share := _ROOTED.get(collective):
         best = Prediction((best.busbw or 0) * share, f"{best.rule}; x {share:g} from one root")
     if collective == "all_reduce" and nvls and not algorithm and gpus > 1:
-        tree = _nvls_tree(profile, wire, nodes, ranks)
-        if (tree.busbw or 0) > (best.busbw or 0):
-            return tree
+        best = max(best, _nvls_tree(profile, wire, nodes, ranks), key=lambda found: found.busbw or 0)
     return best
+
+
+def _unknown(reason: str) -> Prediction:
+    way_out = "measure a healthy run and put a bar for it into bars.yml beside the inventory (docs/bars.md)"
+    return Prediction(None, f"{reason}: {way_out}")
 
 
 def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algorithm: str) -> Prediction:
@@ -226,14 +213,14 @@ def _over_nvlink(profile: Profile, collective: str, nvls: bool, nodes: int, algo
     elif algorithm not in ("", "Ring"):
         reason = f"algorithm {algorithm} is not known over NVLinks"
     if reason:
-        return Prediction(None, f"{reason}: {_WAY_OUT}")
+        return _unknown(reason)
     ranks, generation = nodes * profile.gpus.count, _generation(profile)
     counts = generation.gains if generation is not None else {}
     counted = max((count for count in counts if count <= ranks), default=ranks)
     found = predict(profile, collective, nvls and not algorithm, counted)
     if found.busbw is None:
-        return Prediction(None, f"{found.rule}: {_WAY_OUT}")
-    return Prediction(found.busbw, "%s, over the NVLinks of %d trays: predicted, not measured" % (found.rule, nodes))
+        return _unknown(found.rule)
+    return Prediction(found.busbw, f"{found.rule}, over the NVLinks of {nodes} trays: predicted, not measured")
 
 
 def _unpredictable(profile: Profile, collective: str, nodes: int, scope: str, algorithm: str) -> str:
@@ -303,11 +290,8 @@ def _nvls_tree(profile: Profile, wire: _Wire, nodes: int, ranks: int) -> Predict
     """Predict all_reduce by NVLSTree: in the NVSwitch within nodes. Between two, data cross the network once."""
     crossings = 1 if nodes == 2 else 2
     network = wire.total * 2 * (ranks - 1) / ranks / crossings
-    rule = "%s = %.4g by NVLSTree%s" % (
-        wire.rule,
-        network,
-        " between two nodes, where several rails may be missing unseen" if nodes == 2 else "",
-    )
+    blind = " between two nodes, where several rails may be missing unseen" if nodes == 2 else ""
+    rule = f"{wire.rule} = {network:.4g} by NVLSTree{blind}"
     return _lower(network, rule, predict(profile, "all_reduce", True))
 
 
@@ -343,22 +327,19 @@ def bar_or_prediction(
     if bar is not None:
         return bar.busbw, bar.source
     if scope == "node":
-        return None, f"no bar for {platform} in scope node: {_WAY_OUT}"
+        return None, _unknown(f"no bar for {platform} in scope node").rule
     predicted = between(profile, collective, nvls, nodes, scope, algorithm)
     if predicted.busbw is None:
         return None, predicted.rule
     ranks = nodes * (1 if scope == "rail" else profile.gpus.count)
     half = _HALF * _in_turn(profile, collective, algorithm == "SHARP" or (nvls and not algorithm), nodes, scope)
     if size < half:
-        return None, "no bar for %s over %d ranks: its latency counts more than the links; from %s on there is one" % (
-            size_text(size),
-            ranks,
-            size_text(half),
-        )
+        why = f"its latency counts more than the links; from {size_text(half)} on there is one"
+        return None, f"no bar for {size_text(size)} over {ranks} ranks: {why}"
     share, reached = SHARES[scope], size / (size + half)
-    source = "derived: %g of the prediction %.4g GB/s (%s)" % (share, predicted.busbw, predicted.rule)
+    source = f"derived: {share:g} of the prediction {predicted.busbw:.4g} GB/s ({predicted.rule})"
     if reached < 0.995:
-        source += ", x %.2g for %s over %d ranks" % (reached, size_text(size), ranks)
+        source += f", x {reached:.2g} for {size_text(size)} over {ranks} ranks"
     return round(predicted.busbw * share * reached, 1), source
 
 
@@ -383,13 +364,8 @@ def latency_or_derived(
     if scope == NVLINK_DOMAIN:
         return None, "no bar of latency over NVLinks is derived: put one of a healthy run into bars.yml"
     if scope == "node" or nodes < 2 or collective != "all_reduce" or size > _SMALL:
-        return (
-            None,
-            f"latency is judged by all_reduce of up to {size_text(_SMALL)} between nodes, or by a bar in bars.yml",
-        )
-    levels = math.ceil(math.log2(nodes)) - 1
-    expected = _LATENCY + _LATENCY_LEVEL * levels
-    return _LATENCY_SHARE * expected, "derived: %g x %g us (47 published for two nodes, nccl#1244)" % (
-        _LATENCY_SHARE,
-        expected,
-    )
+        way = f"all_reduce of up to {size_text(_SMALL)} between nodes, or by a bar in bars.yml"
+        return None, f"latency is judged by {way}"
+    expected = _LATENCY + _LATENCY_LEVEL * (math.ceil(math.log2(nodes)) - 1)
+    rule = f"{_LATENCY_SHARE:g} x {expected:g} us (47 published for two nodes, nccl#1244)"
+    return _LATENCY_SHARE * expected, f"derived: {rule}"

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
+
+from . import intent
+from .plain_data import Plain
 
 # plugins/plugin_utils/ in the collection, plugin_utils/ in a checkout: the profiles lie beside either's parent.
 _PLACES = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
@@ -20,7 +21,7 @@ BUILT_IN = next(filter(Path.is_dir, _PLACES))
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
+def load(name: str, folders: list[Path]) -> tuple[Path, Plain]:
     """Return the path and content of a platform's profile; the site's own folder comes first. Raises ParseError."""
     known: set[str] = set()
     for folder in folders:
@@ -34,7 +35,7 @@ def load(name: str, folders: list[Path]) -> tuple[Path, dict[str, Any]]:
     raise ParseError(intent.unknown_platform(name, sorted(known)))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Plain:
     """Return the mapping that a file holds. Raises ParseError."""
     data = read_yaml(path)
     if not isinstance(data, dict):
@@ -52,6 +53,6 @@ def read_yaml(path: Path) -> object:
 
 
 @functools.cache
-def shipped() -> dict[str, dict[str, Any]]:
+def shipped() -> dict[str, Plain]:
     """Return the shipped profiles by name."""
     return {path.stem: read(path) for path in sorted(BUILT_IN.glob("*.yml")) if path.stem != "custom"}

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
+
+from . import nodeset
+from .terminal import counted
 
 # Progress lines of fleet_audit.
 HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")
@@ -28,14 +29,6 @@ LONG = 5.0
 SILENT = 10.0
 # How a task ended on a host, the worst last: a section counts a host once.
 ENDS = ("skipped", "ok", "changed", "ignored", "rescued", "failed", "unreachable")
-_HEADS = {
-    "failed": "FAILED",
-    "unreachable": "UNREACHABLE",
-    "rescued": "RESCUED",
-    "ignored": "IGNORED",
-    "diff": "DIFF",
-    "says": "SAYS",
-}
 # Keys of a result besides its message that are not printed: differences between equal failures, repetitions, values in
 # the verdict's table.
 _UNSAID = frozenset(
@@ -102,7 +95,8 @@ class Run:
         self._hosts = 0
         self._most = 0
         self._verdict = ""
-        self._verdict_printed = False
+        # Whether the verdict was printed.
+        self.verdict_printed = False
         self._once = False
         self._sections: dict[str, _Section] = {}
         self._current: _Section | None = None
@@ -120,17 +114,13 @@ class Run:
         """Begin a play. hosts: how many take part. ordered: all do one task at a time. batch: they are some of the
         play's.
         """
-        lines = self._closed_all()
+        lines = self.close()
         name = printable(name)
         self._batch = self._batch + 1 if batch and name == self._play else 1
         self._play, self._hosts, self._ordered = name, hosts, ordered
         self._most = max(self._most, hosts)
         self._task, self._waiting, self._gone = "", set(), set()
         return lines
-
-    def pause(self) -> list[Line]:
-        """Close all sections: the user is prompted between two plays."""
-        return self._closed_all()
 
     def task(self, name: str, role: str, once: bool = False) -> list[Line]:
         """Begin a task. role: "" outside of roles. once: on one host, for all of them."""
@@ -166,7 +156,7 @@ class Run:
             self._gone.add(host)
         elif end != "skipped":
             self._gone.discard(host)
-        self._verdict_printed = self._verdict_printed or not counts
+        self.verdict_printed = self.verdict_printed or not counts
         if counts:
             for ends in (self._section(role).ends, self._ends):
                 ends[host] = max(end, ends.get(host, end), key=ENDS.index)
@@ -185,7 +175,7 @@ class Run:
         where: file and line of the task. address: of the host, which its messages name where others name theirs.
         """
         section = self._section(role)
-        head = f"{_HEADS[kind]}  {_titled(role, task)}"
+        head = f"{kind.upper()}  {_titled(role, task)}"
         alike = text
         for name in filter(None, (host, address)):
             alike = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "{host}", alike)
@@ -218,57 +208,42 @@ class Run:
         if section is None or now - max(section.printed_at, section.since) < PACE:
             return []
         section.printed_at = now
-        text = f"{self._name(section)}  {self._position()}  {self._counted(section)}".rstrip()
+        text = f"{section.name}  {self._position()}  {self._counted(section)}".rstrip()
         return [Line(f"{text}  {clock_text(self._spent(section))}  {self._doing(60)}".rstrip())]
 
-    def moving_line(self, width: int, drawn: Callable[[int, int, int], str] | None = None) -> str:
-        """Return the moving line, at most ``width`` characters. drawn: a bar of so many characters, done of total."""
+    def moving_line(self, width: int) -> str:
+        """Return the moving line, at most ``width`` characters."""
         section = self._current
         if section is None or width < 10:
             return ""
-        left = [self._name(section), self._position(), self._counted(section), clock_text(self._spent(section))]
-        text = "  ".join(filter(None, left))
+        words = [section.name, self._position(), self._counted(section), clock_text(self._spent(section))]
+        text = "  ".join(filter(None, words))
         if len(text) > width:
             return text[: width - 1] + "…"
         room = width - len(text) - 2
-        if drawn and self._total > 1 and room >= 10:
+        if self._total > 1 and room >= 10:
             size = min(30, room)
-            done = min(self._answered, self._total)
-            doing = self._doing(room - size - 2) if room - size > 12 else ""
-            rest = "  ".join(filter(None, ("  ".join(filter(None, left[1:])), doing)))
-            return f"{left[0]}  {drawn(size, done, self._total)}  {rest}"
-        return "  ".join(filter(None, (text, self._doing(room) if room > 10 else "")))
+            words.insert(1, bar(size, min(self._answered, self._total), self._total))
+            room -= size + 2
+        return "  ".join(filter(None, (*words, self._doing(room) if room > 10 else "")))
 
     def finished(self, hosts: Iterable[str]) -> list[Line]:
         """End the run. hosts: all that took part, also those with nothing to do."""
-        lines = self._closed_all()
+        lines = self.close()
         count = max(self._most, len({*hosts, *self._ends}))
         return lines + self._summary(count, f"in {clock_text(self._clock() - self._begun)}")
-
-    @property
-    def verdict_printed(self) -> bool:
-        """Return whether the verdict was printed."""
-        return self._verdict_printed
 
     def ended_early(self, why: str) -> list[Line]:
         """End the run before its end: return where it was, and what it has done."""
         lines = [Line(why, "failed")]
         if self._current is not None:
             done = f" ({self._position()} had done it)" if self._total > 1 else ""
-            lines = [Line(f"{why} in {self._titled_now()}{done}", "failed")]
-            waiting = nodeset.brief(map(printable, self._waiting), 400) if self._waiting and not self._once else ""
-            lines += [Line(f"  no response yet from: {waiting}", "failed")] if waiting else []
-        lines += self._closed_all()
-        return lines + self._summary(
-            max(self._most, len(self._ends)), f"until {clock_text(self._clock() - self._begun)}"
-        )
-
-    def question(self, command: str) -> list[Line]:
-        """Return the command that audits the hosts now."""
-        return [
-            Line("The run has not come to its end. What is there now is judged, and nothing written, by:"),
-            Line(f"  {command}"),
-        ]
+            lines = [Line(f"{why} in {_titled(self._current.name, self._task)}{done}", "failed")]
+            if self._waiting and not self._once:
+                waiting = nodeset.brief(map(printable, self._waiting), 400)
+                lines.append(Line(f"  no response yet from: {waiting}", "failed"))
+        when = f"until {clock_text(self._clock() - self._begun)}"
+        return [*lines, *self.close(), *self._summary(max(self._most, len(self._ends)), when)]
 
     # Texts of the lines.
 
@@ -277,10 +252,11 @@ class Run:
         key = f"role {name}" if role else ""
         if key not in self._sections:
             batch = f" batch {self._batch}" if self._batch > 1 else ""
-            self._sections[key] = _Section(name + batch, bool(role), self._clock())
+            self._sections[key] = _Section((name or "play") + batch, bool(role), self._clock())
         return self._sections[key]
 
-    def _closed_all(self) -> list[Line]:
+    def close(self) -> list[Line]:
+        """Close all sections: the play has ended, or the user is prompted between two plays."""
         current, lines = self._current, []
         # Sections of roles first; a play's tasks outside of them are reported last.
         for section in sorted(self._sections.values(), key=lambda section: not section.role):
@@ -318,27 +294,15 @@ class Run:
 
     def _line(self, section: _Section) -> Line:
         worked = section.worked_on()
-        if section.role or worked > 1 or self._hosts == 1:
-            hosts = (
-                counted(worked, "host")
-                if worked or not section.ends
-                else f"nothing to do on {counted(len(section.ends), 'host')}"
-            )
-        else:
-            hosts = ""
-        text = f"{self._name(section):<20}  {hosts:<12}  {clock_text(section.spent):>6}  {self._counted(section, 60)}"
+        hosts = counted(worked, "host") if section.role or worked > 1 or self._hosts == 1 else ""
+        if hosts and section.ends and not worked:
+            hosts = f"nothing to do on {counted(len(section.ends), 'host')}"
+        text = f"{section.name:<20}  {hosts:<12}  {clock_text(section.spent):>6}  {self._counted(section, 60)}"
         worst = next((end for end in reversed(ENDS[2:]) if section.hosts(end)), "ok")
         return Line(text.rstrip(), worst)
 
-    def _name(self, section: _Section) -> str:
-        return section.name or "play"
-
     def _spent(self, section: _Section) -> float:
         return section.spent + self._clock() - section.since
-
-    def _titled_now(self) -> str:
-        section = self._current
-        return _titled(section.name if section is not None else "", self._task)
 
     def _position(self) -> str:
         return f"{min(self._answered, self._total)} of {self._total} hosts" if self._total > 1 else ""
@@ -357,11 +321,9 @@ class Run:
         """Return ``3 changed, 1 failed``; with the hosts, folded to ``names`` characters, if that is not 0."""
         words = []
         for end in ENDS[2:]:
-            hosts = section.hosts(end)
-            if hosts:
-                which = f" ({nodeset.brief(map(printable, hosts), names)})" * (
-                    names > 0 and len(hosts) < len(section.ends)
-                )
+            if hosts := section.hosts(end):
+                named = names > 0 and len(hosts) < len(section.ends)
+                which = f" ({nodeset.brief(map(printable, hosts), names)})" if named else ""
                 words.append(f"{len(hosts)} {self._verb(end)}{which}")
         return ", ".join(words)
 
@@ -380,6 +342,12 @@ class Run:
             if by_end[end]:
                 lines.append(Line(f"  {end:<12} {nodeset.fold(map(printable, by_end[end]))}", end))
         return lines
+
+
+def bar(size: int, done: int, total: int) -> str:
+    """Return a bar: ``[####------]``."""
+    full = (size - 2) * done // total
+    return f"[{'#' * full}{'-' * (size - 2 - full)}]"
 
 
 def clock_text(seconds: float) -> str:
@@ -404,15 +372,9 @@ def failure(result: Mapping[str, object]) -> str:
 def details(result: Mapping[str, object]) -> list[str]:
     """Return a result's other values, as ``key: value``."""
     lines = []
-    more = {
-        key: value
-        for key, value in result.items()
-        if key not in _UNSAID
-        and not key.startswith("_ansible")
-        and value not in (None, "", [], {})
-        and key != "censored"
-    }
-    for key, value in sorted(more.items()):
+    for key, value in sorted(result.items()):
+        if key in _UNSAID or key.startswith("_ansible") or value in (None, "", [], {}):
+            continue
         if isinstance(value, str) and "\n" in value.strip():
             lines += [f"{key}:", *("  " + line for line in value.strip("\n").splitlines())]
         elif isinstance(value, str | int | float):

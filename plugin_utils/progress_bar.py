@@ -9,7 +9,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 # Seconds between two updates.
@@ -22,57 +22,50 @@ def terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-class Ticker:
-    """Call ``tick`` some times a second from its own thread, under the lock that its caller prints under."""
-
-    def __init__(self, lock: threading.RLock, tick: Callable[[], None]) -> None:
-        self._lock = lock
-        self._tick = tick
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.wait(STEP):
-            with self._lock:
-                if not self._ended.is_set():
-                    self._tick()
-
-
 class MovingLine:
     """Replace sys.stdout and sys.stderr, so that other output appears above the line, undamaged.
 
     drawn: the line for so many columns; None where no line can move. lock: held to print, or to start a
-    process that will.
-    heard: called with every printed text.
+    process that will. heard: called with every printed text. tick: called some times a second, where no line can move.
     """
 
-    def __init__(self, lock: threading.RLock, drawn: Callable[[int], str] | None, heard: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        lock: threading.RLock,
+        drawn: Callable[[int], str] | None,
+        heard: Callable[[str], None],
+        tick: Callable[[], None] = lambda: None,
+    ) -> None:
         self._lock = lock
         self._drawn = drawn
         self._heard = heard
+        self._tick = tick
         self._shown = ""
         # An unfinished line is a prompt: nothing is drawn over it.
         self._ended = True
         self._real: tuple[TextIO, TextIO] | None = None
+        self._stopped = threading.Event()
 
     def start(self) -> None:
         self._real = (sys.stdout, sys.stderr)
         sys.stdout = _Above(sys.stdout, self)
         if sys.stderr.isatty():
             sys.stderr = _Above(sys.stderr, self)
+        threading.Thread(target=self._run, name="progress", daemon=True).start()
 
     def stop(self) -> None:
+        self._stopped.set()
         with self._lock:
             if self._real is not None:
                 self._clear(self._real[0])
                 sys.stdout, sys.stderr = self._real
                 self._real = None
+
+    def _run(self) -> None:
+        while not self._stopped.wait(STEP):
+            with self._lock:
+                if not self._stopped.is_set():
+                    (self._tick if self._drawn is None else self.step)()
 
     def step(self) -> None:
         """Draw the line as it is now."""
@@ -115,7 +108,7 @@ class _Above:
     def write(self, text: str) -> int:
         return self._line.write(self._stream, text)
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for text in lines:
             self.write(text)
 
@@ -126,26 +119,3 @@ class _Above:
     def __getattr__(self, name: str) -> Any:
         # Also flush, without the lock: a caller about to start a process holds it already.
         return getattr(self._stream, name)
-
-
-def plain(size: int, done: int, total: int) -> str:
-    """Return a bar: ``[####------]``."""
-    full = (size - 2) * done // total
-    return f"[{'#' * full}{'-' * (size - 2 - full)}]"
-
-
-def drawing(colour: bool) -> Callable[[int, int, int], str]:
-    """Return how a bar is drawn: by rich where it is installed, which distinguishes its parts by colour."""
-    try:
-        from rich.console import Console
-        from rich.progress_bar import ProgressBar
-    except ImportError:
-        return plain
-
-    def rich(size: int, done: int, total: int) -> str:
-        console = Console(file=io.StringIO(), width=size, force_terminal=True, legacy_windows=False)
-        with console.capture() as captured:
-            console.print(ProgressBar(total=total, completed=done, width=size), end="")
-        return captured.get().rstrip("\n")
-
-    return rich if colour else plain

@@ -18,9 +18,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import der
 from ansible_collections.busbar.fabric.plugins.module_utils.perftest import CLIENT, SERVER, Session
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_info import HostInfo, RailInfo
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds
-from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, roots
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+
+from . import host_variables, result_schema
+from .plain_data import PlainView
 
 # RDMA MTU where the inventory names none.
 MTU = 4096
@@ -91,31 +92,15 @@ def sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Sess
     found = []
     there = {rail.number: rail for rail in receiver.info.rails} if receiver.info else {}
     for rail in sender.info.rails if sender.info else ():
-        if rail.number in there:
-            address = there[rail.number].address or receiver.name
-            found.append(
-                (
-                    _session(CLIENT, rail, sender, receiver.host, address),
-                    _session(SERVER, there[rail.number], receiver, sender.host, ""),
-                )
-            )
+        if other := there.get(rail.number):
+            client = _session(CLIENT, rail, sender, receiver.host, other.address or receiver.name)
+            found.append((client, _session(SERVER, other, receiver, sender.host, "")))
     return found
 
 
 def _session(role: str, rail: RailInfo, host: Candidate, peer: str, address: str) -> Session:
-    return Session(
-        role=role,
-        rail=rail.number,
-        pci=rail.pci,
-        device=rail.device,
-        peer=peer,
-        address=address,
-        rate_gbps=rail.rate_gbps,
-        link_layer=rail.link_layer,
-        mtu=host.mtu,
-        gpu=rail.gpu,
-        gpu_index=rail.gpu_index,
-    )
+    of_rail = {name: getattr(rail, name) for name in ("pci", "device", "rate_gbps", "link_layer", "gpu", "gpu_index")}
+    return Session(role=role, rail=rail.number, peer=peer, address=address, mtu=host.mtu, **of_rail)
 
 
 def _missing(one: Candidate) -> list[Finding]:

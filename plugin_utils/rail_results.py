@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
+
+from . import results_folder
+from .plain_data import PlainView
 
 FORMAT = 1
 LATEST = "latest.json"
@@ -56,15 +57,9 @@ def write(folder: Path, results: Mapping[str, PlainView]) -> Path:
     """Write a new file; then move the link ``latest.json`` to it."""
     folder.mkdir(parents=True, exist_ok=True)
     results_folder.refuse_planted(folder)
-    data = {
-        "format": FORMAT,
-        "simulated": any(found["simulated"] for found in results.values()),
-        "hosts": {
-            host: {name: found[name] for name in ("sessions", "findings", "passed", "simulated")}
-            | {"finished": found["finished_at"]}
-            for host, found in results.items()
-        },
-    }
+    keys = ("sessions", "findings", "passed", "simulated")
+    hosts = {host: {key: of[key] for key in keys} | {"finished": of["finished_at"]} for host, of in results.items()}
+    data = {"format": FORMAT, "simulated": any(of["simulated"] for of in results.values()), "hosts": hosts}
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     descriptor, made = tempfile.mkstemp(dir=folder, prefix=f"{stamp}-", suffix=".json")
     path = Path(made)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan, judged
-from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, result_schema, suite
+
+from . import due_roles, result_schema, suite
+from .plain_data import Plain, PlainView
 
 _WHY = "a change that needs a reboot has no effect before it"
 RETURNED = Check(
@@ -57,27 +59,22 @@ class Decision:
     reasons: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "changed": False,
-            "reboot": self.reboot,
-            "reasons": list(self.reasons),
-            **judged(self.findings),
-            "repaired": [],
-        }
+    def to_dict(self) -> Plain:
+        decided = {"changed": False, "reboot": self.reboot, "reasons": list(self.reasons), "repaired": []}
+        return {**decided, **judged(self.findings)}
 
 
-def reasons(results: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def reasons(results: Sequence[PlainView]) -> tuple[str, ...]:
     """Return the reasons for a reboot in the results of a host's roles, each once."""
     return tuple(dict.fromkeys(reason for result in results for reason in result.get("reboot_required") or []))
 
 
-def waiting(of_host: Mapping[str, Any]) -> tuple[str, ...]:
+def waiting(of_host: PlainView) -> tuple[str, ...]:
     """Return the reasons for a reboot. of_host: registered results of a host."""
     return reasons([of_host.get(f"{role}_result") or {} for role in suite.REBOOTS])
 
 
-def turn(of_host: Mapping[str, Any]) -> str:
+def turn(of_host: PlainView) -> str:
     """Return what playbooks/reboot.yml has to do on a host: "reboot", "give_back" or "".
 
     of_host: its registered results. Pending reboots are of roles that were played, and so have read
@@ -94,13 +91,13 @@ def turn(of_host: Mapping[str, Any]) -> str:
     return "give_back" if drains and "reboot_result" not in of_host else ""
 
 
-def left_alone(of_host: Mapping[str, Any]) -> bool:
+def left_alone(of_host: PlainView) -> bool:
     """Return whether an earlier play has left the host, as playbooks/tasks/lock.yml does."""
     results = [of_host.get(name) or {} for name in ("platform_result", "node_lock_result", "node_lock_released")]
     return any(found.get("unreachable") for found in results) or not results[1].get("held", True)
 
 
-def untouched(of_host: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def untouched(of_host: PlainView) -> dict[str, PlainView]:
     """Return the results of the roles reboot and drain on a host that no play of reboot.yml included, by role."""
     values = (of_host.get("busbar_intent") or {}).get("values")
     if (values is None and "roles" not in due_roles.answer(of_host)) or left_alone(of_host) or turn(of_host):
@@ -122,24 +119,24 @@ def decide(
 
     If the inventory allows no reboots, findings of the other roles report the pending ones: nothing is added.
     """
+    reasons = tuple(waiting)
+
+    def held(check: Check, state: str, have: str, fix: str | None = None) -> Decision:
+        return Decision(False, reasons, (_judged(check, state, have, waiting, fix),))
+
     if not waiting:
-        return Decision(False, (), (_judged(PENDING, "ok", "nothing waits for a reboot", waiting),))
+        return held(PENDING, "ok", "nothing waits for a reboot")
     if DISRUPTIONS.index(max_disruption) < DISRUPTIONS.index("reboot"):
-        return Decision(False, tuple(waiting))
-    lost = [host for host, decision in earlier.items() if _lost(decision)]
-    if lost:
-        have = "not rebooted: {} did not come back as it should".format(", ".join(sorted(lost)[:3]))
-        fix = f"repair {lost[0]}, then run site.yml again"
-        return Decision(False, tuple(waiting), (_judged(ROLLOUT, "withheld", have, waiting, fix),))
+        return Decision(False, reasons)
+    if lost := sorted(host for host, decision in earlier.items() if _lost(decision)):
+        have = f"not rebooted: {', '.join(lost[:3])} did not come back as it should"
+        return held(ROLLOUT, "withheld", have, f"repair {lost[0]}, then run site.yml again")
     if drain is not None and not drain.get("drained"):
-        return Decision(False, tuple(waiting), (_not_drained(drain, waiting),))
+        return Decision(False, reasons, (_not_drained(drain, waiting),))
     if busy is None:
-        have = "not rebooted: whether the node is in use is unknown"
         fix = "make nvidia-smi work on the node, or reboot it by hand"
-        return Decision(False, tuple(waiting), (_judged(IDLE, "unknown", have, waiting, fix),))
-    if busy:
-        return Decision(False, tuple(waiting), (_judged(IDLE, "withheld", f"busy: {busy[0]}", waiting),))
-    return Decision(True, tuple(waiting))
+        return held(IDLE, "unknown", "not rebooted: whether the node is in use is unknown", fix)
+    return held(IDLE, "withheld", f"busy: {busy[0]}") if busy else Decision(True, reasons)
 
 
 def _lost(decision: Mapping[str, object]) -> bool:
@@ -148,7 +145,7 @@ def _lost(decision: Mapping[str, object]) -> bool:
     return bool(found.get("failed")) or any(finding["check"] in _LOST for finding in found.get("findings") or [])
 
 
-def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
+def _not_drained(drain: PlainView, waiting: Sequence[str]) -> Finding:
     found = (drain.get("findings") or [{}])[0]
     state = "withheld" if found.get("state") == "withheld" else "unknown"
     said = found.get("have") or " ".join(str(drain.get("msg") or "no response").split())[:200]
@@ -157,7 +154,7 @@ def _not_drained(drain: Mapping[str, Any], waiting: Sequence[str]) -> Finding:
     return _judged(IDLE, state, have, waiting, fix, because=found.get("id"))
 
 
-def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def give_back(decision: Decision, roles: Sequence[PlainView]) -> dict[str, str]:
     """Return for slurm_node the state, and the reason why a node that Busbar drained stays drained.
 
     roles: results of the roles that were audited again. A node that was not rebooted is unchanged, so it
@@ -165,24 +162,23 @@ def give_back(decision: Decision, roles: Sequence[Mapping[str, Any]]) -> dict[st
     """
     if not decision.reboot and decision.reasons:
         return {"state": "undone", "reason": ""}
-    findings = [cast(Mapping[str, Any], finding.to_dict()) for finding in decision.findings if not finding.ok]
+    findings = [cast(PlainView, finding.to_dict()) for finding in decision.findings if not finding.ok]
     findings += [f for result in roles for f in result.get("findings") or [] if f["severity"] == "critical"]
     wrong = ["{}: {}".format(finding["check"], finding["have"]) for finding in findings]
     wrong += ["not verified: a role gave no result" for result in roles if "findings" not in result]
     return {"state": "resumed", "reason": wrong[0] if wrong else ""}
 
 
-def judge(before: Mapping[str, Any], done: Mapping[str, Any], left: Sequence[str]) -> Decision:
+def judge(before: PlainView, done: PlainView, left: Sequence[str]) -> Decision:
     """Judge a reboot. before: the decision. done: result of Ansible's reboot. left: reasons that are still there."""
     waiting: list[str] = list(before["reasons"])
+    finding = _judged(RETURNED, "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting)
     if done.get("unreachable") or done.get("failed") or not done.get("rebooted"):
         said = [*str(done.get("msg") or "").strip().splitlines(), "no response"][0]
-        return Decision(True, tuple(waiting), (_judged(RETURNED, "drift", said[:200], waiting),))
-    if left:
-        have = f"back, and still waiting: {left[0]}"
-        return Decision(True, tuple(waiting), (_judged(VERIFIED, "drift", have, left),))
-    good = _judged(RETURNED, "ok", f"rebooted in {str(done.get('elapsed', '?'))[:6]} s", waiting)
-    return Decision(True, tuple(waiting), (good,))
+        finding = _judged(RETURNED, "drift", said[:200], waiting)
+    elif left:
+        finding = _judged(VERIFIED, "drift", f"back, and still waiting: {left[0]}", left)
+    return Decision(True, tuple(waiting), (finding,))
 
 
 def _judged(

@@ -15,7 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, results_folder
+
+from . import codec, results_folder
+from .plain_data import PlainView
 
 Record = TypeVar("Record")
 
@@ -37,7 +39,7 @@ class RecordFile(Generic[Record]):
         """Return the directory of the records below ``nccl_benchmark_results_path``."""
         return Path(results) / self.kind
 
-    def from_dict(self, data: Any) -> Record:
+    def from_dict(self, data: object) -> Record:
         """Return the record of plain data. Raises ParseError that names the place and what is wrong there."""
         try:
             if isinstance(data, dict) and isinstance(data.get("format"), int) and data["format"] > self.format:
@@ -69,16 +71,14 @@ class RecordFile(Generic[Record]):
         """
         return self.load(results_folder.latest(Path(path), self.kind, self.name))
 
-    def text(self, data: Mapping[str, Any], advice: str) -> str:
+    def text(self, data: PlainView, advice: str) -> str:
         """Return the file's text. advice: what to do where it is too large. Raises ParseError then."""
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
         if len(text) >= self.limit:
             raise ParseError(f"the record has more than {self.limit >> 20} MiB{advice}")
         return text
 
-    def write(
-        self, results: str | Path, data: Mapping[str, Any], moment: float, advice: str, made: Path | None = None
-    ) -> Path:
+    def write(self, results: str | Path, data: PlainView, moment: float, advice: str, made: Path | None = None) -> Path:
         """Write a record in a new directory, which is returned; ``latest`` beside it is moved there at the end.
 
         results: nccl_benchmark_results_path.   moment: seconds since 1970, which name the directory.   made: directory

@@ -18,18 +18,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import Point, Results, Run, load
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import (
-    EACH,
-    duration,
-    median_of,
-    number,
-    program,
-    wrapped,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import nodeset, screen, terminal
+from .benchmark_results import Point, Results, Run, load
+from .campaign.cluster_table import duration, median_of, number, program, wrapped
+from .exit_code import FINDINGS, GOOD, UNKNOWN
+from .plain_data import Plain
 
 FORMAT = 1
 WORSE, BETTER, WITHIN, UNJUDGED, NOT = "worse", "better", "within noise", "not judged", "not comparable"
@@ -126,9 +120,7 @@ def _sizes(old: Run, new: Run, declared: float | None) -> list[Difference]:
 def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None, largest: bool) -> Difference:
     one = Difference(*run.kind, run.hosts, size, old, new, _change(size, old, new), largest=largest)
     if one.change is None:
-        lacking = " and ".join(when for when, point in (("before", old), ("after", new)) if not _figure(size, point))
-        why = f"no figure {lacking}" if lacking else "figures of which one is next to nothing"
-        return replace(one, why=why)
+        return replace(one, why="no figure on both sides of which a change can be computed")
     noise, measured = noise_of(old, new, declared)
     if noise is None:
         repeats = "nccl_benchmark_node_repeats" if run.scope == "node" else "nccl_benchmark_repeats"
@@ -136,10 +128,6 @@ def _judged(run: Run, size: int, old: Point, new: Point, declared: float | None,
         return replace(one, verdict=UNJUDGED, why=why)
     verdict = WITHIN if abs(one.change) <= noise else BETTER if one.change > 0 else WORSE
     return replace(one, noise=noise, measured=measured, verdict=verdict)
-
-
-def _figure(size: int, point: Point) -> bool:
-    return bool(point.busbw) or (size < COARSE and bool(point.time_us))
 
 
 def _change(size: int, old: Point, new: Point) -> float | None:
@@ -200,82 +188,56 @@ def render(before: Results, after: Results, found: Sequence[Difference], width: 
 
 
 def _table(found: Sequence[Difference], width: int) -> list[str]:
-    changed: dict[tuple[object, ...], list[Difference]] = {}
-    alike: dict[tuple[object, ...], list[Difference]] = {}
+    """Return a line for the runs over as many hosts that differ alike."""
+    groups: dict[tuple[object, ...], list[Difference]] = {}
     for one in found:
-        if one.verdict in (WORSE, BETTER):
-            changed.setdefault((one.scope, one.collective, one.algorithm, one.hosts, one.verdict), []).append(one)
-        elif one.verdict in (WITHIN, UNJUDGED) and one.largest:
-            alike.setdefault(_one_of(one), []).append(one)
+        if one.verdict in (WORSE, BETTER) or (one.verdict in (WITHIN, UNJUDGED) and one.largest):
+            key = (one.scope, one.collective, one.algorithm, len(one.hosts), one.verdict)
+            groups.setdefault(key, []).append(one)
+    order = sorted(groups.values(), key=lambda of: (VERDICTS.index(of[0].verdict), -max(_changes(of))))
     scopes = len({one.scope for one in found}) > 1
-    # Hosts of a fleet with equal changes are one line.
-    fleets: dict[tuple[object, ...], list[list[Difference]]] = {}
-    for ones in changed.values():
-        fleets.setdefault(_one_of(_first(ones)), []).append(ones)
-    rows = [row for runs in fleets.values() for row in _of_runs(runs, scopes)]
-    rows.sort(key=lambda row: row[0])
-    lines = [row for _rank, row in rows[:ROWS]]
-    lines += [(_cells(ones, scopes), ()) for ones in [*alike.values()][:ROWS]]
+    lines = [_line(of, scopes) for of in order[:ROWS]]
     if not lines:
         return []
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "NOISE", "RESULT"]
-    left_out = max(len(rows) - ROWS, 0) + max(len(alike) - ROWS, 0)
-    more = [f"... and {left_out} more; --json has all"] if left_out else []
+    more = [f"... and {len(order) - ROWS} more; --json has all"] if len(order) > ROWS else []
     return [*terminal.table(heads, lines, width, (("NOISE",),)), *more, ""]
 
 
-def _one_of(one: Difference) -> tuple[object, ...]:
-    return (one.scope, len(one.hosts), one.collective, one.algorithm, one.size, one.verdict)
+def _changes(of: Sequence[Difference]) -> list[float]:
+    return [abs(one.change or 0.0) for one in of]
 
 
-def _first(ones: Sequence[Difference]) -> Difference:
-    return min(ones, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
-
-
-def _rank(one: Difference) -> tuple[object, ...]:
-    return (one.verdict != WORSE, not one.largest, one.change or 0.0, one.collective, one.hosts)
-
-
-def _of_runs(runs: Sequence[Sequence[Difference]], scopes: bool) -> list[tuple[tuple[object, ...], terminal.Line]]:
-    """Return a line for each of few runs; of many one line, which names the run that changed most."""
-    found = [_first(ones) for ones in runs]
-    if len(runs) > EACH:
-        most = max(found, key=lambda one: abs(one.change or 0.0))
-        note = (
-            f"{len(found)} runs, figures are medians; most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"
-        )
-        return [(_rank(most), (_cells(found, scopes), (note,)))]
-    lines: list[tuple[tuple[object, ...], terminal.Line]] = []
-    for first, ones in zip(found, runs, strict=True):
-        others = [one.size for one in ones if one is not first and one.size is not None]
-        note = ""
-        if others:
-            sizes = " to ".join(dict.fromkeys((size_text(min(others)), size_text(max(others)))))
-            note = f"{first.verdict} also at {terminal.counted(len(others), 'other size')}: {sizes}"
-        lines.append((_rank(first), (_cells([first], scopes), (note,))))
-    return lines
-
-
-def _cells(ones: Sequence[Difference], scopes: bool) -> tuple[str, ...]:
-    """Return one line for runs that differ in their hosts only: medians, and the largest noise."""
-    first = ones[0]
-    hosts = nodeset.brief([printable(host) for one in ones for host in one.hosts], _CELL)
-    small = first.size is not None and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after))
+def _line(of: Sequence[Difference], scopes: bool) -> terminal.Line:
+    """Return the figures at the largest size at which most have changed, and notes on other sizes and hosts."""
+    first = min(of, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+    same = [one for one in of if one.size == first.size]
+    small = bool(first.size and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after)))
     figures = [
         median_of((point.time_us if small else point.busbw) for point in points if point is not None)
-        for points in ([one.before for one in ones], [one.after for one in ones])
+        for points in ([one.before for one in same], [one.after for one in same])
     ]
-    change = median_of(one.change for one in ones)
-    noise = max((one.noise for one in ones if one.noise is not None), default=None)
-    return (
+    change = median_of(one.change for one in same)
+    noise = max((one.noise for one in same if one.noise is not None), default=None)
+    hosts = nodeset.brief([printable(host) for one in same for host in one.hosts], _CELL)
+    cells = (
         f"{first.scope} {hosts}" if scopes else hosts,
         program(first.collective, first.algorithm),
         size_text(first.size) if first.size else "-",
         *(duration(figure) if small else number(figure) for figure in figures),
         "-" if change is None else f"{100 * change:+.1f} %",
-        "-" if noise is None else f"{100 * noise:.1f} %" + ("" if all(one.measured for one in ones) else " (set)"),
+        "-" if noise is None else f"{100 * noise:.1f} %" + ("" if all(one.measured for one in same) else " (set)"),
         first.verdict,
     )
+    notes = []
+    most = max(same, key=lambda one: abs(one.change or 0.0))
+    if len(same) > 1 and first.verdict in (WORSE, BETTER):
+        where = f"most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"
+        notes.append(f"{len(same)} runs, figures are medians; {where}")
+    if others := {one.size for one in of if one.size is not None} - {first.size}:
+        sizes = " to ".join(dict.fromkeys((size_text(min(others)), size_text(max(others)))))
+        notes.append(f"{first.verdict} also at {terminal.counted(len(others), 'other size')}: {sizes}")
+    return cells, notes
 
 
 def _reasons(found: Sequence[Difference]) -> list[str]:
@@ -284,18 +246,13 @@ def _reasons(found: Sequence[Difference]) -> list[str]:
     for one in found:
         if one.verdict in (NOT, UNJUDGED):
             reasons.setdefault((one.verdict, one.why), []).append(one)
-    told = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    lines = [
-        f"{verdict}: {_some([f'{one.scope} ' * scopes + program(one.collective, one.algorithm) for one in ones])} on"
-        f" {_names(host for one in ones for host in one.hosts)}: {why}"
-        for (verdict, why), ones in told[:REASONS]
-    ]
-    return lines + ([f"... and {len(told) - REASONS} more reasons; --json has all"] if len(told) > REASONS else [])
-
-
-def _some(names: Sequence[str]) -> str:
-    known = list(dict.fromkeys(names))
-    return ", ".join(known[:3]) + (f" and {len(known) - 3} more" if len(known) > 3 else "")
+    lines = []
+    for (verdict, why), of in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        programs = [*dict.fromkeys(f"{one.scope} " * scopes + program(one.collective, one.algorithm) for one in of)]
+        what = ", ".join(programs[:3]) + (f" and {len(programs) - 3} more" if len(programs) > 3 else "")
+        lines.append(f"{verdict}: {what} on {_names(host for one in of for host in one.hosts)}: {why}")
+    more = [f"... and {len(lines) - REASONS} more reasons; --json has all"] if len(lines) > REASONS else []
+    return [*lines[:REASONS], *more]
 
 
 def _noise(before: Results, after: Results, found: Sequence[Difference]) -> list[str]:
@@ -304,14 +261,11 @@ def _noise(before: Results, after: Results, found: Sequence[Difference]) -> list
     declared = sum(one.noise is not None and not one.measured for one in judged)
     if declared:
         lines.append(f"noise of {declared} of {len(judged)} figures is set by --noise and not measured")
-    silent = [when for when, results in (("before", before), ("after", after)) if not _tells_versions(results)]
+    sides = (("before", before), ("after", after))
+    silent = [when for when, results in sides if not all("nccl" in run.versions for run in results.runs)]
     if silent and judged:
         lines.append(f"whether NCCL was the same is not known: no version is recorded {' and '.join(silent)}")
     return lines
-
-
-def _tells_versions(results: Results) -> bool:
-    return all("nccl" in run.versions for run in results.runs)
 
 
 def _verdict(before: Results, after: Results, found: Sequence[Difference]) -> str:

@@ -19,12 +19,16 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import temp_files
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import stale_tempdirs
 
 # Name of a new file beside the one that it replaces.
 _NEW = ".busbar-"
-_UNFINISHED = re.compile(re.escape(_NEW) + stale_tempdirs.RANDOM)
+# Pattern of tempfile's random names.
+RANDOM = "[a-z0-9_]{8}"
+_UNFINISHED = re.compile(re.escape(_NEW) + RANDOM)
+# Seconds. Files of a live run are younger; its directory is locked, too.
+STALE = 24 * 3600.0
 
 
 @contextlib.contextmanager
@@ -42,6 +46,14 @@ def new(parent: Path, now: float) -> Iterator[Path]:
         link = folder / ".latest"
         link.symlink_to(folder.name)
         os.replace(link, parent / "latest")
+
+
+def sweep(folder: str, names: re.Pattern[str]) -> None:
+    """Remove what a killed run left under such names, if it is ours and old; failures are ignored."""
+    with contextlib.suppress(OSError):
+        for name in filter(names.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError):
+                temp_files.remove(os.path.join(folder, name), STALE)
 
 
 def file_name(host: str, plain: str) -> str:
@@ -80,7 +92,7 @@ def replace_file(path: str | Path, lines: Iterable[str], mode: int = 0o600) -> N
     if os.path.exists(path) and not os.path.isfile(path):
         raise OSError(errno.EEXIST, "it is not a regular file", str(path))
     folder = os.path.dirname(path) or "."
-    stale_tempdirs.sweep(folder, _UNFINISHED)
+    sweep(folder, _UNFINISHED)
     descriptor, new = tempfile.mkstemp(dir=folder, prefix=_NEW)
     with removed_unless_written(new):
         with open(descriptor, "w", encoding="utf-8") as stream:

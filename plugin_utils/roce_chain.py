@@ -8,10 +8,11 @@ A wrong link is named before any host is touched. A class is the DSCP times four
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import Chain
+
+from .plain_data import Plain
 
 # Prefix of the variables of a site that refine busbar_roce.
 PREFIX = "roce_qos_"
@@ -21,7 +22,7 @@ _CLASSES = ("NCCL_IB_TC", "NCCL_GIN_IB_TC", "UCX_IB_TRAFFIC_CLASS", "NVSHMEM_IB_
 _LEVELS = ("NCCL_IB_SL", "UCX_IB_SL", "NVSHMEM_IB_SL", "EP_OVERRIDE_RDMA_SL")
 
 
-def settings(values: Mapping[str, object]) -> dict[str, Any]:
+def settings(values: Mapping[str, object]) -> Plain:
     """Return the site's roce_qos_* by the names of the module's options."""
     return {name[len(PREFIX) :]: value for name, value in values.items() if name.startswith(PREFIX)}
 
@@ -51,10 +52,10 @@ def disagreements(chain: Chain, variables: Mapping[str, object]) -> list[str]:
     if chain.cnp_dscp is not None and chain.trust == "dscp":
         mapped = chain.priority_of(chain.cnp_dscp)
         if mapped != chain.cnp_priority:
-            said.append(
-                "congestion notifications are DSCP %d; DSCP %d maps to priority %d; busbar_roce.cnp_priority is %s"
-                % (chain.cnp_dscp, chain.cnp_dscp, mapped, chain.cnp_priority)
+            maps = (
+                f"congestion notifications are DSCP {chain.cnp_dscp}; DSCP {chain.cnp_dscp} maps to priority {mapped}"
             )
+            said.append(f"{maps}; busbar_roce.cnp_priority is {chain.cnp_priority}")
     return said
 
 
@@ -72,9 +73,7 @@ def _classes(chain: Chain, variables: Mapping[str, object]) -> tuple[list[tuple[
         elif variable in _CLASSES:
             classes.append((name, int(value)))
         elif chain.trust == "pcp" and chain.priority is not None and int(value) % 8 != chain.priority:
-            wrong.append(
-                "%s %s is priority %d; busbar_roce.priority is %d" % (name, value, int(value) % 8, chain.priority)
-            )
+            wrong.append(f"{name} {value} is priority {int(value) % 8}; busbar_roce.priority is {chain.priority}")
     return classes, wrong
 
 
@@ -88,12 +87,7 @@ def _wrong_link(chain: Chain, dscp: int) -> str | None:
     maps = "DSCP %d maps to priority %d" % (dscp, priority)
     if chain.priority is not None and priority != chain.priority:
         return "%s; busbar_roce.priority is %d" % (maps, chain.priority)
-    if chain.pfc and priority not in chain.pfc:
-        return "%s; PFC is on for %s" % (maps, _listed(chain.pfc))
-    if chain.ecn and priority not in chain.ecn:
-        return "%s; ECN is on for %s" % (maps, _listed(chain.ecn))
+    for name, priorities in (("PFC", chain.pfc), ("ECN", chain.ecn)):
+        if priorities and priority not in priorities:
+            return f"{maps}; {name} is on for {', '.join(map(str, priorities))}"
     return None
-
-
-def _listed(priorities: Sequence[int]) -> str:
-    return ", ".join(map(str, priorities))

@@ -17,13 +17,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from . import codec, result_schema
+from .plain_data import PlainView
 
 VALID, MISSING, UNREACHABLE, FAILED = "valid", "missing", "unreachable", "failed"
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
-
-
-def _nothing() -> Mapping[str, Any]:
-    return _NOTHING
+_NOTHING: PlainView = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,11 @@ class RoleResult:
     fix: str = ""
     findings: tuple[Finding, ...] = ()
     passed: Sequence[str] = ()
-    evidence: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
+    evidence: Mapping[str, Sequence[str]] = field(default_factory=lambda: _NOTHING)
     repaired: Sequence[str] = ()
     notes: Sequence[str] = ()
     changed: bool = False
-    raw: Mapping[str, Any] = field(default_factory=_nothing)
+    raw: PlainView = field(default_factory=lambda: _NOTHING)
 
     def part(self, key: str, check: codec.Check) -> Any:
         """Return a key of the role's own module; None where it has none, or an invalid one."""
@@ -74,7 +71,7 @@ class RoleResult:
         )
 
 
-def role_result(registered: Any) -> RoleResult:
+def role_result(registered: object) -> RoleResult:
     """Return what a role has registered. An invalid result is a failure that names what is not valid."""
     found = result_schema.given(registered)
     raw = registered if isinstance(registered, Mapping) else _NOTHING
@@ -90,6 +87,6 @@ def role_result(registered: Any) -> RoleResult:
     return RoleResult(findings=findings, passed=found["passed"], raw=raw, **more)
 
 
-def role_results(registered: Mapping[str, Any]) -> dict[str, RoleResult]:
+def role_results(registered: PlainView) -> dict[str, RoleResult]:
     """Return role -> its result. registered: role -> what it has registered."""
     return {role: role_result(one) for role, one in registered.items()}

@@ -18,10 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import results_folder
+from . import results_folder
+from .plain_data import Plain
 
 # Path -> value read by this process. Limited: many hosts with different values must not fill the memory.
-_READ: dict[str, Any] = {}
+_READ: Plain = {}
 # (purpose, id of an object that hosts share) -> the object, which keeps its id in use, and the value made of it.
 _MADE: dict[tuple[str, int], tuple[object, Any]] = {}
 _MOST = 50
@@ -44,18 +45,17 @@ def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
         # Released with the file, also by a kill. In a home directory without locks all compute it.
         with suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            with open(path, encoding="utf-8") as stream:
-                return _remember(path, json.load(stream))
-        except FileNotFoundError:
-            pass
-        made = make()
-        try:
-            text = json.dumps(made)
-        except TypeError:
-            return made
-        results_folder.replace_file(path, [text])
-        return _remember(path, json.loads(text))
+        if not os.path.exists(path):
+            made = make()
+            try:
+                results_folder.replace_file(path, [json.dumps(made)])
+            except TypeError:
+                return made
+        if len(_READ) >= _MOST:
+            _READ.clear()
+        with open(path, encoding="utf-8") as stream:
+            _READ[path] = json.load(stream)
+        return _READ[path]
 
 
 def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
@@ -69,13 +69,6 @@ def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
             _MADE.clear()
         known = _MADE[what, id(shared)] = (shared, make())
     return known[1]
-
-
-def _remember(path: str, value: object) -> Any:
-    if len(_READ) >= _MOST:
-        _READ.clear()
-    _READ[path] = value
-    return value
 
 
 def cached_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:

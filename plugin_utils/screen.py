@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
+
+from . import finding_groups, nodeset
+from .finding_groups import Group, Row
 
 # Lines of a terminal, less the empty ones that Ansible prints around a verdict.
 HEIGHT = 22

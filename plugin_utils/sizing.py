@@ -12,15 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import (
-    Traffic,
-    Training,
-    count_text,
-    traffic,
-)
+
+from . import prediction, screen, terminal
+from .campaign.cluster_table import duration, number
+from .exit_code import FINDINGS, GOOD, UNKNOWN
+from .training_traffic import Traffic, Training, count_text, gigabytes, traffic
 
 # Share of a NIC's rate that collectives reach: the lower one of prediction.py's two sources.
 EFFICIENCY = prediction.EFFICIENCY_ETHERNET
@@ -142,11 +140,6 @@ def _rate(cluster: Cluster, collective: str) -> Rate:
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
-def timed(found: Sequence[Traffic], cluster: Cluster) -> list[Traffic]:
-    """Return the traffic with its seconds."""
-    return [replace(one, seconds=one.load / 1e9 / _rate(cluster, one.collective).busbw) for one in found]
-
-
 def _edges(found: Sequence[Traffic]) -> list[tuple[float, float, float]]:
     """Return for every window: the window, and seconds and GB of all traffic that has this one or a narrower one."""
     edges = []
@@ -195,10 +188,8 @@ def allowed_compute(found: Sequence[Traffic]) -> float:
 def compute_time(training: Training, peak: float, mfu: float) -> tuple[float, str]:
     """Return seconds of a step at ``mfu`` (0 to 1) of ``peak`` TFLOPS a GPU, and the formula, without attention."""
     seconds = 6.0 * training.parameters * training.tokens / (training.gpus * peak * 1e12 * mfu)
-    return seconds, (
-        f"6 x {count_text(training.parameters)} parameters x {training.tokens} tokens"
-        f" / ({training.gpus} GPUs x {peak:g} TFLOPS x {100 * mfu:g} %)"
-    )
+    work = f"6 x {count_text(training.parameters)} parameters x {training.tokens} tokens"
+    return seconds, f"{work} / ({training.gpus} GPUs x {peak:g} TFLOPS x {100 * mfu:g} %)"
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -206,20 +197,23 @@ def compute_time(training: Training, peak: float, mfu: float) -> tuple[float, st
 
 def size(training: Training, cluster: Cluster, compute: tuple[float, str] | None) -> Sized:
     """Return every figure. compute: seconds of a step without waiting, and its formula; None: which one is allowed."""
-    found = timed(traffic(training, cluster.profile.gpus.count), cluster)
+    found = [
+        replace(one, seconds=one.load / 1e9 / _rate(cluster, one.collective).busbw)
+        for one in traffic(training, cluster.profile.gpus.count)
+    ]
     known = bool(cluster.rates) or not found
     figures: list[Figure] = []
-    step = None
+    step = seconds = None
     if compute is not None:
-        figures.append(Figure("step without waiting", compute[0], "s", compute[1]))
-        step = step_time(compute[0], found) if known else None
+        seconds = compute[0]
+        figures.append(Figure("step without waiting", seconds, "s", compute[1]))
+        step = step_time(seconds, found) if known else None
         if found:
-            figures += _needs(cluster, need(compute[0], found))
+            figures += _needs(cluster, need(seconds, found))
     if known and found:
-        if compute is not None and step is not None:
-            figures += _steps(training, cluster, found, compute[0], step)
+        if seconds is not None and step is not None:
+            figures += _steps(training, cluster, found, seconds, step)
         figures += _allowed(training, cluster, found)
-    seconds = None if compute is None else compute[0]
     return Sized(
         traffic=tuple(found if known else [replace(one, seconds=None) for one in found]),
         figures=tuple(figures),
@@ -233,51 +227,28 @@ def size(training: Training, cluster: Cluster, compute: tuple[float, str] | None
 
 
 def _needs(cluster: Cluster, wanted: Need) -> list[Figure]:
-    needed = wanted.load / wanted.usable
+    needed, nics = wanted.load / wanted.usable, cluster.nics
+    usable = f"{wanted.usable:.4g} s, in which it is hidden or {100 * LOSS:g} % of the step wait"
+    one = f"({cluster.nic / EFFICIENCY:.4g} GB/s x {EFFICIENCY:g})"
+    rounded, each = math.ceil(needed / cluster.nic - 1e-9), needed / nics
     return [
-        Figure(
-            "needed busbw",
-            needed,
-            "GB/s",
-            f"{wanted.load:.4g} GB as busbw counts them / {wanted.usable:.4g} s: what can be hidden, and"
-            f" {100 * LOSS:g} % of the step to wait",
-        ),
-        Figure(
-            "needed NICs a node",
-            math.ceil(needed / cluster.nic - 1e-9),
-            "",
-            f"{needed:.4g} GB/s / ({cluster.nic / EFFICIENCY:.4g} GB/s x {EFFICIENCY:g}),"
-            f" rounded up; there are {cluster.nics}",
-        ),
-        Figure(
-            "needed of each NIC",
-            needed / cluster.nics,
-            "GB/s",
-            f"{needed:.4g} / {cluster.nics}: the rings share the message, each NIC carries its part",
-        ),
+        Figure("needed busbw", needed, "GB/s", f"{wanted.load:.4g} GB as busbw counts them / {usable}"),
+        Figure("needed NICs a node", rounded, "", f"{needed:.4g} GB/s / {one}, rounded up; there are {nics}"),
+        Figure("needed of each NIC", each, "GB/s", f"{needed:.4g} / {nics}: the rings share the message"),
     ]
 
 
 def _steps(training: Training, cluster: Cluster, found: Sequence[Traffic], compute: float, step: float) -> list[Figure]:
-    wanted = need(compute, found)
-    busy = sum(one.seconds or 0.0 for one in found)
+    wanted, busy, waits = need(compute, found), sum(one.seconds or 0.0 for one in found), 1 - compute / step
     source = _rate(cluster, max(found, key=lambda one: one.load).collective).source
+    longest = f"the longest of (1 - window) x {compute:.4g} s + the traffic that fits that window"
+    lost = f"{100 * waits:.3g} % x {training.gpus} GPUs x 24 h"
     return [
         Figure("busbw there is", wanted.load / wanted.seconds, "GB/s", source),
-        Figure(
-            "step with waiting",
-            step,
-            "s",
-            f"the longest of (1 - window) x {compute:.4g} s + the traffic that fits that window",
-        ),
+        Figure("step with waiting", step, "s", longest),
         Figure("of it computing", 100 * compute / step, "%", f"{compute:.4g} s / {step:.4g} s"),
         Figure("network busy", 100 * busy / step, "%", f"{busy:.4g} s of traffic / {step:.4g} s"),
-        Figure(
-            "lost a day",
-            (1 - compute / step) * training.gpus * 24,
-            "GPU-hours",
-            f"{100 * (1 - compute / step):.3g} % x {training.gpus} GPUs x 24 h",
-        ),
+        Figure("lost a day", waits * training.gpus * 24, "GPU-hours", lost),
     ]
 
 
@@ -292,12 +263,9 @@ def _allowed(training: Training, cluster: Cluster, found: Sequence[Traffic]) -> 
         text = f"{training.tokens} tokens / {step:.4g} s"
         figures.append(Figure("tokens/s there", training.tokens / step, "", text))
         if cluster.peak:
-            part = 6.0 * training.parameters * training.tokens / (training.gpus * cluster.peak * 1e12 * step)
-            peak = f"{training.gpus} x {cluster.peak:g} TFLOPS"
-            text = f"6 x {count_text(training.parameters)} x {training.tokens} / ({peak} x {step:.4g} s)"
-            if part > 1:
-                text += "; above 100 %: the GPUs end first"
-            figures.append(Figure("MFU there", 100 * part, "%", text))
+            part = compute_time(training, cluster.peak, 1.0)[0] / step
+            text = f"the step at 100 % of {cluster.peak:g} TFLOPS / {step:.4g} s"
+            figures.append(Figure("MFU there", 100 * part, "%", text + "; the GPUs end first" * (part > 1)))
     return figures
 
 
@@ -312,15 +280,68 @@ def _bottleneck(cluster: Cluster, found: Sequence[Traffic], compute: float | Non
 
 def _notes(training: Training, cluster: Cluster) -> tuple[str, ...]:
     notes = []
-    nodes = training.gpus // cluster.profile.gpus.count
-    expected = predicted(cluster.profile, nodes).rates
+    expected = predicted(cluster.profile, training.gpus // cluster.profile.gpus.count).rates
     if cluster.measured and expected:
         rate, best = _rate(cluster, "all_reduce").busbw, expected["all_reduce"].busbw
         if rate < _HEALTHY * best:
-            notes.append(
-                f"{rate:.4g} GB/s is {100 * rate / best:.0f} % of what the profile's links allow ({best:.4g}): look"
-                " for the cause first (playbooks/localise.yml)"
-            )
+            share = f"{rate:.4g} GB/s is {100 * rate / best:.0f} % of what the profile's links allow ({best:.4g})"
+            notes.append(f"{share}: look for the cause first (playbooks/localise.yml)")
     if training.micro_batches == 1 and (training.zero == 3 or training.pipeline > 1):
         notes.append("counted with one micro batch a step: give --micro-batches where there are more")
     return tuple(notes)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def render(title: str, sized: Sized, width: int) -> str:
+    """Return the verdict, traffic, figures with their formulas, and notes; no line is longer than ``width``."""
+    width = max(width, 40)
+    rows = [(figure.name, value_text(figure), printable(figure.formula)) for figure in sized.figures]
+    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
+    cells = [_cells(one, sized) for one in sized.traffic]
+    notes = [f"bottleneck: {sized.bottleneck}"] if sized.bottleneck else []
+    notes += [f"note: {note}" for note in sized.notes]
+    lines = [line for text in (title, verdict(sized)) for line in screen.wrapped(text, width)]
+    lines += ["", *terminal.table(heads, cells, width)] if cells else []
+    lines += ["", *terminal.aligned(rows, width)] if rows else []
+    lines += [""] if notes else []
+    return "\n".join([*lines, *(line for text in notes for line in screen.wrapped(text, width))])
+
+
+def _cells(one: Traffic, sized: Sized) -> terminal.Line:
+    hidden = f"{100 * one.window:.3g} %" if one.window else "-"
+    if one.window and sized.compute is not None:
+        hidden = duration(1e6 * one.window * sized.compute)
+    takes = "-" if one.seconds is None else duration(1e6 * one.seconds)
+    sent = (gigabytes(one.gpu_bytes), gigabytes(one.node_bytes))
+    cells = (f"{one.kind}: {one.collective}", str(one.ranks), *sent, takes, hidden)
+    return cells, (f"{one.what}: {one.formula}", one.why_window)
+
+
+def value_text(figure: Figure) -> str:
+    """Format a figure: ``12.3 GB/s``, ``1.24 s``."""
+    value = figure.value
+    if figure.unit == "s":
+        return duration(1e6 * value) if value else "0 s"
+    if figure.unit in ("%", ""):
+        return f"{value:.1f} %" if figure.unit else f"{value:.0f}"
+    return f"{number(value) if value < 1e4 else f'{value:.0f}'} {figure.unit}"
+
+
+def verdict(sized: Sized) -> str:
+    """Return in one sentence whether it is enough, and what it needs."""
+    found = {figure.name: value_text(figure) for figure in sized.figures}
+    needs = ""
+    if "needed busbw" in found:
+        needs = f"needed: {found['needed busbw']} of busbw, {found['needed NICs a node']} NICs a node"
+    if sized.unknown:
+        return f"UNKNOWN whether that is enough: {sized.unknown}" + (f" ({needs})" if needs else "")
+    if sized.enough is None:
+        allowed = found.get("step the network allows")
+        if allowed is None:
+            return "NOTHING crosses the network"
+        return f"THE NETWORK ALLOWS a step of {allowed}; nothing shorter was requested (--mfu)"
+    wait = 0.0 if not sized.step or sized.compute is None else 100 * (1 - sized.compute / sized.step)
+    text = f"{wait:.1f} % of the step is waiting, {100 * LOSS:g} % may be" + (f"; {needs}" if needs else "")
+    return f"{'ENOUGH' if sized.enough else 'NOT ENOUGH'}: {text}"

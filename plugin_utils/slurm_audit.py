@@ -13,7 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible import constants
@@ -22,9 +22,10 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, slurm_engine, slurm_step, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
+
+from . import intent, slurm_engine, slurm_step, suite
+from .plain_data import Plain
+from .slurm_engine import SlurmError
 
 # Rounds at most: a step that could not begin on one node has begun nowhere, and is tried again without that node.
 ROUNDS = 5
@@ -65,11 +66,9 @@ def audit(
         of_host = variables_of(name)
         try:
             made = _host(name, of_host, templar.copy_with_new_env(available_variables=of_host))
-        except ParseError as error:
-            run.answer(name, {"failed": True, "wrong_inventory": intent.sentences(error), "msg": str(error)})
-            continue
-        except AnsibleError as error:
-            run.answer(name, {"failed": True, "msg": str(error)})
+        except (ParseError, AnsibleError) as error:
+            wrong = {"wrong_inventory": intent.sentences(error)} if isinstance(error, ParseError) else {}
+            run.answer(name, {"failed": True, "msg": str(error), **wrong})
             continue
         other = hosts.setdefault(made.node, made)
         said = slurm_engine.refused(nodes.get(made.node), overlap)
@@ -86,16 +85,12 @@ def audit(
 def _may() -> dict[str, str]:
     """Return Slurm's programs, if this user may run the audit. Raises SlurmError."""
     if os.geteuid() != 0:
-        raise SlurmError(
-            "the audit reads what only root may, and Slurm runs a step as the user that starts it: run busbar as root"
-            " on a machine where srun works, or leave --engine slurm out"
-        )
+        way = "run busbar as root on a machine where srun works, or leave --engine slurm out"
+        raise SlurmError(f"the audit reads what only root may, and Slurm runs a step as its user: {way}")
     paths = slurm_step.programs()
     if slurm_engine.root_jobs_refused(slurm_step.run_program(paths["scontrol"], ("scontrol", "show", "config"))):
-        raise SlurmError(
-            "slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: leave --engine slurm out, or"
-            " let root run jobs"
-        )
+        way = "leave --engine slurm out, or let root run jobs"
+        raise SlurmError(f"slurm.conf has DisableRootJobs=YES, and the audit reads what only root may: {way}")
     return paths
 
 
@@ -107,30 +102,23 @@ def _host(name: str, variables: Mapping[str, object], templar: Templar) -> _Host
     return _Host(name, node, host_audit.python_of(variables, templar), question)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        paths: dict[str, str],
-        limit: float,
-        tell: Callable[[str], None],
-        keep: Callable[[str, Plain], None],
-        count: int,
-    ) -> None:
-        self._paths = paths
-        self._limit = limit
-        self._tell = tell
-        self._keep = keep
-        self._count = count
-        self._lock = threading.Lock()
-        self.answers: dict[str, Plain] = {}
+    paths: dict[str, str]
+    limit: float
+    tell: Callable[[str], None]
+    keep: Callable[[str, Plain], None]
+    count: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    answers: dict[str, Plain] = field(default_factory=dict)
 
     def answer(self, name: str, given: Plain) -> None:
-        with self._lock:
+        with self.lock:
             self.answers[name] = given
-            self._keep(name, given)
+            self.keep(name, given)
             heard = len(self.answers)
-        if heard % max(1, self._count // 20) == 0 or heard == self._count:
-            self._tell(f"{heard} of {self._count} hosts have responded")
+        if heard % max(1, self.count // 20) == 0 or heard == self.count:
+            self.tell(f"{heard} of {self.count} hosts have responded")
 
     def query(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
         """Query hosts, by the names of their nodes, each of which Slurm may give."""
@@ -185,14 +173,14 @@ class _Run:
                 waited.difference_update(words.lost)
 
         job = f"{slurm_engine.JOB}-{secrets.token_hex(4)}"
-        seconds = self._limit + slurm_engine.IMMEDIATE
+        seconds = self.limit + slurm_engine.IMMEDIATE
         script = Path(constants.DEFAULT_LOCAL_TMP) / job
         questions = {node: host_audit.node_steps(host.question.steps) for node, host in left.items()}
         script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
         python = next(iter(left.values())).python
         argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
         try:
-            late = slurm_step.run(self._paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
+            late = slurm_step.run(self.paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
         finally:
             script.unlink(missing_ok=True)
         silent = [node for node in left if node in answers.wrong or left[node].name not in self.answers]
@@ -200,12 +188,12 @@ class _Run:
             return self._not_given(left, silent, words.not_given, last)
         again = set() if last or late else words.blameless(silent) - set(answers.wrong)
         for node in set(silent) - again:
-            self.answer(left[node].name, slurm_engine.silent(node, answers, words, self._limit, late))
+            self.answer(left[node].name, slurm_engine.silent(node, answers, words, self.limit, late))
         return bool(again)
 
     def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
         """Fail hosts that are no longer idle. Return whether the others are to be queried again."""
-        nodes = slurm_engine.nodes_of(slurm_step.run_program(self._paths["sinfo"], slurm_engine.SINFO))
+        nodes = slurm_engine.nodes_of(slurm_step.run_program(self.paths["sinfo"], slurm_engine.SINFO))
         refused = {node: slurm_engine.refused(nodes.get(node), overlap=False) for node in silent}
         told = {node: given for node, given in refused.items() if given}
         for node in silent:
@@ -216,12 +204,8 @@ class _Run:
 
 def _judged(question: host_audit.Question, text: bytes) -> Plain:
     said = text.decode("utf-8", "replace")
-    if said.startswith("{"):
-        return _withheld(said)
-    return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
-
-
-def _withheld(said: str) -> Plain:
+    if not said.startswith("{"):
+        return question.judged(host_audit.read(question.steps, {"stdout": said, "rc": 0}))
     try:
         path = json.loads(said)["withheld"]
     except (ValueError, KeyError, RecursionError):

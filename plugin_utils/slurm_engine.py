@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import MIB
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from . import nodeset, result_schema
+from .output_limit import MIB
+from .plain_data import Plain
 
 JOB = "busbar-drift"
 # Bytes of one host: what it sends, packed, and unpacked.
@@ -84,19 +85,17 @@ def refused(node: Node | None, overlap: bool) -> Plain | None:
         fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
         return not_asked("Slurm has no node of its name", fix)
     base = node.state.rstrip(_FLAGS)
-    flags = node.state[len(base) :]
-    why = "" if node.reason in ("", "none") else f" ({node.reason})"
+    flags = set(node.state[len(base) :])
+    state = f"{node.state} in Slurm" + ("" if node.reason in ("", "none") else f" ({node.reason})")
     if base in _DRAINED:
-        return not_asked(f"{node.state} in Slurm{why}, which starts nothing there", OVER_SSH)
+        return not_asked(f"{state}, which starts nothing there", OVER_SSH)
     if base in _RESERVED or "$" in flags:
-        return not_asked(f"{node.state} in Slurm{why}: it is held for a reservation", OVER_SSH)
-    if base not in (*_IDLE, *_BUSY) or set(flags) & set("*~#!%"):
-        return unreachable(f"{node.state} in Slurm{why}")
-    if set(flags) & set("@^"):
-        return not_asked(f"{node.state} in Slurm{why}: it is about to be rebooted", OVER_SSH)
-    if base in _BUSY and not overlap:
-        return busy(node.state)
-    return None
+        return not_asked(f"{state}: it is held for a reservation", OVER_SSH)
+    if base not in (*_IDLE, *_BUSY) or flags & set("*~#!%"):
+        return unreachable(state)
+    if flags & set("@^"):
+        return not_asked(f"{state}: it is about to be rebooted", OVER_SSH)
+    return busy(node.state) if base in _BUSY and not overlap else None
 
 
 def unreachable(said: str) -> Plain:
@@ -182,21 +181,11 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
 def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:
     """Return srun's command for one task on each node, with its own standard input. python: shell words."""
     share = ["--oversubscribe", "--cpus-per-task=1", "--mem=512M"] if overlap else ["--exclusive", "--mem=0"]
-    count = len(nodes)
+    where = [f"--partition={partition}", f"--nodelist={nodeset.fold(nodes)}"]
+    tasks = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+    limits = [f"--immediate={IMMEDIATE}", f"--time={math.ceil((seconds + GRACE) / 60)}"]
     return [
-        "srun",
-        f"--job-name={job}",
-        f"--partition={partition}",
-        f"--nodelist={nodeset.fold(nodes)}",
-        f"--nodes={count}",
-        f"--ntasks={count}",
-        "--ntasks-per-node=1",
-        *share,
-        f"--immediate={IMMEDIATE}",
-        f"--time={math.ceil((seconds + GRACE) / 60)}",
-        *APART,
-        "/bin/sh",
-        "-c",
+        *("srun", f"--job-name={job}", *where, *tasks, *share, *limits, *APART, "/bin/sh", "-c"),
         # No exec: with a task that ends by a signal srun cuts off the last output of others. The input is read to its
         # end: srun ends the step on all nodes when it cannot send the rest of it to one.
         f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import LINE, SlurmError
+
+from .slurm_engine import LINE, SlurmError
 
 PROGRAMS = ("srun", "sinfo", "scontrol", "scancel")
 # Seconds for Slurm to respond, and for the rest of a step to end.
@@ -62,10 +63,8 @@ def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
     found = {name: shutil.which(name, path=places) or "" for name in names}
     lacking = [name for name, path in found.items() if not path]
     if lacking:
-        raise SlurmError(
-            f"this machine has no {', '.join(lacking)}: install Slurm's client programs, run busbar where they are, or"
-            " leave out --engine slurm"
-        )
+        way = "install Slurm's client programs, run busbar where they are, or leave out --engine slurm"
+        raise SlurmError(f"this machine has no {', '.join(lacking)}: {way}")
     return found
 
 

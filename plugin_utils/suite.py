@@ -51,49 +51,46 @@ class Role:
         return f"{self.name}_result"
 
 
+def _audited(
+    name: str,
+    module: str = "",
+    nouns: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    reboots: bool = False,
+    after_reboot: bool = True,
+) -> Role:
+    """Return a role of the first playbook. module: by default of its name.   nouns: by default that of its module."""
+    module = module or name
+    return Role(name, module, nouns or (module,), "provision", True, after_reboot, reboots, after=after)
+
+
 # A reloaded driver, or a card that was reset, has new ports, names and settings.
 _DRIVER = ("mofed", "nic_firmware")
+_LINKS = (*_DRIVER, "mtu", "multirail")
 _PROVISION = (
-    Role("platform", "topology_info", ("platform",), audited=True, after_reboot=True),
-    Role("node_health", "node_health", ("node_health", "imex"), audited=True, after_reboot=True),
-    Role("mofed", "ofed", ("ofed",), audited=True, after_reboot=True, reboots=True),
+    _audited("platform", "topology_info", ("platform",)),
+    _audited("node_health", nouns=("node_health", "imex")),
+    _audited("mofed", "ofed", reboots=True),
     # The state of a card after a reset, before roles that check its ports.
-    Role(
-        *("nic_firmware", "nic_firmware", ("nic_firmware",)),
-        audited=True,
-        after_reboot=True,
-        reboots=True,
-        after=("mofed",),
-    ),
-    Role("iommu", "iommu", ("iommu", "kernel_args"), audited=True, after_reboot=True, reboots=True),
-    Role("pcie_path", "pcie_path", ("pcie_path",), audited=True, after_reboot=True, after=_DRIVER),
-    Role("host_limits", "host_limits", ("host_limits",), audited=True, after_reboot=True),
+    _audited("nic_firmware", after=("mofed",), reboots=True),
+    _audited("iommu", nouns=("iommu", "kernel_args"), reboots=True),
+    _audited("pcie_path", after=_DRIVER),
+    _audited("host_limits"),
     # Before roles that bounce links: LLDP's neighbours are lost then, for up to half a minute.
-    Role("lldp", "lldp", ("lldp",), audited=True, after=_DRIVER),
-    Role("mtu", "netdev_mtu", ("netdev_mtu",), audited=True, after_reboot=True, after=_DRIVER),
-    Role("multirail", "multirail", ("multirail",), audited=True, after_reboot=True, after=(*_DRIVER, "mtu")),
-    Role(
-        *("roce_qos", "roce_qos", ("roce_qos",)),
-        audited=True,
-        after_reboot=True,
-        after=(*_DRIVER, "mtu", "multirail"),
-    ),
-    Role(
-        *("nvidia_peermem", "gpudirect", ("gpudirect",)),
-        audited=True,
-        after_reboot=True,
-        after=(*_DRIVER, "iommu"),
-    ),
-    Role(
-        *("nccl_conf", "nccl_conf", ("nccl_conf",)),
-        audited=True,
-        after_reboot=True,
-        after=(*_DRIVER, "mtu", "multirail", "roce_qos", "nvidia_peermem"),
-    ),
-    Role("nccl_tests", "nccl_tests_build", ("nccl_tests",), audited=True, after=(*_DRIVER, "nccl_conf")),
+    _audited("lldp", after=_DRIVER, after_reboot=False),
+    _audited("mtu", "netdev_mtu", after=_DRIVER),
+    _audited("multirail", after=(*_DRIVER, "mtu")),
+    _audited("roce_qos", after=_LINKS),
+    _audited("nvidia_peermem", "gpudirect", after=(*_DRIVER, "iommu")),
+    _audited("nccl_conf", after=(*_LINKS, "roce_qos", "nvidia_peermem")),
+    _audited("nccl_tests", "nccl_tests_build", ("nccl_tests",), after=(*_DRIVER, "nccl_conf"), after_reboot=False),
     # Its first check is of the other roles' results.
-    Role("gate", "gate", ("gate",), audited=True),
+    _audited("gate", after_reboot=False),
 )
+# The variable of a run of the benchmark.
+_RUN = "__nccl_benchmark_run"
+# Every repair is made for the figures of a benchmark.
+_REPAIRS = (*(role.name for role in _PROVISION), "reboot")
 SUITE = (
     *_PROVISION,
     Role("reboot", "reboot", ("reboot",), play="reboot"),
@@ -104,22 +101,9 @@ SUITE = (
     Role("verify", "perftest", ("consistency", "rail_ping", "perftest", "counters"), play="verify"),
     # On the nodes that the inventory names for it.
     Role("ib_fabric", "ib_fabric_info", ("ib_fabric",), play="fabric", on_demand=True, joined=True),
-    Role(
-        *("nccl_benchmark", "nccl_perf", ("nccl_perf", "nccl_benchmark")),
-        play="benchmark",
-        audited=True,
-        each="__nccl_benchmark_run",
-        # Every repair is made for this figure.
-        after=(*(role.name for role in _PROVISION), "reboot"),
-    ),
+    Role("nccl_benchmark", "nccl_perf", ("nccl_perf", "nccl_benchmark"), "benchmark", True, after=_REPAIRS, each=_RUN),
     # Between nodes: benchmark.yml measures, the nightly audit reads each node's stored result.
-    Role(
-        *("nccl_cluster", "nccl_cluster", ("nccl_cluster",)),
-        play="benchmark",
-        audited=True,
-        home="nccl_benchmark",
-        after=(*(role.name for role in _PROVISION), "reboot"),
-    ),
+    Role("nccl_cluster", "nccl_cluster", ("nccl_cluster",), "benchmark", True, after=_REPAIRS, home="nccl_benchmark"),
     # After a missed bar between nodes, and by playbooks/localise.yml.
     Role("localise", "nccl_perf", ("localise",), play="benchmark", home="nccl_benchmark", on_demand=True),
 )

@@ -39,12 +39,13 @@ def aligned(lines: Sequence[tuple[str, ...]], width: int) -> list[str]:
             first, *more = textwrap.wrap(line[-1], width - offset, break_on_hyphens=False) or [""]
             found += [(text + first).rstrip(), *(" " * offset + part for part in more)]
         else:
-            found.append(text.rstrip())
-            indent = " " * 4
-            found += textwrap.wrap(
-                line[-1], width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-            )
+            found += [text.rstrip(), *_note(line[-1], width)]
     return found
+
+
+def _note(text: str, width: int) -> list[str]:
+    indent = " " * 4
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -56,9 +57,12 @@ def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Seque
     lines = [(tuple(map(printable, cells)), notes) for cells, notes in lines]
     rows = _rows(heads, lines)
     for aside in asides if max(map(len, rows)) > width else ():
-        lesser = [number for number, head in enumerate(heads) if head in aside]
-        less = [(_without(cells, lesser), [_named(heads, cells, lesser), *notes]) for cells, notes in lines]
         shorter = [head for head in heads if head not in aside]
+        less = []
+        for cells, notes in lines:
+            pairs = [*zip(heads, cells, strict=True)]
+            lesser = [f"{head.lower()} {cell}" for head, cell in pairs if head in aside and cell not in ("", "-")]
+            less.append((tuple(cell for head, cell in pairs if head not in aside), [", ".join(lesser), *notes]))
         if max(map(len, _rows(shorter, less))) <= width:
             heads, lines, rows = shorter, less, _rows(shorter, less)
             break
@@ -69,29 +73,17 @@ def table(heads: Sequence[str], lines: Sequence[Line], width: int, asides: Seque
             found.append(row)
         else:
             # A figure stays on the line of its name: no break at a non-breaking space.
-            named = [
+            words = [
                 f"{head.lower()} {cell}".replace(" ", "\0")
                 for head, cell in zip(heads, cells, strict=True)
                 if cell not in ("", "-")
             ]
-            text = "  ".join([*(cell for cell in cells[:1] if cell), *named[1 if cells[0] else 0 :]])
+            text = "  ".join([*(cell for cell in cells[:1] if cell), *words[1 if cells[0] else 0 :]])
             wrapped = textwrap.wrap(text, width, subsequent_indent="    ", break_on_hyphens=False)
             found += [part.replace("\0", " ") for part in wrapped]
-        for note in filter(None, notes):
-            found += textwrap.wrap(
-                printable(note), width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-            )
+        found += [line for note in filter(None, notes) for line in _note(printable(note), width)]
     return found
 
 
 def _rows(heads: Sequence[str], lines: Sequence[Line]) -> list[str]:
     return aligned([tuple(heads), *(cells for cells, _notes in lines)], 1 << 20)
-
-
-def _without(cells: tuple[str, ...], numbers: Sequence[int]) -> tuple[str, ...]:
-    return tuple(cell for number, cell in enumerate(cells) if number not in numbers)
-
-
-def _named(heads: Sequence[str], cells: Sequence[str], numbers: Sequence[int]) -> str:
-    """Return ``p99 5.9 ms, spread 2.0 %``; "" where none of them has a value."""
-    return ", ".join(f"{heads[number].lower()} {cells[number]}" for number in numbers if cells[number] not in ("", "-"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils.model_sizes import ELEMENT
+from .model_sizes import ELEMENT
 
 # Share of the backward pass in the computation.
 BACKWARD = 2 / 3
@@ -74,9 +74,8 @@ def errors(training: Training, gpus: int) -> list[str]:
         wrong.append(f"--tp {t.tensor} does not divide a node's {gpus} GPUs: tensor parallelism stays in the node")
     stage = t.tensor * t.data
     if gpus % stage and stage % gpus:
-        wrong.append(
-            f"--pp {t.pipeline} leaves stages of {stage} GPUs, neither a part nor a multiple of a node's {gpus}"
-        )
+        whole = f"neither a part nor a multiple of a node's {gpus}"
+        wrong.append(f"--pp {t.pipeline} leaves stages of {stage} GPUs, {whole}")
     if t.pipeline > 1 and not t.tokens:
         wrong.append("--pp above 1 sends activations: give --tokens, too")
     return wrong
@@ -88,10 +87,8 @@ def _window(training: Training) -> tuple[float, str]:
         return 1.0, "layers are gathered all through the step"
     if training.micro_batches == 1:
         return BACKWARD, "in the backward pass, 2/3 of the computation"
-    return (
-        BACKWARD / training.micro_batches,
-        f"in the backward pass of the last of {training.micro_batches} micro batches",
-    )
+    last = f"in the backward pass of the last of {training.micro_batches} micro batches"
+    return BACKWARD / training.micro_batches, last
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, output_limit, result_schema
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 display = Display()
 # Verbosity (-vvv) from which tracebacks of modules are printed, as Ansible has read them.
@@ -26,8 +26,8 @@ DEBUG = 3
 class ActionModule(ActionBase):
     _supports_async = True
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        result: dict[str, Any] = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: Plain | None = None) -> Plain:
+        result: Plain = super().run(tmp, task_vars)
         started = bool(self._task.async_val and not self._connection.has_native_async)
         name = self._task.action.rpartition(".")[2]
         result.update(
@@ -38,9 +38,7 @@ class ActionModule(ActionBase):
         return result
 
 
-def validate(
-    action: Any, module: str, ask: Callable[[], Mapping[str, Any]], background: bool = False
-) -> dict[str, Any]:
+def validate(action: ActionBase, module: str, ask: Callable[[], PlainView], background: bool = False) -> Plain:
     """Return the valid part of a module's result; or a failure that names what is not valid. ask: runs the module."""
     try:
         with output_limit.limit_output(output_limit.OF_MODULE.get(module, output_limit.LIMIT)):
@@ -62,7 +60,7 @@ def validate(
     return kept
 
 
-def run_module(action: Any, module: str, arguments: Mapping[str, object], variables: object) -> dict[str, Any]:
+def run_module(action: ActionBase, module: str, arguments: Mapping[str, object], variables: object) -> Plain:
     """Run a module of the suite for an action plugin with these arguments, and return its valid result."""
     run = functools.partial(action._execute_module, f"busbar.fabric.{module}", arguments, task_vars=variables)
     return validate(action, module, run)

@@ -8,36 +8,22 @@ Fails closed: a host or a role without a result is a finding, not a gap.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import node_lock
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import start_way_out
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import (
-    Finding,
-    printable,
-    worst_first,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    expected,
-    finding_groups,
-    nodeset,
-    repair,
-    result_schema,
-    screen,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, split
-from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import grouped
-from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import (
-    FAILED,
-    MISSING,
-    UNREACHABLE,
-    RoleResult,
-)
+
+from . import expected, finding_groups, nodeset, repair, result_schema, screen
+from .accepted import Acceptance, split
+from .nodeset import grouped
+from .plain_data import Plain, PlainView
+from .role_result import FAILED, MISSING, UNREACHABLE, RoleResult
 
 _NONE = RoleResult(MISSING)
 # Where to find everything that a screen leaves out.
@@ -47,8 +33,8 @@ _MISSING = (platform_checks.GPU_COUNT.id, platform_checks.RAIL_DEVICE.id)
 AGAIN = "run it again for this host with -vvv"
 # Advice for a run that was ended before its verdict.
 ENDED = "run it again; what was done is not undone, and is not done twice"
-# Ansible's sentences before those of ssh: the choice depends on whether ssh ended before it was written to.
-VIA_SSH = ("Failed to connect to the host via ssh: ", "Make sure this host can be reached over ssh: ")
+# Which of the two it is depends on whether ssh ended before it was written to.
+_VIA_SSH = re.compile("^.*(Failed to connect to the host via ssh|Make sure this host can be reached over ssh): (?=.)")
 HOST = Check(
     "run.host",
     why="a host that did not respond counts like a faulty host",
@@ -107,7 +93,7 @@ class Verdict:
         ]
         return replace(self, hosts=tuple(hosts))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Plain:
         """Return plain data for the findings file: docs/findings.md."""
         return {
             "ok": self.ok,
@@ -131,7 +117,7 @@ class Verdict:
         }
 
 
-def played(role: str, variables: Mapping[str, Any]) -> bool:
+def played(role: str, variables: PlainView) -> bool:
     """Return whether ``--tags`` and ``--skip-tags`` let the role be played. variables: of a task, from Ansible."""
     run = set(variables.get("ansible_run_tags") or ["all"])
     return bool(run & {"all", "tagged", role}) and role not in (variables.get("ansible_skip_tags") or [])
@@ -216,7 +202,9 @@ def _role_result(
         return [_no_result(role, role, "no result: the role did not run on this host", because)], []
     if result.state == UNREACHABLE:
         fix = result.fix or "check that the node is up and that ssh to it works, then run it again for this host"
-        return [_no_result(role, role, f"unreachable: {_of_ssh(_one_line(result.msg))}", fix=fix)], []
+        # Without Ansible's sentence before that of ssh, so that one dead port is one row.
+        have = _VIA_SSH.sub("", _one_line(result.msg))
+        return [_no_result(role, role, f"unreachable: {have}", fix=fix)], []
     if result.state == FAILED:
         have = _one_line(result.msg)
         whole = have if have.startswith((result_schema.SAID, result_schema.NOT_QUERIED)) else f"failed: {have}"
@@ -226,15 +214,6 @@ def _role_result(
 
 def _no_result(role: str, subject: str, have: str, because: str | None = None, fix: str = AGAIN) -> Finding:
     return replace(HOST, id=f"run.{role}").judge(subject, "unknown", "a result", have, "ansible-playbook", fix, because)
-
-
-def _of_ssh(line: str) -> str:
-    """Return ssh's own message without Ansible's sentence before it, so that one dead port is one row."""
-    for words in VIA_SSH:
-        _before, _words, said = line.partition(words)
-        if said:
-            return said
-    return line
 
 
 def _one_line(text: object) -> str:
@@ -300,34 +279,33 @@ def render(
 
 def _rest(verdict: Verdict, repaired: str, width: int, verbose: bool) -> list[str]:
     hosts = verdict.hosts
-    repairs = grouped((item, host.host) for host in hosts for item in dict.fromkeys(host.repaired))
+
+    def listed(head: str, items: Iterable[str]) -> list[str]:
+        return screen.listed(head, [*items], width, verbose)
+
+    def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+        """Return nodeset -> the items of exactly these hosts. pairs: item, host."""
+        return grouped((nodeset.fold(names), item) for item, names in sorted(grouped(pairs).items()))
+
+    repairs = [(item, host.host) for host in hosts for item in dict.fromkeys(host.repaired)]
+    if verbose:
+        texts = [f"{repaired} on {on}: {', '.join(items)}" for on, items in joined(repairs).items()]
+        lines = screen.each(texts, width, verbose)
+    else:
+        on = nodeset.brief((host for _item, host in repairs), screen.CELL)
+        lines = listed(f"{repaired} on {on}: ", dict.fromkeys(item.partition("[")[0] for item, _ in sorted(repairs)))
     accepted = grouped(
         (f"{finding.check} {finding.subject}; {entry.reason} ({entry.owner}, until {entry.until})", host.host)
         for host in hosts
         for finding, entry in host.accepted
     )
-    lost = grouped(
-        (role, host.host) for role in ("node_lock", *verdict.expected) for host in hosts if role in host.lost
-    )
-    notes = grouped((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in {*host.notes})
-
-    def listed(head: str, items: Iterable[str]) -> list[str]:
-        return screen.listed(head, [*items], width, verbose)
-
-    if verbose:
-        together = grouped((nodeset.fold(names), item) for item, names in sorted(repairs.items()))
-        lines = screen.each(
-            [f"{repaired} on {on}: {', '.join(items)}" for on, items in together.items()], width, verbose
-        )
-    else:
-        on = nodeset.brief((name for names in repairs.values() for name in names), screen.CELL)
-        lines = listed(f"{repaired} on {on}: ", dict.fromkeys(item.partition("[")[0] for item in sorted(repairs)))
     lines += screen.each([f"accepted on {nodeset.fold(on)}: {text}" for text, on in accepted.items()], width, verbose)
     lines += listed("checked: ", verdict.checked or ["nothing"])
     off = grouped((value, role) for role, value in verdict.off.items())
     lines += listed("off: ", (f"{', '.join(roles)} ({value})" for value, roles in off.items()))
-    together = grouped((nodeset.fold(names), role) for role, names in lost.items())
-    lines += listed("could not run: ", (f"{', '.join(roles)} on {on}" for on, roles in together.items()))
+    lost = joined((role, host.host) for host in hosts for role in host.lost)
+    lines += listed("could not run: ", (f"{', '.join(roles)} on {on}" for on, roles in lost.items()))
+    notes = grouped((nodeset.nameless(note, host.host) or "", host.host) for host in hosts for note in {*host.notes})
     on_most = sorted((-len(names), text, nodeset.fold(names)) for text, names in notes.items())
     texts = [f"note ({'all hosts' if -count == len(hosts) > 1 else on}): {text}" for count, text, on in on_most]
     lines += screen.each(texts, width, verbose)

@@ -12,20 +12,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    due_roles,
-    host_variables,
-    intent,
-    rail_pairs,
-    result_schema,
-    slowdown_causes,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Trial, measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.compare import compare
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import Fleet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from . import due_roles, host_variables, intent, rail_pairs, result_schema, slowdown_causes
+from .fleet import table
+from .fleet.compare import compare
+from .fleet.stage import Fleet
+from .plain_data import Plain, PlainView
 
 # Possible causes of a slow rail, the likeliest first: checks of other roles, by prefix, of the same NIC.
 CAUSES = (
@@ -56,7 +50,7 @@ class Verification:
         site = self._site
         self.rails = site.query_rails()
         read = {
-            host: {**of_host, "rail_info_result": self.rails.get(host) or _no_intent(site.intent(host))}
+            host: {**of_host, "rail_info_result": self.rails.get(host) or _why_not(site.intent(host))}
             for host, of_host in site.variables.items()
         }
         compared = compare_rails(read)
@@ -117,8 +111,7 @@ class Verification:
         return replace(call, seconds=0.0) if self._check_mode else call
 
 
-def _no_intent(intent: PlainView) -> Result:
-    """Return why a host was not queried."""
+def _why_not(intent: PlainView) -> Result:
     return {name: value for name, value in intent.items() if name in ("failed", "unreachable", "msg")}
 
 
@@ -156,11 +149,8 @@ def compare_rails(variables: Mapping[str, PlainView]) -> dict[str, Compared]:
         fleet.add(host, of_host, {})
     judged = compare([fleet.member(host, {}, True) for host in variables]).judged
     return {
-        host: Compared(
-            tuple(one.finding for one in judged.get(host, ())),
-            {one.finding.id: one.rails for one in judged.get(host, ()) if one.rails},
-        )
-        for host in variables
+        host: Compared(tuple(one.finding for one in found), {one.finding.id: one.rails for one in found if one.rails})
+        for host, found in ((host, judged.get(host, ())) for host in variables)
     }
 
 
@@ -219,7 +209,8 @@ class Proof:
         """Return findings that are not ok, each bad test with its cause."""
         found = [from_dict(dict(item)) for part in self._parts for item in part.get("findings") or []]
         found = self._with_partners([*found, *self._missing(self.failures.get(host, ""))])
-        found += [_invalid(result) for result in (self.ping, *self.tested) if _is_invalid(result)][:1]
+        texts = [" ".join(str(one.get("msg")).split())[:300] for one in (self.ping, *self.tested)]
+        found += [_invalid(text) for text in texts if text.startswith(result_schema.SAID)][:1]
         earlier = _earlier(host, variables)
         return link_causes(found, earlier, self._causes(variables, earlier))
 
@@ -239,13 +230,11 @@ class Proof:
     def _with_partners(self, findings: list[Finding]) -> list[Finding]:
         """Add a root for each partner that broke off. A figure that was measured does not follow from it."""
         unproven = [one for one in findings if one.check.startswith("perftest.") and one.state == "unknown"]
-        for peer in sorted({one.peer for one in self.planned}):
+        for peer in sorted({one.peer for one in self.planned if self.failures.get(one.peer)}):
             lost = {one.subject for one in unproven if one.subject.endswith(f" {peer}")}
-            why = self.failures.get(peer) if lost else ""
-            if why:
-                root = rail_pairs.untested(
-                    f"{peer}: {why}", f"repair {peer}, then verify both hosts again", f"to {peer}"
-                )
+            if lost:
+                fix = f"repair {peer}, then verify both hosts again"
+                root = rail_pairs.untested(f"{peer}: {self.failures[peer]}", fix, f"to {peer}")
                 follows = [f for f in findings if f.subject in lost and (f in unproven or f.check[:9] != "perftest.")]
                 findings = [root, *(replace(f, because=root.id) if f in follows else f for f in findings)]
         return findings
@@ -257,40 +246,25 @@ class Proof:
             found.update((f"rail {rail}", name) for rail in rails if name.startswith(_SLOWING))
         info = host_variables.of_host(variables)
         rail_of = {rail.pci: f"rail {rail.number}" for rail in info.rails} if info else {}
+        on_rails = [one for one in earlier if one.identity in rail_of]
         for prefix in reversed(CAUSES):
-            found.update(
-                (rail_of[one.identity], one.id)
-                for one in earlier
-                # A silent switch slows no rail.
-                if one.check.startswith(prefix)
-                and one.identity in rail_of
-                and not (prefix in _SHOWN and one.state == "unknown")
-            )
+            # A silent switch slows no rail.
+            shown = [one for one in on_rails if not (prefix in _SHOWN and one.state == "unknown")]
+            found.update((rail_of[one.identity], one.id) for one in shown if one.check.startswith(prefix))
         return found
 
 
-def _is_invalid(result: Result) -> bool:
-    return str(result.get("msg")).startswith(result_schema.SAID)
-
-
-def _invalid(result: Result) -> Finding:
-    return rail_pairs.PAIR.judge(
-        "host",
-        "unknown",
-        want="compared with and tested against other hosts",
-        have=" ".join(str(result["msg"]).split())[:300],
-        source="ansible-playbook",
-        why="a host that was not tested is not proven",
-        fix="set busbar_verify alike for all of gpu_nodes, or run it again for this host with -vvv",
-    )
+def _invalid(have: str) -> Finding:
+    want = "compared with and tested against other hosts"
+    fix = "set busbar_verify alike for all of gpu_nodes, or run it again for this host with -vvv"
+    return rail_pairs.PAIR.judge("host", "unknown", want, have, "ansible-playbook", fix)
 
 
 def _earlier(host: str, variables: PlainView) -> list[Finding]:
     """Return the root findings of earlier roles of the run, else of the audit."""
     audited = due_roles.roles(due_roles.answer({**variables, "inventory_hostname": host}))
+    results = {f"{role}_result": result for role, result in audited.items()} | dict(variables)
     names = [name for name in intent.REGISTERED if name not in _OWN]
-    results = {f"{role}_result": result for role, result in audited.items()}
-    results |= {name: variables[name] for name in names if name in variables}
     found = [from_dict(dict(item)) for name in names for item in result_schema.findings_of(results.get(name))]
     return [one for one in found if one.because is None]
 
@@ -303,8 +277,7 @@ def link_causes(findings: Sequence[Finding], earlier: Sequence[Finding], causes:
     known = {one.id for one in (*findings, *earlier)}
     found = []
     for finding in findings:
-        cause = None
-        if finding.check.startswith(_EXPLAINED):
-            cause = causes.get(" ".join(finding.subject.split(" ")[:2]))
-        found.append(replace(finding, because=cause) if cause and finding.because not in known else finding)
+        rail = " ".join(finding.subject.split(" ")[:2])
+        cause = causes.get(rail) if finding.check.startswith(_EXPLAINED) and finding.because not in known else None
+        found.append(replace(finding, because=cause) if cause else finding)
     return found

@@ -16,11 +16,13 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from .plain_data import Plain, PlainView
 
 Key = TypeVar("Key")
-Answer = dict[str, Any]
+Answer = Plain
 # Seconds in which the first host alone builds what all need, which threads would otherwise build all at once.
 ALONE = 2.0
 # Seconds between two looks of a waiting worker whether it has to end.
@@ -31,7 +33,7 @@ LAST = "trap '' HUP INT TERM; read -r _; kill -s KILL -- -$1"
 _watch: list[subprocess.Popen[bytes]] = []
 
 
-def play_variables(of_task: Mapping[str, Any], of_host: Mapping[str, Any]) -> dict[str, Any]:
+def play_variables(of_task: PlainView, of_host: PlainView) -> Plain:
     """Return the variables that the play and the task add to a host's, or override.
 
     Variables of Ansible are left out: with the first host's ``ansible_host`` all other queries would go to it.

@@ -32,7 +32,7 @@ if str(ROOT / "collections") not in sys.path:
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check  # noqa: E402
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, intent, site_values, suite  # noqa: E402
-from ansible_collections.busbar.fabric.plugins.plugin_utils.site_values import Value  # noqa: E402
+from ansible_collections.busbar.fabric.plugins.plugin_utils.site_value import Decision, Value  # noqa: E402
 
 from busbar import cli  # noqa: E402
 from lab import containers, store  # noqa: E402
@@ -258,6 +258,9 @@ def _written(node: ast.expr | None) -> str:
     return " ".join(node.value.split()) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+MEANINGS = site_values.meanings()
+
+
 # ---------------------------------------------------------------------------------------------------------------- YAML
 
 
@@ -267,7 +270,7 @@ def defaults(values: Mapping[str, Value]) -> str:
         return _text(["---", f"# Written by make docs: {SOURCE} declares no value of this role's own.", "{}"])
     lines = ["---", f"# Written by make docs: {SOURCE} declares these values.", ""]
     for name, value in values.items():
-        lines += _wrapped(value.says.replace("`", ""), "# ", "# ")
+        lines += _wrapped(MEANINGS[name].replace("`", ""), "# ", "# ")
         lines.append(f"{name}: {flow(value.default)}")
     return _text(lines)
 
@@ -287,7 +290,7 @@ def argument_specs(role: str, short: str, long: str, values: Mapping[str, Value]
         "    options:" if values else "    options: {}",
     ]
     for name, value in values.items():
-        lines += [f"      {name}:", *_described(_marked(value.says), 8), f"        type: {value.type}"]
+        lines += [f"      {name}:", *_described(_marked(MEANINGS[name]), 8), f"        type: {value.type}"]
         if value.type == "list":
             lines.append(f"        elements: {value.elements}")
         if value.choices:
@@ -352,7 +355,7 @@ def _marked(text: str) -> str:
 
 def table(values: Mapping[str, Value], link: Callable[[str], str]) -> list[str]:
     """One row a value. link: makes links of the pages that a text names."""
-    rows = [(f"`{name}`", _kind(value), _default(value), link(value.says)) for name, value in values.items()]
+    rows = [(f"`{name}`", _kind(value), _default(value), link(MEANINGS[name])) for name, value in values.items()]
     return _table(("variable", "type or values", "default", "meaning"), rows)
 
 
@@ -370,7 +373,7 @@ def parts(of: Mapping[str, Mapping[str, Value]]) -> list[str]:
 
 def decisions(values: Mapping[str, Value]) -> list[str]:
     """What a site has to decide; values of one decision are one row."""
-    of: dict[site_values.Decision, list[str]] = {}
+    of: dict[Decision, list[str]] = {}
     for name, value in values.items():
         if value.decision is not None:
             of.setdefault(value.decision, []).append(f"`{name}`")

@@ -20,8 +20,8 @@ from .related_results import ABSENT, DAY, NO_ACTIONS, RelatedResults, limited, m
 
 # Days before the run's end whose actions are shown; nodes still out of service are shown regardless of age.
 WINDOW = 30
-# Lines of a table; characters of a text, of names, and of a name; roles that a line names.
-ROWS, SAID, NAMES, NAME, ROLES = 30, 300, 200, 100, 8
+# Lines of a table; characters of names; roles that a line names.
+ROWS, NAMES, ROLES = 30, 200, 8
 # Outcome of a finding, by the last of its entries that has one.
 _RESULTS = {
     ("verified", "done"): "mended",
@@ -85,23 +85,22 @@ def latest(beside: RelatedResults) -> Plain:
         return found
     path = action_log.file(beside.results)
     if not path.exists():
-        return {**found, "state": ABSENT, "why": beside.text(f"{path} does not exist: {NO_ACTIONS}")}
+        return beside.clean({**found, "state": ABSENT, "why": f"{path} does not exist: {NO_ACTIONS}"})
     since = beside.now - WINDOW * DAY
     recent = [entry for entry in log.entries if entry.at >= since]
     repairs = _repairs(recent)
     states = _node_states(recent)
-    lines = _lines(repairs, states, beside)
-    done = [line for line in lines if line["result"] not in _NOT_DONE]
-    refused = [line for line in lines if line["result"] in _NOT_DONE]
-    return {
+    lines = _lines(repairs, states, beside.now)
+    section = {
         **found,
         "days": WINDOW,
         "torn": log.torn,
         "said": [*_sentences(repairs, states, log.torn)],
-        **limited("out", _out(log.entries, beside), ROWS),
-        **limited("done", done, ROWS),
-        **limited("refused", refused, ROWS),
+        **limited("out", _out(log.entries, beside.now), ROWS),
+        **limited("done", [line for line in lines if line["result"] not in _NOT_DONE], ROWS),
+        **limited("refused", [line for line in lines if line["result"] in _NOT_DONE], ROWS),
     }
+    return beside.clean(section)
 
 
 def _repairs(entries: Sequence[Entry]) -> list[Repair]:
@@ -134,46 +133,41 @@ def _node_states(entries: Sequence[Entry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], beside: RelatedResults) -> list[Plain]:
+def _lines(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], now: float) -> list[Plain]:
     """Return a line for equal repairs of a run, the newest first."""
-    groups: dict[tuple[str, str, str, tuple[str, ...], int, str, str, str | None], list[Repair]] = {}
+    groups: dict[tuple[object, ...], list[tuple[Repair, Plain]]] = {}
     for repair in repairs:
         result, why = repair.result
-        attempt = max(entry.attempt for entry in repair.entries)
-        state = states.get((repair.run, repair.host), "")
-        key = (repair.run, repair.check, repair.subject, repair.did, attempt, result, state)
-        groups.setdefault((*key, nodeset.nameless(why, repair.host)), []).append(repair)
+        same: Plain = {
+            "run": repair.run,
+            "check": repair.check,
+            "subject": repair.subject,
+            "did": [*repair.did[:ROLES]],
+            "attempt": max(entry.attempt for entry in repair.entries),
+            "result": result,
+            "node": states.get((repair.run, repair.host), ""),
+        }
+        groups.setdefault((*map(str, same.values()), nodeset.nameless(why, repair.host)), []).append((repair, same))
     found = []
-    for (run, check, subject, did, attempt, result, state, reason), group in groups.items():
-        moments = [entry.at for repair in group for entry in repair.entries]
-        found.append(
-            {
-                "run": beside.text(run, 40),
-                "at": moment(min(moments)),
-                "until": moment(max(moments)),
-                "age_days": round((beside.now - max(moments)) / DAY, 2),
-                "nodes": beside.text(nodeset.brief((repair.host for repair in group), NAMES), NAMES),
-                "count": len(group),
-                "check": beside.text(check, NAME),
-                "subject": beside.text(subject, NAME),
-                "did": [beside.text(word, 40) for word in did[:ROLES]],
-                "attempt": attempt,
-                "result": result,
-                "why": beside.text((reason if len(group) > 1 else group[0].result[1]) or "", SAID),
-                "node": state,
-                "before": _range(group, "before"),
-                "after": _range(group, "after"),
-            }
-        )
-    return sorted(found, key=lambda line: line["at"], reverse=True)
+    for (*_same, reason), group in groups.items():
+        of, moments = [repair for repair, _same in group], [one.at for repair, _ in group for one in repair.entries]
+        line = {
+            **group[0][1],
+            "at": moment(min(moments)),
+            "until": moment(max(moments)),
+            "age_days": round((now - max(moments)) / DAY, 2),
+            "nodes": nodeset.brief((repair.host for repair in of), NAMES),
+            "count": len(group),
+            "why": (reason if len(group) > 1 else of[0].result[1]) or "",
+        }
+        for when in ("before", "after"):
+            figures = [value for repair in of if (value := repair.figure(when)) is not None]
+            line[when] = [min(figures), max(figures)] if figures else None
+        found.append(line)
+    return sorted(found, key=lambda line: str(line["at"]), reverse=True)
 
 
-def _range(group: Sequence[Repair], when: str) -> list[float] | None:
-    found = [value for repair in group if (value := repair.figure(when)) is not None]
-    return [min(found), max(found)] if found else None
-
-
-def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
+def _out(entries: Sequence[Entry], now: float) -> list[Plain]:
     """Return nodes that a killed run left drained, and those that were left drained for a person to look at."""
     left: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -190,18 +184,12 @@ def _out(entries: Sequence[Entry], beside: RelatedResults) -> list[Plain]:
     for host, (state, since, reason) in out.items():
         key = (state, reason.check, nodeset.nameless(reason.why, host) or "")
         groups.setdefault(key, {})[host] = since
-    return [
-        {
-            "state": state,
-            "nodes": beside.text(nodeset.brief(hosts, NAMES), NAMES),
-            "count": len(hosts),
-            "since": moment(min(hosts.values())),
-            "age_days": round((beside.now - min(hosts.values())) / DAY, 2),
-            "check": beside.text(check, NAME),
-            "reason": beside.text(reason, SAID),
-        }
-        for (state, check, reason), hosts in groups.items()
-    ]
+    found = []
+    for (state, check, why), hosts in groups.items():
+        line: Plain = {"state": state, "check": check, "reason": why, "nodes": nodeset.brief(hosts, NAMES)}
+        age = round((now - min(hosts.values())) / DAY, 2)
+        found.append({**line, "count": len(hosts), "since": moment(min(hosts.values())), "age_days": age})
+    return found
 
 
 def _sentences(repairs: Sequence[Repair], states: Mapping[tuple[str, str], str], torn: int) -> Iterator[str]:

@@ -21,25 +21,20 @@ def latest(beside: RelatedResults) -> Plain:
     if record is None:
         return found
     *sentences, verdict = cluster_table.sentences(record)
-    return {
+    section = {
         **found,
         **beside.aged(record.finished),
         "simulated": record.simulated,
-        "scope": beside.text(record.scope),
-        "verdict": beside.text(verdict),
+        "scope": record.scope,
+        "verdict": verdict,
         "ok": bool(record.jobs) and all(job.ok for job in record.jobs) and not record.findings,
-        "said": [beside.text(text) for text in sentences],
-        "jobs": _table(beside, *cluster_table.jobs(record.jobs)),
-        "scaling": _table(beside, *cluster_table.scaling(record.scaling)),
+        "said": sentences,
+        "jobs": _table(*cluster_table.jobs(record.jobs)),
+        "scaling": _table(*cluster_table.scaling(record.scaling)),
     }
+    return beside.clean(section)
 
 
-def _table(beside: RelatedResults, heads: Sequence[str], lines: Sequence[Line], left_out: int) -> Plain:
-    return {
-        "heads": [*heads],
-        "lines": [
-            {"cells": [beside.text(cell) for cell in cells], "notes": [beside.text(note) for note in notes]}
-            for cells, notes in lines
-        ],
-        "left_out": left_out,
-    }
+def _table(heads: Sequence[str], lines: Sequence[Line], left_out: int) -> Plain:
+    rows = [{"cells": [*cells], "notes": [*notes]} for cells, notes in lines]
+    return {"heads": [*heads], "lines": rows, "left_out": left_out}

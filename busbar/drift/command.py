@@ -19,34 +19,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, LOCKED
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from .. import __version__, private_tempdir
 from ..command_line import PACKAGES, complain, not_installed
 from ..job_files import JobFilesError
-from . import (
-    ageing,
-    compare,
-    findings,
-    inventory,
-    job_bandwidth,
-    lock,
-    notify,
-    output,
-    report,
-    runner,
-    signals,
-    text,
-    waivers,
-)
+from . import ageing, compare, formats, inventory, job_bandwidth, lock, notify, output, report, runner, signals, text
 from .formats import FORMATS, RESULTS, emit
 from .history import History, HistoryError, is_disk_full
 from .inventory import Expected, InventoryError, Manifest
-from .progress import Progress
-from .run import HostResult, Run
-from .waivers import WaiverError
+from .run import HostResult, Run, WaiverError, waivers_of
 
 HISTORY = RESULTS / "drift.sqlite"
 # Flapping is judged over the last runs; one more is the base of comparison.
@@ -58,14 +42,9 @@ def stamp(moment: datetime.datetime) -> str:
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _now() -> str:
-    return stamp(datetime.datetime.now(datetime.UTC))
-
-
 def drift(arguments: argparse.Namespace) -> int:
     """Run the nightly check so that every end has an exit code and a notification. Return the exit code."""
-    missing = not_installed(PACKAGES)
-    if missing:
+    if missing := not_installed(PACKAGES):
         return complain("drift", missing)
     try:
         with signals.raised():
@@ -111,7 +90,7 @@ def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
     """Return a run that begins now, and has no number yet and no result."""
     return Run(
         id=0,
-        started=_now(),
+        started=findings_file.now(),
         ended=None,
         state="running",
         inventory="\n".join(sources),
@@ -125,17 +104,12 @@ def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
 
 
 def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
-    with Progress() as progress:
-        found = runner.run(
-            arguments.inventory,
-            arguments.limit,
-            expected,
-            progress,
-            arguments.forks,
-            arguments.host_timeout,
-            arguments.timeout,
-            _engine(arguments),
-        )
+    # Without the options the inventory decides.
+    engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
+    engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
+    limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
+    with runner.progress_bar() as progress:
+        found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
     if arguments.inspector:
         try:
             return job_bandwidth.add(found, arguments.inspector, time.time())
@@ -146,7 +120,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[History]:
-    note = f"run of {getpass.getuser()}, begun {_now()}"
+    note = f"run of {getpass.getuser()}, begun {findings_file.now()}"
     is_new = not path.exists()
     with lock.held(lock.lock_file(path), note), History.create(path) as nights:
         try:
@@ -159,11 +133,7 @@ def _written(path: Path) -> Iterator[History]:
 
 
 def _night(
-    arguments: argparse.Namespace,
-    begun: Run,
-    expected: Expected,
-    nights: History,
-    again: Sequence[str] = (),
+    arguments: argparse.Namespace, begun: Run, expected: Expected, nights: History, again: Sequence[str] = ()
 ) -> int:
     """Process a run from its row in the history to the exit code. again: command that shows an unstored run."""
     number = nights.begin(begun)
@@ -185,7 +155,7 @@ def _night(
     code = int(data["exit_code"])
     said = text.brief(data, again)
     try:
-        more = {"findings": lambda: findings.render(nights.run(number), manifest, hosts)}
+        more = {"findings": lambda: formats.findings(nights.run(number), manifest, hosts)}
         emit(arguments, data, nights, manifest, again, more)
     except OSError as error:
         code = complain("drift", error)
@@ -203,13 +173,7 @@ def _fail(nights: History, number: int, error: BaseException, manifest: Manifest
     # Without the manifest its secrets are unknown.
     said = str(error) if isinstance(error, _EXPECTED) else f"{name}: {error}" if manifest else name
     with signals.collected():
-        nights.fail(number, state, _now(), runner.clean(said, manifest.secrets if manifest else ()))
-
-
-def _engine(arguments: argparse.Namespace) -> Plain:
-    """Return variables for Ansible; without the options the inventory decides."""
-    given: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
-    return given | ({"busbar_engine_overlap": True} if arguments.engine_overlap else {})
+        nights.fail(number, state, findings_file.now(), runner.clean(said, manifest.secrets if manifest else ()))
 
 
 def _notify_failure(arguments: argparse.Namespace) -> None:
@@ -252,8 +216,8 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     """Store the run, which ends now, in the history and return its report."""
     past = nights.nights(run)
     marks = {name: compare.marks(run.id, host, past.get(name, ())) for name, host in hosts.items()}
-    ended = _now()
-    run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers.of_hosts(hosts)))
+    ended = findings_file.now()
+    run = replace(run, ended=ended, state="done", waivers=(*run.waivers, *waivers_of(hosts)))
     again = again or _report_of(nights, run.id)
     data = _report(run, hosts, marks, past, nights, again)
     classes = {name: host["class"] for name, host in data["hosts"].items()}
@@ -329,8 +293,8 @@ def _print_nodes(data: Plain, group: str) -> None:
 def _line(run: Run, summary: Plain) -> str:
     said = run.message
     if run.state == "done":
-        counts = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number)
-        said = f"exit {summary['exit_code']}, {counts}"
+        counts = [f"{number} {name.replace('_', ' ')}" for name, number in summary["hosts"].items() if number]
+        said = f"exit {summary['exit_code']}, {', '.join(counts)}"
     limit = f" limit {run.limit}" if run.limit else ""
     return f"{run.id:5}  {run.started}  {run.state:11}  {run.inventory.replace(chr(10), ' ')}{limit}  {said}"
 

@@ -73,23 +73,14 @@ def _origin(name: str, tonight: HostResult, nights: Sequence[EarlierRun]) -> str
 
 def compare(tonight: HostResult, before: EarlierRun | None, nights: Sequence[EarlierRun]) -> Changes:
     """Compare a host's run with ``before``, an earlier run. A host that was not judged has no changes."""
-    was = set(before.marks) if before else set()
+    was, nothing = frozenset(before.marks if before else ()), frozenset[str]()
     if not tonight.judged:
-        nothing = frozenset[str]()
-        return Changes(nothing, nothing, nothing, nothing, frozenset(was), nothing)
-    now = set(tonight.by_id)
-    absent = was - now
-    fixed = absent & tonight.passed
-    open_ = absent - fixed
-    complete = tonight.end == "complete"
-    return Changes(
-        new=frozenset(now - was),
-        standing=frozenset(now & was),
-        fixed=frozenset(fixed),
-        gone=frozenset(open_ if complete else ()),
-        unverified=frozenset(() if complete else open_),
-        flapping=_flapping(tonight, nights[1 - NIGHTS :]),
-    )
+        return Changes(nothing, nothing, nothing, nothing, was, nothing)
+    now = frozenset(tonight.by_id)
+    fixed = (was - now) & tonight.passed
+    rest, complete = was - now - fixed, tonight.end == "complete"
+    gone, unverified = (rest, nothing) if complete else (nothing, rest)
+    return Changes(now - was, now & was, fixed, gone, unverified, _flapping(tonight, nights[1 - NIGHTS :]))
 
 
 def _flapping(tonight: HostResult, nights: Sequence[EarlierRun]) -> frozenset[str]:
@@ -97,13 +88,10 @@ def _flapping(tonight: HostResult, nights: Sequence[EarlierRun]) -> frozenset[st
     names = bad.union(*(night.marks for night in nights))
     found = set()
     for name in names:
-        seen = [name in night.marks for night in nights if _judged(name, night)]
+        marks = [(night.marks.get(name), name in night.passed) for night in nights]
+        seen = [mark is not None for mark, passed in marks if passed or (mark and not mark.carried)]
         if name in bad or name in tonight.passed:
             seen.append(name in bad)
         if sum(one != other for one, other in itertools.pairwise(seen)) >= FLIPS:
             found.add(name)
     return frozenset(found)
-
-
-def _judged(name: str, night: EarlierRun) -> bool:
-    return name in night.passed or (name in night.marks and not night.marks[name].carried)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Write a report in every requested format."""
+"""Write a report in every requested format, and the findings file of the run (docs/findings.md)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 from . import actions, cluster, fabric, html, junit, localise_section, output, prometheus, related_results, text
 from .history import History
 from .inventory import Manifest
+from .run import HostResult, Run
 
 RESULTS = Path("busbar-results")
 FORMATS = {
@@ -74,3 +75,30 @@ def _with_evidence(data: Plain) -> dict[str, object]:
         name: {**host, "evidence": findings_file.unpacked(host["evidence"])} for name, host in data["hosts"].items()
     }
     return {**data, "hosts": hosts}
+
+
+def findings(run: Run, manifest: Manifest, hosts: Mapping[str, HostResult]) -> str:
+    """Return the findings file of a finished run of `busbar drift`."""
+    ended, inventory = run.ended or findings_file.now(), run.inventory.split("\n")
+    where = (inventory, run.limit, manifest.group, run.simulated, run.commit)
+    day = datetime.date.fromisoformat(run.started[:10])
+    data = {
+        "check_mode": True,
+        "expected": suite.judged(nightly=True),
+        "left_out": [],
+        "run": findings_file.of_run(run.started, ended, *where),
+        "hosts": {name: _of_host(host, day) for name, host in hosts.items()},
+    }
+    return "".join(findings_file.text(data, lambda name: findings_file.unpacked(hosts[name].evidence)))
+
+
+def _of_host(host: HostResult, day: datetime.date) -> Plain:
+    """Return a host's entry, with standing and accepted findings: repairs read the first only."""
+    of = accepted.covered(host.findings, host.acceptances, day)
+    return {
+        **{key: getattr(host, key) for key in ("end", "intent", "busbw", "notes", "health")},
+        "findings": [finding.to_dict() for finding in host.findings if finding.id not in of],
+        "accepted": [finding.to_dict() for finding in host.findings if finding.id in of],
+        "passed_ids": sorted(host.passed),
+        "acceptances": [entry.to_dict() for entry in host.acceptances],
+    }

@@ -42,18 +42,10 @@ def build(hosts: Mapping[str, HostResult]) -> Plain | None:
         return None
     lines: dict[str, list[Plain]] = {kind: [] for kind in _KINDS.values()}
     for (check, state, text), nodes in sorted(groups.items(), key=lambda item: -len(item[1])):
-        lines[_KINDS[check]].append(
-            {
-                "nodes": nodeset.brief((name for name, _when in nodes), NAMES),
-                "count": len(nodes),
-                "since": min((when for _name, when in nodes if when), default=""),
-                "state": state,
-                "said": text if len(text) <= SAID else text[: SAID - 3] + "...",
-            }
-        )
-    return {
-        "asked": asked,
-        "in_service": passed,
-        **{kind: found[:ROWS] for kind, found in lines.items()},
-        "left_out": sum(len(found[ROWS:]) for found in lines.values()),
-    }
+        names, moments = [name for name, _when in nodes], [when for _name, when in nodes if when]
+        line: Plain = {"nodes": nodeset.brief(names, NAMES), "count": len(nodes), "since": min(moments, default="")}
+        said = text if len(text) <= SAID else text[: SAID - 3] + "..."
+        lines[_KINDS[check]].append({**line, "state": state, "said": said})
+    shown = {kind: found[:ROWS] for kind, found in lines.items()}
+    left_out = sum(len(found[ROWS:]) for found in lines.values())
+    return {"asked": asked, "in_service": passed, **shown, "left_out": left_out}

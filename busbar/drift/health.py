@@ -82,28 +82,21 @@ def _devices(
 ) -> Iterator[tuple[tuple[object, ...], Plain]]:
     """Yield order and row of each device: wrong ones first, then those that grew in most runs, or grew most."""
     for host, devices in tonight.items():
-        of_device: dict[str, list[str]] = {}
-        for finding in hosts[host].findings:
-            if finding.state == "drift":
-                of_device.setdefault(finding.identity, []).append(finding.check)
+        drifting = [(one.identity, one.check) for one in hosts[host].findings if one.state == "drift"]
         for one in devices:
             grown = week[-1][host, one["pci"]]
-            nights = sum(bool(night.get((host, one["pci"]))) for night in week)
-            most = sorted(grown.items(), key=lambda item: -item[1])
-            wrong = list(dict.fromkeys(of_device.get(one["pci"], ())))
+            wrong = list(dict.fromkeys(check for identity, check in drifting if identity == one["pci"]))
             if not wrong and not grown:
                 continue
+            nights = sum(bool(night.get((host, one["pci"]))) for night in week)
+            most = sorted(grown.items(), key=lambda item: -item[1])
             size = sum(math.log1p(value) for value in grown.values())
-            order = (-len(wrong), -nights, -size, host, one["pci"])
             row = {
                 "host": host,
-                "pci": one["pci"],
-                "name": one["name"],
-                "serial": one["serial"],
-                "board": one.get("board"),
+                **{key: one.get(key) for key in ("pci", "name", "serial", "board")},
                 "nights": nights,
                 "wrong": wrong,
                 "grown": [f"{name} {growth_text(name, value)}" for name, value in most[:COUNTERS]],
                 "more": len(most[COUNTERS:]),
             }
-            yield order, row
+            yield (-len(wrong), -nights, -size, host, one["pci"]), row

@@ -14,21 +14,22 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, from_dict
-from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, result_schema
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import lock, waivers
+from . import lock
 from .compare import NIGHTS, EarlierRun, Mark
 from .history_file import HistoryError as HistoryError
 from .history_file import connect_reader, readable_errors, sound_rows
 from .history_file import is_disk_full as is_disk_full
-from .history_rows import read_busbw, read_health, read_mark, read_moment, read_summary, require, require_one
+from .history_rows import COLUMNS as _RUN
+from .history_rows import Contents, read_mark, read_moment, read_run, read_summary, require
 from .run import CLASSES, ENDS, HostResult, Run, Trail
 
 # "BsBr" identifies the file: another program's database is not taken for a history.
@@ -57,10 +58,7 @@ SCHEMA = (
     # Row numbers in json: evidence of passed checks of one name is equal on many hosts and in many runs.
     "ALTER TABLE host ADD COLUMN evidence INTEGER REFERENCES json (id)",
 )
-# In the order of Run's own fields.
-_RUN = "id, started, ended, state, inventory, scope, version, user, revision, simulated, fail_on, waivers, message"
 KILLED = "killed before its end"
-_STATES = ("running", "done", "failed", "interrupted", "pruned")
 
 
 class History:
@@ -269,48 +267,31 @@ class History:
 
     def hosts(self, run: int) -> tuple[dict[str, HostResult], dict[str, dict[str, Mark]]]:
         """Return every host's result in a run, and the marks of its findings."""
+        contents = Contents(self._db)
         marks: dict[str, dict[str, Mark]] = {}
         findings: dict[str, list[Finding]] = {}
-        rows = self._db.execute(
-            "SELECT f.host, f.finding, f.first, f.origin, f.carried, j.text FROM finding f JOIN json j"
-            " ON j.id = f.body WHERE f.run = ? ORDER BY f.host, f.place",
-            (run,),
-        )
+        query = "SELECT host, finding, first, origin, carried, body FROM finding WHERE run = ? ORDER BY host, place"
         with sound_rows(self.path):
-            for host, name, first, origin, carried, body in rows:
-                mark = marks.setdefault(require(host, str), {})[require(name, str)] = read_mark(first, origin, carried)
+            for host, name, first, origin, carried, body in self._db.execute(query, (run,)):
+                mark = marks.setdefault(require(host), {})[require(name)] = read_mark(first, origin, carried)
                 if not mark.carried:
-                    findings.setdefault(host, []).append(from_dict(json.loads(body)))
-            passed = _Passed(self._db)
-            rows = self._db.execute(
-                "SELECT h.host, h.ended, h.intent, h.passed, b.text, n.text, d.text, e.text FROM host h"
-                " JOIN json b ON b.id = h.busbw LEFT JOIN json n ON n.id = h.notes LEFT JOIN json d ON d.id = h.health"
-                " LEFT JOIN json e ON e.id = h.evidence WHERE h.run = ?",
-                (run,),
-            )
+                    findings.setdefault(host, []).append(from_dict(contents[body]))
+            query = "SELECT host, ended, intent, passed, busbw, notes, health, evidence FROM host WHERE run = ?"
             hosts = {
-                require(host, str): HostResult(
+                require(host): HostResult(
                     host,
-                    require_one(end, ENDS),
+                    require(end, ENDS),
                     tuple(findings.get(host, ())),
-                    passed[number],
-                    intent if intent is None else require(intent, str),
-                    read_busbw(busbw),
-                    tuple(require(note, str) for note in json.loads(notes or "[]")),
-                    read_health(health),
-                    self._read_evidence(evidence),
+                    contents.passed(passed),
+                    intent if intent is None else require(intent),
+                    contents.busbw(busbw),
+                    contents.notes(notes),
+                    contents.health(health),
+                    contents.evidence(evidence),
                 )
-                for host, end, intent, number, busbw, notes, health, evidence in rows
+                for host, end, intent, passed, busbw, notes, health, evidence in self._db.execute(query, (run,))
             }
         return hosts, marks
-
-    def _read_evidence(self, rows: str | None) -> str:
-        """Read what ``_evidence`` stored; None of a run of an older Busbar."""
-        found: dict[str, list[str]] = {}
-        for number in json.loads(rows or "[]"):
-            found.update(json.loads(self._value("SELECT text FROM json WHERE id = ?", require(number, int))))
-        result_schema.evidence(found)
-        return findings_file.packed(found) if found else ""
 
     def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:
         """Return host -> the last runs of the inventory before this one that judged it, oldest first.
@@ -324,16 +305,16 @@ class History:
             " AND r.id <= ? AND h.ended IN ('incomplete', 'complete')) WHERE place <= ? ORDER BY run",
             (run.inventory, last, count),
         ).fetchall()
+        contents = Contents(self._db)
         marks: dict[tuple[int, str], dict[str, Mark]] = {}
-        passed = _Passed(self._db)
         nights: dict[str, list[EarlierRun]] = {}
         with sound_rows(self.path):
             for number in sorted({row[0] for row in rows}):
                 query = "SELECT host, finding, first, origin, carried FROM finding WHERE run = ?"
                 for host, name, *mark in self._db.execute(query, (number,)):
-                    marks.setdefault((number, require(host, str)), {})[require(name, str)] = read_mark(*mark)
-            for number, host, intent, ids in rows:
-                earlier = EarlierRun(number, intent, passed[ids], marks.get((number, host), {}))
+                    marks.setdefault((number, require(host)), {})[require(name)] = read_mark(*mark)
+            for number, host, intent, passed in rows:
+                earlier = EarlierRun(number, intent, contents.passed(passed), marks.get((number, host), {}))
                 nights.setdefault(host, []).append(earlier)
         return nights
 
@@ -344,16 +325,15 @@ class History:
             " ORDER BY id DESC LIMIT ?",
             (run.inventory, run.id, count),
         ).fetchall()
-        query = (
-            "SELECT h.host, h.class, j.text, d.text FROM host h JOIN json j ON j.id = h.busbw"
-            " LEFT JOIN json d ON d.id = h.health WHERE h.run = ?"
-        )
         found = []
         with sound_rows(self.path):
             for *row, summary in reversed(rows):
+                contents = Contents(self._db)
                 hosts = {
-                    host: (require_one(name, CLASSES), read_busbw(busbw), read_health(health))
-                    for host, name, busbw, health in self._db.execute(query, row[:1])
+                    host: (require(name, CLASSES), contents.busbw(busbw), contents.health(health))
+                    for host, name, busbw, health in self._db.execute(
+                        "SELECT host, class, busbw, health FROM host WHERE run = ?", row[:1]
+                    )
                 }
                 found.append((self._run(row), read_summary(summary), hosts))
         return found
@@ -370,43 +350,16 @@ class History:
             " WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id AND h.class IN"
             " ('not_run', 'unreachable', 'timed_out', 'incomplete'))"
         )
-        ended: str | None = self._value(query, run, run)
+        ended = self._value(query, run, run)
         with sound_rows(self.path):
-            return ended if ended is None else (read_moment(ended), ended)[1]
+            return ended if ended is None else read_moment(ended)
 
     def started(self) -> dict[int, str]:
         """Return number and start of every run, the newest first."""
         rows = self._db.execute("SELECT id, started FROM run ORDER BY id DESC")
         with sound_rows(self.path):
-            return {require(number, int): (read_moment(started), started)[1] for number, started in rows}
+            return {number: read_moment(started) for number, started in rows}
 
-    def _run(self, row: Sequence[Any]) -> Run:
-        values = dict(zip((field.name for field in fields(Run)), row, strict=True))
-        waived = tuple(json.loads(values["waivers"]))
-        waivers.parse(waived)
-        read_moment(values["started"])
-        if values["ended"] is not None or values["state"] == "done":
-            read_moment(values["ended"])
-        for name in ("inventory", "version", "user", "message"):
-            require(values[name], str)
-        for name in ("limit", "commit"):
-            require(values[name], str, type(None))
-        require_one(values["state"], _STATES)
-        require_one(values["fail_on"], SEVERITIES)
-        run = Run(**{**values, "simulated": bool(values["simulated"]), "waivers": waived})
-        if run.state == "running" and not self.live:
-            return replace(run, state="interrupted", message=KILLED)
-        return run
-
-
-class _Passed(dict[int, frozenset[str]]):
-    """Sets of passed checks by row number; most hosts share one."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        super().__init__()
-        self._db = db
-
-    def __missing__(self, number: int) -> frozenset[str]:
-        row = self._db.execute("SELECT text FROM json WHERE id = ?", (number,)).fetchone()
-        self[number] = frozenset(require(item, str) for item in require(json.loads(row[0]), list))
-        return self[number]
+    def _run(self, row: Sequence[object]) -> Run:
+        run = read_run(row)
+        return replace(run, state="interrupted", message=KILLED) if run.state == "running" and not self.live else run

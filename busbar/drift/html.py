@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
@@ -22,9 +21,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from . import actions
 from .report import OPEN
 from .run import CLASSES
-
-if TYPE_CHECKING:
-    import jinja2
 
 TEMPLATES = Path(__file__).parent / "templates"
 # More columns do not fit; the other checks share one.
@@ -35,7 +31,8 @@ DETAILS = 6000
 Cell = tuple[int, int, str, str]
 
 
-def _template(name: str) -> jinja2.Template:
+def render(report: Plain) -> str:
+    """Return the page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
     import jinja2  # here, so that the other commands start without it
 
     environment = jinja2.Environment(
@@ -45,16 +42,11 @@ def _template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name)
-
-
-def render(report: Plain) -> str:
-    """Return the page. About 0.6 kB a host with a few findings: 1,000 hosts stay below 2 MB."""
     counters = (report["health"] or {}).get("counters", ())
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     details, left_out = _details(report)
-    page: str = _template("report.html.j2").render(
+    page: str = environment.get_template("report.html.j2").render(
         r=report,
         style=style,
         script=script,
@@ -91,6 +83,9 @@ def _details(report: Plain) -> tuple[Plain, int]:
     def number(text: str | None) -> int:
         return -1 if text is None else texts.setdefault(text, len(texts))
 
+    def rounded(values: Sequence[float | None]) -> list[float | None]:
+        return [None if value is None else round(value, 1) for value in values]
+
     room = DETAILS
     left_out = 0
     hosts: Plain = {}
@@ -118,11 +113,9 @@ def _details(report: Plain) -> tuple[Plain, int]:
             "u": [number(item) for item in said["unverified"]],
         }
         if said["busbw"]:
-            hosts[name]["b"] = [
-                [number(run), _rounded(values["busbw"]), _rounded(values["bar"])]
-                for run, values in sorted(said["busbw"].items())
-            ]
-            hosts[name]["t"] = [_rounded(value) for value in report["busbw"]["hosts"].get(name, [])]
+            figures = [(run, values["busbw"], values["bar"]) for run, values in sorted(said["busbw"].items())]
+            hosts[name]["b"] = [[number(run), *rounded(of)] for run, *of in figures]
+            hosts[name]["t"] = rounded(report["busbw"]["hosts"].get(name, []))
     data = {
         "classes": [name.replace("_", " ") for name in CLASSES],
         "texts": [*texts],
@@ -131,10 +124,6 @@ def _details(report: Plain) -> tuple[Plain, int]:
         "lead": report["busbw"]["lead"],
     }
     return data, left_out
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
 
 
 def _grid(report: Plain) -> Plain:
@@ -155,20 +144,12 @@ def _grid(report: Plain) -> Plain:
     names = [*shown, *["others"] * (len(columns) > COLUMNS)]
     rows: list[Plain] = []
     for (kind, cells), hosts in alike.items():
-        of_check = dict(cells)
-        row = [of_check.get(name) for name in names]
+        row = [dict(cells).get(name) for name in names]
         badness = sorted(cell[:2] for cell in row if cell)
-        rows.append(
-            {
-                "class": kind,
-                "nodes": nodeset.fold(hosts),
-                "count": len(hosts),
-                "cells": [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row],
-                "order": (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts)),
-            }
-        )
-    rows.sort(key=lambda row: row["order"])
-    return {"columns": names, "rows": rows}
+        order = (kind in ("in_sync", "waived"), not badness, badness, -len(badness), -len(hosts))
+        shades = [{"severity": cell[2], "state": cell[3]} if cell else None for cell in row]
+        rows.append({"class": kind, "nodes": nodeset.fold(hosts), "count": len(hosts), "cells": shades, "order": order})
+    return {"columns": names, "rows": sorted(rows, key=lambda row: row["order"])}
 
 
 def _strip(history: Sequence[Plain]) -> Plain:
@@ -178,13 +159,11 @@ def _strip(history: Sequence[Plain]) -> Plain:
         total = sum(night["hosts"].values()) or 1
         # One host of a thousand has to be visible.
         shares = {name: max(number / total, 0.03) for name, number in night["hosts"].items() if number}
-        parts = []
-        top = 100.0
-        for name in reversed(CLASSES):
-            if name in shares:
-                height = 100.0 * shares[name] / sum(shares.values())
-                top -= height
-                parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
+        parts, top = [], 100.0
+        for name in (name for name in reversed(CLASSES) if name in shares):
+            height = 100.0 * shares[name] / sum(shares.values())
+            top -= height
+            parts.append({"class": name, "y": round(top, 2), "height": round(height, 2)})
         bars.append({"x": place * 12, "parts": parts, "night": night})
     return {"width": max(12 * len(bars), 12), "bars": bars}
 

@@ -83,24 +83,17 @@ def require_protected(paths: Sequence[Path]) -> None:
             mode = place.stat().st_mode
             # In a sticky folder further up no other user can replace our files.
             if mode & stat.S_IWOTH and (place in (full, folder) or not mode & stat.S_ISVTX):
-                raise InventoryError(
-                    f"inventory {path}: everybody can write {place}, and Ansible would run what lies there;"
-                    f" move the inventory, or run: chmod o-w {shlex.quote(str(place))}"
-                )
+                way = f"move the inventory, or run: chmod o-w {shlex.quote(str(place))}"
+                why = f"everybody can write {place}, and Ansible would run what lies there"
+                raise InventoryError(f"inventory {path}: {why}; {way}")
 
 
 def _argv(paths: Sequence[Path]) -> list[str]:
     require_protected(paths)
     # Its group_vars count for ansible-playbook, those of the current folder do not.
     playbooks = Path(manifest.__file__).parents[2] / "playbooks"
-    return [
-        "ansible-inventory",
-        "--list",
-        "--playbook-dir",
-        str(playbooks),
-        *passed(),
-        *(word for path in paths for word in ("-i", str(path))),
-    ]
+    named = [word for path in paths for word in ("-i", str(path))]
+    return ["ansible-inventory", "--list", "--playbook-dir", str(playbooks), *passed(), *named]
 
 
 def _list(argv: list[str]) -> Plain:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
@@ -23,13 +23,12 @@ from .related_results import RelatedResults, limited, moment
 
 # Lines of causes; lines of one check with different texts, more where they accuse.
 CAUSES, ACCUSING, OTHERS = 30, 12, 3
-# Characters of a text, of names in a line, and of a name.
-SAID, NAMES, NAME = 600, 300, 80
+# Characters of names in a line.
+NAMES = 300
 # The last of these decides whether a node is in service.
 _TURNS = ("drained", "left_drained", "resumed")
-_OF_NODES = tuple(
-    check.id for check in (localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK, localise_judge.ALONE)
-)
+_CHECKS = (localise_judge.NODE, localise_judge.RAIL, localise_judge.RANK, localise_judge.ALONE)
+_OF_NODES = tuple(check.id for check in _CHECKS)
 
 
 def latest(beside: RelatedResults) -> Plain:
@@ -39,39 +38,35 @@ def latest(beside: RelatedResults) -> Plain:
     found, record = beside.read(path, lambda: localise_record.read(path), way)
     if record is None:
         return found
-    causes = _causes(record, _given_back(record.finished, beside), beside)
-    accused = {
-        host
-        for one in record.findings
-        if one.finding.state == "drift" and one.finding.check in _OF_NODES
-        for host in one.hosts
+    causes = _causes(record, _given_back(record.finished, beside))
+    drifting = [one for one in record.findings if one.finding.state == "drift" and one.finding.check in _OF_NODES]
+    pairs = [test for test in record.tests if test.kind == PAIR]
+    counts = {
+        "asked": len(record.nodes),
+        "measured": len({host for test in pairs for host in test.hosts}),
+        "passed": len({host for test in pairs if test.outcome == PASS for host in test.hosts}),
+        "accused": len({host for one in drifting for host in one.hosts}),
     }
-    measured = {host for test in record.tests if test.kind == PAIR for host in test.hosts}
-    passed = {host for test in record.tests if (test.kind, test.outcome) == (PAIR, PASS) for host in test.hosts}
-    return {
+    section = {
         **found,
         **beside.aged(record.finished),
         "simulated": record.simulated,
         "begun": moment(record.begun),
         "complete": record.complete,
-        "launcher": beside.text(record.launcher, NAME),
+        "launcher": record.launcher,
         "rounds": record.rounds,
         "tests": len(record.tests),
-        "nodes": {
-            "asked": len(record.nodes),
-            "measured": len(measured),
-            "passed": len(passed),
-            "accused": len(accused),
-        },
-        "said": [beside.text(text) for text in _sentences(record, len(measured), len(passed), len(accused))],
+        "nodes": counts,
+        "said": [*_sentences(record, counts)],
         **limited("causes", causes, CAUSES),
     }
+    return beside.clean(section)
 
 
-def _sentences(record: Record, measured: int, passed: int, accused: int) -> Iterator[str]:
+def _sentences(record: Record, counts: Mapping[str, int]) -> Iterator[str]:
     simulated = "simulated, no figure is a measurement of a cluster: " if record.simulated else ""
-    counts = f"{len(record.nodes):,} nodes asked, {measured:,} measured with others, {passed:,} of them passed with one"
-    yield f"{simulated}{counts}, {accused:,} accused"
+    words = "{asked:,} nodes asked, {measured:,} measured with others, {passed:,} of them passed with one"
+    yield (simulated + words + ", {accused:,} accused").format_map(counts)
     if not record.complete:
         yield (
             "the search has not come to its end: this is what it had measured after %d round%s; search again"
@@ -93,7 +88,7 @@ def _given_back(since: float, beside: RelatedResults) -> frozenset[str]:
     return frozenset(host for host, what in last.items() if what == ("resumed", "done"))
 
 
-def _causes(record: Record, given_back: Collection[str], beside: RelatedResults) -> list[Plain]:
+def _causes(record: Record, given_back: Collection[str]) -> list[Plain]:
     """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
     follows = Counter(
         (host, one.finding.because) for one in record.findings if not one.finding.ok for host in one.hosts
@@ -111,20 +106,16 @@ def _causes(record: Record, given_back: Collection[str], beside: RelatedResults)
     for (_check, _subject, state), texts in of_check.items():
         groups = [*texts.values()]
         if len(groups) > (ACCUSING if state == "drift" else OTHERS):
-            lines.append(_cause([one for group in groups for one in group], len(groups), follows, given_back, beside))
+            lines.append(_cause([one for group in groups for one in group], len(groups), follows, given_back))
         else:
-            lines += [_cause(group, 1, follows, given_back, beside) for group in groups]
+            lines += [_cause(group, 1, follows, given_back) for group in groups]
     order = {name: place for place, name in enumerate(SEVERITIES)}
     lines.sort(key=lambda line: (STATES.index(line["state"]), order[line["severity"]], -line["count"]))
     return lines
 
 
 def _cause(
-    group: Sequence[HostFinding],
-    texts: int,
-    follows: Counter[tuple[str, str | None]],
-    given_back: Collection[str],
-    beside: RelatedResults,
+    group: Sequence[HostFinding], texts: int, follows: Counter[tuple[str, str | None]], given_back: Collection[str]
 ) -> Plain:
     finding = group[0].finding
     hosts = {host for one in group for host in one.hosts}
@@ -134,17 +125,17 @@ def _cause(
         have = f"{group[0].hosts[0]}: {finding.have or '-'}; and {texts - 1} others, which are in the record"
     return {
         "check": finding.check,
-        "subject": beside.text(finding.subject, NAMES),
+        "subject": finding.subject,
         "state": finding.state,
         "severity": finding.severity,
-        "nodes": beside.text(nodeset.brief(hosts, NAMES), NAMES),
+        "nodes": nodeset.brief(hosts, NAMES),
         "count": len(hosts),
-        "want": beside.text(finding.want or "-", SAID),
-        "have": beside.text(have, SAID),
-        "fix": beside.text(fix, SAID),
-        "why": beside.text(finding.why, NAMES),
+        "want": finding.want or "-",
+        "have": have,
+        "fix": fix,
+        "why": finding.why,
         "follows": sum(follows[host, finding.id] for host in hosts),
-        "given_back": beside.text(nodeset.brief(hosts.intersection(given_back), NAMES), NAMES),
+        "given_back": nodeset.brief(hosts.intersection(given_back), NAMES),
     }
 
 

@@ -27,12 +27,13 @@ def render(report: Plain, complete: str | None) -> str:
     """Return the metrics. complete: end of the last run with a full result of every host, None without one."""
     run, counts = report["run"], report["counts"]
     common = {"simulated": "true"} if report["simulated"] else {}
+    ended, duration = _seconds(run["ended"]), _seconds(run["ended"]) - _seconds(run["started"])
+    plain = {"last_run_timestamp_seconds": ended, "duration_seconds": duration, "exit_code": report["exit_code"]}
+    plain |= {"last_complete_timestamp_seconds": _seconds(complete)} if complete else {}
+    plain |= {"following": counts["follow"]}
     samples: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in _HELP}
-    samples["busbar_drift_last_run_timestamp_seconds"].append(({}, _seconds(run["ended"])))
-    if complete:
-        samples["busbar_drift_last_complete_timestamp_seconds"].append(({}, _seconds(complete)))
-    samples["busbar_drift_duration_seconds"].append(({}, _seconds(run["ended"]) - _seconds(run["started"])))
-    samples["busbar_drift_exit_code"].append(({}, report["exit_code"]))
+    for name, value in plain.items():
+        samples[f"busbar_drift_{name}"].append(({}, value))
     samples["busbar_drift_hosts"] += [({"class": name}, number) for name, number in counts["hosts"].items()]
     of_check: Counter[tuple[str, str, str]] = Counter()
     for group in report["groups"]:
@@ -41,7 +42,6 @@ def render(report: Plain, complete: str | None) -> str:
         labels = {"check": check, "severity": severity, "state": state}
         samples["busbar_drift_finding_hosts"].append((labels, number))
     samples["busbar_drift_findings"] += [({"severity": name}, number) for name, number in counts["severity"].items()]
-    samples["busbar_drift_following"].append(({}, counts["follow"]))
     for kind in ("new", "standing", "fixed", "gone", "unverified", "flapping"):
         samples["busbar_drift_changes"].append(({"kind": kind}, counts[kind]))
     lines = []

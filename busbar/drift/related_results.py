@@ -19,12 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 
 DAY = 86400.0
+# Characters of a text.
+SAID = 600
 NO_ACTIONS = "no repair was started from here; busbar remediate writes it"
 MEASURED, ABSENT, UNREADABLE = "measured", "absent", "unreadable"
 _Read = TypeVar("_Read")
@@ -42,10 +43,21 @@ class RelatedResults:
     hidden: tuple[str, ...] = ()
     max_age_days: float = MAX_AGE_DAYS
 
-    def text(self, text: str, room: int = codec.LINE) -> str:
+    def text(self, text: str, room: int = SAID) -> str:
         """Return the text without secrets and terminal control characters, cut to ``room`` characters."""
         clean = printable(redaction.scrub(text, self.hidden))
         return clean if len(clean) <= room else clean[: room - 3] + "..."
+
+    def clean(self, section: Plain) -> Plain:
+        """Return a section with each of its texts as ``text`` returns it."""
+        return {key: self._clean(item) for key, item in section.items()}
+
+    def _clean(self, item: object) -> object:
+        if isinstance(item, str):
+            return self.text(item)
+        if isinstance(item, list):
+            return [*map(self._clean, item)]
+        return self.clean(item) if isinstance(item, dict) else item
 
     @property
     def now(self) -> float:

@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, job_bandwidth, waivers
+from . import gate_section, health, job_bandwidth
 from .compare import NIGHTS, Changes, Mark
-from .run import CLASSES, HostResult, Run, Trail
+from .run import CLASSES, HostResult, Run, Trail, Waiver, parse_waivers
 
 FORMAT = 1
 OPEN = CLASSES[:4]
@@ -55,7 +55,7 @@ class ReportInput:
 
 def build(night: ReportInput) -> Plain:
     """Return the report. Keys and meaning: docs/report.md."""
-    found_waivers = waivers.parse(night.run.waivers)
+    found_waivers = parse_waivers(night.run.waivers)
     today = datetime.date.fromisoformat(night.run.started[:10])
     waived = {
         name: accepted.covered([*host.by_id.values()], [one for one in found_waivers if name in one.hosts], today)
@@ -117,7 +117,7 @@ def _notes(night: ReportInput) -> list[Plain]:
     ]
 
 
-def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
+def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
     """Return one of CLASSES. waived: ids of accepted findings."""
     open_ = [finding for name, finding in host.by_id.items() if name not in waived]
     if host.findings and not open_:
@@ -129,14 +129,12 @@ def classify(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(
-    night: ReportInput, waived: Mapping[str, Mapping[str, waivers.Waiver]], classes: Mapping[str, str]
-) -> int:
+def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> int:
     """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
-    worst = SEVERITIES.index(night.run.fail_on)
+    counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
-            if finding.state in DIFFERS and SEVERITIES.index(finding.severity) <= worst and name not in waived[host]:
+            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
                 return FINDINGS
     return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
 
@@ -181,7 +179,7 @@ def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:
 # -- groups and hosts --------------------------------------------------------------------------------------------------
 
 
-def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Row]:
+def _rows(host: HostResult, waived: Mapping[str, Waiver]) -> Iterable[Row]:
     by_id = host.by_id
     # A consequence that is not accepted with its cause has its own row.
     for covered in (True, False):
@@ -191,41 +189,30 @@ def _rows(host: HostResult, waived: Mapping[str, waivers.Waiver]) -> Iterable[Ro
 
 
 def _group(group: Group, night: ReportInput) -> Plain:
-    finding = group.finding
-    marks = [night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows]
-    first = min((mark.first for mark in marks if mark), default=night.run.id)
-    hosts = group.hosts
-
-    def where(kind: str) -> str:
-        rows = (row for row in group.rows if row.finding.id in getattr(night.changes[row.host], kind))
-        return nodeset.fold(row.host for row in rows)
-
-    inventory = night.run.inventory.split("\n")
-    subjects = group.subjects
-    waiver = group.waiver
+    finding, hosts, subjects, waiver = group.finding, group.hosts, group.subjects, group.waiver
+    marks = {row: night.marks.get(row.host, {}).get(row.finding.id) for row in group.rows}
+    first = min((mark.first for mark in marks.values() if mark), default=night.run.id)
+    where = {
+        kind: nodeset.fold(row.host for row in group.rows if row.finding.id in getattr(night.changes[row.host], kind))
+        for kind in ("new", "standing", "flapping")
+    }
+    # Earlier runs do not explain why a host does not respond.
+    origins = Counter(mark.origin for row, mark in marks.items() if mark and night.hosts[row.host].judged)
+    inventory, parsed = night.run.inventory.split("\n"), fix_command.parse(finding.fix)
     return {
         "fingerprint": group.fingerprint,
         **{name: getattr(finding, name) for name in _OF_FINDING},
         "have": group.have,
         "subjects": subjects[:SUBJECTS],
-        "more_subjects": len(subjects) - len(subjects[:SUBJECTS]),
+        "more_subjects": len(subjects[SUBJECTS:]),
         "nodes": nodeset.fold(hosts),
         "count": len(hosts),
-        "new": where("new"),
-        "standing": where("standing"),
-        "flapping": where("flapping"),
-        # Earlier runs do not explain why a host does not respond.
-        "origins": dict(
-            Counter(
-                mark.origin
-                for row, mark in zip(group.rows, marks, strict=True)
-                if mark and night.hosts[row.host].judged
-            )
-        ),
+        **where,
+        "origins": dict(origins),
         "first": {"run": first, "started": night.started.get(first, night.run.started)},
         "follows": group.follows,
         "command": repair.command(finding.fix, hosts, inventory, night.again, group.fingerprint),
-        "repairs": bool((found := fix_command.parse(finding.fix)) and found.mends),
+        "repairs": bool(parsed and parsed.mends),
         "alike": group.shared_hint,
         "waiver": waiver and {"owner": waiver.owner, "reason": waiver.reason, "expires": waiver.until.isoformat()},
     }
@@ -236,58 +223,48 @@ def _host(night: ReportInput, name: str, kind: str, of_group: Mapping[tuple[str,
     found = []
     for finding in host.by_id.values():
         mark = marks.get(finding.id)
-        label = next((text for text in ("new", "standing") if finding.id in getattr(changes, text)), "")
-        found.append(
-            {
-                **finding.to_dict(),
-                "label": label,
-                "flapping": finding.id in changes.flapping,
-                "origin": mark.origin if mark else None,
-                "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
-                # A consequence of another finding has no group.
-                "group": of_group.get((name, finding.id)),
-            }
-        )
+        more = {
+            "label": next((text for text in ("new", "standing") if finding.id in getattr(changes, text)), ""),
+            "flapping": finding.id in changes.flapping,
+            "origin": mark.origin if mark else None,
+            "first": night.started.get(mark.first, night.run.started) if mark else night.run.started,
+            # A consequence of another finding has no group.
+            "group": of_group.get((name, finding.id)),
+        }
+        found.append({**finding.to_dict(), **more})
     nights = [hosts.get(name, ("", {}, ()))[0] for _, _, hosts in night.trail[1 - NIGHTS :]]
     return {
+        **{key: getattr(host, key) for key in ("end", "intent", "evidence", "busbw")},
         "class": kind,
-        "end": host.end,
-        "intent": host.intent,
         "notes": [*host.notes],
         "passed": len(host.passed),
-        "evidence": host.evidence,
         "findings": found,
         "fixed": sorted(changes.fixed),
         "unverified": sorted(changes.unverified),
         "nights": [*nights, kind],
-        "busbw": host.busbw,
     }
 
 
 def _ids(night: ReportInput, kind: str) -> list[Plain]:
     """Return findings by id, folded: the hosts for which each is new, fixed and so on."""
-    hosts: dict[str, set[str]] = {}
-    subjects: dict[str, set[str]] = {}
+    found: dict[str, tuple[set[str], set[str]]] = {}
     for host, changes in night.changes.items():
         for name in getattr(changes, kind):
             check, _, subject = name.partition("@")
-            hosts.setdefault(check, set()).add(host)
-            subjects.setdefault(check, set()).add(subject)
+            hosts, subjects = found.setdefault(check, (set(), set()))
+            hosts.add(host)
+            subjects.add(subject)
+    order = sorted(found.items(), key=lambda item: (-len(item[1][0]), item[0]))
     return [
-        {
-            "check": check,
-            "subjects": sorted(subjects[check])[:SUBJECTS],
-            "nodes": nodeset.fold(found),
-            "count": len(found),
-        }
-        for check, found in sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
+        {"check": check, "subjects": sorted(subjects)[:SUBJECTS], "nodes": nodeset.fold(hosts), "count": len(hosts)}
+        for check, (hosts, subjects) in order
     ]
 
 
-def _waiver(waiver: waivers.Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
+def _waiver(waiver: Waiver, today: datetime.date, rows: Sequence[Row]) -> Plain:
     used = any(row.host in waiver.hosts and waiver.covers(row.finding) for row in rows)
     state = "expired" if waiver.until < today else "active" if used else "unused"
-    return {"subject": "", **waivers.to_plain(waiver), "hosts": nodeset.fold(waiver.hosts), "state": state}
+    return {"subject": "", **waiver.to_plain(), "state": state}
 
 
 def _counts(night: ReportInput, classes: Mapping[str, str], standing: Sequence[Group]) -> Plain:
@@ -372,13 +349,9 @@ def _busbw(night: ReportInput) -> Plain:
         if lead and lead in of_host:
             past = [hosts.get(host, ("", {}, ()))[1].get(lead, {}).get("busbw") for _, _, hosts in night.trail]
             trends[host] = [*past[1 - 2 * NIGHTS :], of_host[lead]["busbw"]]
-    outliers = [
-        {
-            "nodes": host,
-            "what": f"slow for this fleet, whatever the bar, in {len(found)} of {len(tonight[host])} runs",
-            "have": f"{min(found)[0]:.0%}: {min(found)[1]}",
-            "want": "the median of the fleet",
-        }
-        for host, found in slow.items()
-    ]
+    outliers = []
+    for host, found in slow.items():
+        what = f"slow for this fleet, whatever the bar, in {len(found)} of {len(tonight[host])} runs"
+        have = f"{min(found)[0]:.0%}: {min(found)[1]}"
+        outliers.append({"nodes": host, "what": what, "have": have, "want": "the median of the fleet"})
     return {"runs": runs, "lead": lead, "hosts": trends, "outliers": outliers}

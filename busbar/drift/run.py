@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
+from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand, fold
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # How a host's part of a run ended. Only the last two have results of the host's checks.
@@ -57,7 +59,7 @@ class HostResult:
 class Run:
     """A run of ``busbar drift``. Times are UTC, as ``2026-11-21T02:00:07Z``.
 
-    state: running, done, failed (no host was queried), interrupted, or pruned. waivers: as of_hosts() returns them.
+    state: running, done, failed (no host was queried), interrupted, or pruned. waivers: as ``waivers_of`` returns them.
     """
 
     id: int
@@ -79,3 +81,43 @@ class Run:
 Past = tuple[str, Mapping[str, Plain], Sequence[Plain]]
 # Earlier runs with their summaries, oldest first.
 Trail = Sequence[tuple[Run, Plain, Mapping[str, Past]]]
+
+
+# -- accepted deviations of a run (busbar_accepted), as the history stores them: each with its hosts, folded ----------
+
+
+class WaiverError(ValueError):
+    """An invalid entry of a history or findings file; the message has the reason."""
+
+
+@dataclass(frozen=True)
+class Waiver(Acceptance):
+    """An entry with its hosts."""
+
+    hosts: frozenset[str] = frozenset()
+
+    def to_plain(self) -> dict[str, str]:
+        words = self.to_dict()
+        return {"expires": words.pop("until"), **words, "hosts": fold(self.hosts)}
+
+
+def waivers_of(hosts: Mapping[str, HostResult]) -> tuple[dict[str, str], ...]:
+    """Return the entries of all hosts, equal ones joined."""
+    found: dict[Acceptance, set[str]] = {}
+    for host in hosts.values():
+        for entry in host.acceptances:
+            found.setdefault(entry, set()).add(host.host)
+    return tuple(Waiver(**vars(entry), hosts=frozenset(names)).to_plain() for entry, names in found.items())
+
+
+def parse_waivers(entries: Sequence[Mapping[str, str]]) -> tuple[Waiver, ...]:
+    """Return the entries of a run. Raises WaiverError."""
+    found = []
+    for entry in entries:
+        words = (entry["check"], entry.get("subject", ""), entry["reason"], entry["owner"])
+        try:
+            hosts, day = frozenset(expand(entry["hosts"])), datetime.date.fromisoformat(entry["expires"])
+        except ValueError as error:
+            raise WaiverError(f"waivers: {error}") from error
+        found.append(Waiver(*words, until=day, hosts=hosts))
+    return tuple(found)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -33,8 +34,10 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import r
 from .. import ansible_process, private_tempdir
 from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
-from .progress import Progress
 from .run import ENDS, HostResult
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.
@@ -48,6 +51,19 @@ _UNPARSED = re.compile(r"Unable to parse (\S+) as an inventory source")
 
 class RunnerError(RuntimeError):
     """The run reported no host; the message has the reason."""
+
+
+def progress_bar() -> Progress:
+    """Return a bar on standard error, silent without a terminal: the task, and how many hosts have responded to it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Nothing is drawn into a log file.
+    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    bar.add_task("starting", total=None)
+    return bar
 
 
 @dataclass
@@ -71,9 +87,9 @@ class _Watch:
         name, data = event.get("event", ""), event.get("event_data") or {}
         host, result = data.get("host"), data.get("res")
         if name == "playbook_on_task_start":
-            self.progress.task(printable(str(data.get("task") or "")))
+            self._show(description=printable(str(data.get("task") or ""))[:60], completed=0)
         elif heard := HEARD.fullmatch(str(event.get("stdout") or "").strip()):
-            self.progress.answered(int(heard[1]))
+            self._show(completed=int(heard[1]))
         if host and name == "runner_on_unreachable":
             self.ends[host] = "unreachable"
         elif host and name == "runner_on_failed" and isinstance(result, dict):
@@ -87,8 +103,12 @@ class _Watch:
         if self.expected.manifest is None and self.file.exists():
             found = self.expected.manifest = manifests.read(self.file)
             self.file.unlink()
-            self.progress.expect(len(found.hosts))
+            self._show(total=len(found.hosts))
             self.deadline = time.monotonic() + self.timeout
+
+    def _show(self, total: int | None = None, completed: int | None = None, description: str | None = None) -> None:
+        for task in self.progress.task_ids:
+            self.progress.update(task, total=total, completed=completed, description=description)
 
     @property
     def late(self) -> bool:
@@ -200,13 +220,11 @@ def read_findings(file: Path, hosts: int) -> Plain:
     if len(data) > limit:
         raise RunnerError(f"the findings of {hosts} hosts have more than {limit} bytes: no host's result is that long")
     try:
-        found = json.loads(data, object_hook=findings_file.compacted)
-        del data
-        if isinstance(found, dict) and isinstance(found.get("hosts"), dict):
-            return found
+        found = codec.as_dict(json.loads(data, object_hook=findings_file.compacted))
+        codec.as_dict(found.get("hosts"), hosts + codec.MANY)
     except (ValueError, RecursionError) as error:
         raise RunnerError(f"the findings file cannot be read: {str(error)[:200]}") from error
-    raise RunnerError("the findings file has no hosts")
+    return found
 
 
 def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[str, HostResult]:
@@ -231,26 +249,24 @@ def results(data: Plain, manifest: Manifest, ends: Mapping[str, str]) -> dict[st
 
 
 _SILENT = {"unreachable": "unreachable", "timed_out": "no response in time", "not_run": "not queried in time"}
-_FIGURE = codec.maybe(codec.number(-1e12, 1e12))
+_FIGURE = codec.number(-1e12, 1e12)
+_BUSBW = codec.record(
+    ("simulated", "bar", "finished"),
+    others=True,
+    busbw=_FIGURE,
+    **codec.each(("bar", "finished"), codec.maybe(_FIGURE)),
+)
 # A host of the findings file: docs/findings.md.
 _OF_HOST = codec.record(
     ("accepted", "notes", "intent", "end", "health", "evidence", "acceptances"),
     others=True,
-    findings=result_schema.of_findings,
-    accepted=result_schema.of_findings,
+    # Decoded below.
+    **codec.each(("findings", "accepted"), codec.anything),
     passed_ids=codec.many(codec.text(), 1 << 20),
     notes=result_schema.lines,
     intent=codec.maybe(codec.text()),
     end=codec.maybe(codec.one_of(*ENDS)),
-    busbw=codec.table(
-        codec.record(
-            ("simulated", "bar", "finished"),
-            others=True,
-            busbw=codec.number(-1e12, 1e12),
-            bar=_FIGURE,
-            finished=_FIGURE,
-        )
-    ),
+    busbw=codec.table(_BUSBW),
     health=result_schema.told_devices,
 )
 
@@ -258,11 +274,12 @@ _OF_HOST = codec.record(
 def _result(host: str, said: Plain, end: str, hidden: tuple[str, ...]) -> HostResult:
     """Return a host's result. Raises ValueError, which names what differs from docs/findings.md."""
     _OF_HOST(said)
-    findings = tuple(
-        _clean(finding, hidden)
-        for key in ("findings", "accepted")
-        for finding in result_schema.decode_findings(said.get(key, []))
-    )
+    findings: list[Finding] = []
+    for key in ("findings", "accepted"):
+        try:
+            findings += (_clean(finding, hidden) for finding in result_schema.decode_findings(said.get(key, [])))
+        except codec.Invalid as error:
+            raise error.within(key) from None
     evidence = findings_file.compacted({"evidence": {}, **said})["evidence"]
     if not isinstance(evidence, findings_file.Packed):
         raise ValueError("evidence is no value and source for each passed check")
@@ -271,7 +288,7 @@ def _result(host: str, said: Plain, end: str, hidden: tuple[str, ...]) -> HostRe
     return HostResult(
         host=host,
         end=said.get("end") or (end if silent else "complete"),
-        findings=findings,
+        findings=tuple(findings),
         passed=frozenset(map(printable, said["passed_ids"])),
         intent=None if said.get("intent") is None else printable(said["intent"]),
         busbw={

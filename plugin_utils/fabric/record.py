@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Port, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .. import codec, result_schema
+from .. import codec, fabric_schema, result_schema
 from ..record_file import RecordFile, shortened
 from .evidence import Host, Rail
 
@@ -86,7 +86,7 @@ _fields = codec.of_class(
     Record,
     **codec.each(("begun", "finished"), result_schema.seconds),
     asked=_names,
-    hosts=codec.table(result_schema.on_fabric, _name, HOSTS),
+    hosts=codec.table(fabric_schema.on_fabric, _name, HOSTS),
     sweeps=codec.many(lambda _value: None, PLANES),
     taken=codec.many(result_schema.seconds, PLANES),
     before=codec.text(64, re.compile("|" + _RUN.pattern)),
@@ -134,7 +134,7 @@ def _build(data: Plain) -> Record:
 def read_sweep(data: Plain) -> Sweep:
     """Return the Sweep of ``sweep.to_dict``. Raises ParseError on anything else, with the name of the part."""
     try:
-        result_schema.a_sweep(data)
+        fabric_schema.a_sweep(data)
         guids = [row[0] for row in data["nodes"]]
         if len(set(guids)) != len(guids):
             raise ValueError("nodes: a GUID is that of two nodes")
@@ -178,7 +178,7 @@ def _port(row: Sequence[Any], guids: Sequence[str], sets: Sequence[Sequence[str]
 
 
 def host(data: Plain) -> Host:
-    """Return the host of a node's data, which ``result_schema.on_fabric`` has checked."""
+    """Return the host of a node's data, which ``fabric_schema.on_fabric`` has checked."""
     return Host(tuple(Rail(**rail) for rail in data["rails"]), data["boot_id"])
 
 

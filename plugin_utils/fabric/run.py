@@ -21,7 +21,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
-from .. import codec, due_roles, nodeset, result_schema, suite
+from .. import codec, due_roles, fabric_schema, nodeset, result_schema, suite
 from ..terminal import counted
 from . import cabling_plan, judge, members, record, subnet
 from .evidence import End, Evidence, Host, Wanted
@@ -184,7 +184,7 @@ def known_hosts(
         of_host = of_hosts.get(name)
         result = _of_rails(of_host) if of_host else None
         report = result.get("fabric") if isinstance(result, Mapping) else None
-        if report is not None and codec.is_valid(result_schema.on_fabric, report):
+        if report is not None and codec.is_valid(fabric_schema.on_fabric, report):
             found[name] = record.host(report)
             continue
         silent.update([name] if of_host is not None else [])

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, int
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance, known_checks, parse, split
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
-from busbar.drift import runner, waivers
+from busbar.drift import run, runner
 from tests.documents import declared
 
 TODAY = datetime.date(2026, 11, 21)
@@ -128,6 +128,6 @@ def test_a_night_has_the_entries_of_the_findings_file_with_their_hosts() -> None
     manifest: Any = SimpleNamespace(hosts=["n1", "n2"], secrets=())
     hosts = runner.results({"hosts": {"n1": given, "n2": given}}, manifest, {})
     assert [one.check for one in hosts["n1"].findings] == [LINKS.check]
-    entries = waivers.parse(waivers.of_hosts(hosts))
+    entries = run.parse_waivers(run.waivers_of(hosts))
     assert [(one.check, sorted(one.hosts)) for one in entries] == [(c, ["n1", "n2"]) for c in (LINKS.check, MTU)]
     assert all(isinstance(one, Acceptance) and one.until == datetime.date(2026, 12, 15) for one in entries)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder, stale_tempdirs
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -319,7 +319,7 @@ def test_only_the_owner_reads_unless_asked_otherwise(night: Night) -> None:
 
 def test_what_killed_runs_left_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    old = time.time() - 2 * stale_tempdirs.AGE
+    old = time.time() - 2 * results_folder.STALE
     names = ["busbar-drift-abcd_123", "busbar-run-abcdefgh", "busbar-other", "xbusbar-run-abcdefgh"]
     for name in names:
         (tmp_path / name).mkdir()
@@ -338,7 +338,7 @@ def test_what_killed_runs_left_is_swept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_findings_file_half_written_is_swept_by_the_next_verdict(tmp_path: Path) -> None:
-    old = time.time() - 2 * stale_tempdirs.AGE
+    old = time.time() - 2 * results_folder.STALE
     for name in (".busbar-abcd1234", ".busbar-x", ".busbar-efgh5678"):
         (tmp_path / name).write_text("{")
         os.utime(tmp_path / name, (old, old))

@@ -27,6 +27,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     rail_pairs,
     rail_results,
     reboot,
+    result_fields,
     result_schema,
     validated_action,
     verdict,
@@ -194,7 +195,7 @@ def test_whose_rails_ping_each_other(said: Any) -> None:
         for one in asked:
             for peer in (one.ping.source, one.ping.target):
                 assert not ip_address(peer.address).is_loopback
-                codec.text(15, result_schema._NETDEV, empty=True)(peer.netdev or "x")
+                codec.text(15, result_fields.NETDEV, empty=True)(peer.netdev or "x")
     if read["bad"] is None:
         assert set(rail_ping.plan(members)) == set(HOSTS[1:])
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import model_sizes, network_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,7 +90,7 @@ def test_a_wrong_parallelism_is_named_with_its_key(parallelism: dict[str, int], 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.dictionaries(st.sampled_from(site_values.PARALLELISM), st.integers(1, 10**4)),
+    st.dictionaries(st.sampled_from(network_values.PARALLELISM), st.integers(1, 10**4)),
     st.sampled_from(["", "350M", "70B", "1.3T"]),
     st.integers(1, 4096),
 )

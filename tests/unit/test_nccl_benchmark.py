@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as a
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark, site_values
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 
 from tests import goldens
@@ -46,7 +46,7 @@ def test_what_is_measured(name: str) -> None:
         for one in runs
     ]
     goldens.check("benchmark_runs", name, rows)
-    assert {one.collective for one in runs} == set(site_values.BENCHMARK_COLLECTIVES if runs else ())
+    assert {one.collective for one in runs} == set(busbw.COLLECTIVES if runs else ())
     assert len({one.name for one in runs}) == len(runs)
 
 

@@ -33,7 +33,6 @@ from busbar.drift import (
     gate_section,
     html,
     localise_section,
-    related_text,
     text,
 )
 from busbar.drift.related_results import RelatedResults
@@ -186,7 +185,7 @@ def test_sections_beside_the_history(tmp_path: Path, report: dict[str, Any]) -> 
         assert all(text_of in page for text_of in shown)
         assert "<script" not in section_of(page, name)
         if name != "cluster":
-            [lines] = related_text.sections({**NO_SECTIONS, name: section})
+            [lines] = text.sections({**NO_SECTIONS, name: section})
             written += [f"== {case}", *lines, ""]
     goldens.text("related_results", "\n".join(written))
 
@@ -387,10 +386,10 @@ def test_planes_leaves_and_bad_links(tmp_path: Path, report: dict[str, Any]) -> 
         for plane in found["planes"]:
             rows += [{key: value for key, value in plane.items() if key != "leaves"}, *plane["leaves"]]
         goldens.check("fabric_report", case, [*rows, *([bad["where"], bad["check"]] for bad in found["bad"])])
-        [lines] = related_text.sections({**report, "fabric": found})
+        [lines] = text.sections({**report, "fabric": found})
         written += [f"== {case}", *lines, ""]
     goldens.text("fabric_report", "\n".join(written))
-    assert related_text.sections({**report, "fabric": None}) == []
+    assert text.sections({**report, "fabric": None}) == []
 
 
 def test_a_fabric_of_4096_ports_fits_the_page(tmp_path: Path, report: dict[str, Any]) -> None:

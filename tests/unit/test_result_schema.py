@@ -188,7 +188,7 @@ def test_the_audit_names_what_is_not_valid() -> None:
     wrong = changed(PLATFORM, ("findings", 0, "state"), "fine")
     said = audited(json.dumps([wrong, PLAN]))["msg"]
     assert said.startswith("its result is not valid: topology_info.findings[0].state: is 'fine', expected drift or")
-    assert audited(json.dumps([PLATFORM]))["msg"] == "its result is not valid: it is not a list of 2 results"
+    assert audited(json.dumps([PLATFORM]))["msg"] == "its result is not valid: has 1 items, expected 2 at least"
     assert audited("[" * 100_000)["msg"] == "its result is not valid: it is nested too deeply"
     assert "exited with 0: nothing" in audited("")["msg"]
     assert "\\x1b" in audited("\x1b[2J")["msg"]
