@@ -11,7 +11,7 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ..core.number import whole
-from . import nccl_events, program_events, ras, report_details
+from . import nccl_events, program_events, ras
 from .event import Event, Group
 from .facts import Fact
 from .facts import read as read_fact
@@ -64,8 +64,6 @@ class Log(StateLog):
     rccl: it has lines of AMD's RCCL.   cut: warnings whose text is missing.
     releases: by the forms of its messages, up to a line that names the release.
     """
-
-    DETAILS = (*StateLog.DETAILS, *report_details.OF_REPORTS)
 
     def __init__(self) -> None:
         super().__init__()

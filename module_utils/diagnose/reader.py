@@ -8,9 +8,10 @@ All that is stored has a limit, and what is beyond it is counted. ``log_reader``
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from . import nccl_events, warning_details
+from . import nccl_events
+from .details import DETAILS
 from .event import Detail, Event, Group, Occurrence
 from .facts import Fact, may_read
 from .facts import read as read_fact
@@ -35,14 +36,12 @@ class StateLog:
     groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
     """
 
-    DETAILS: Sequence[Detail] = warning_details.OF_WARNINGS
-
     def __init__(self) -> None:
         self.sources: List[str] = []
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-        self.details = _compiled(self.DETAILS)
+        self.details = _compiled(DETAILS)
 
     def occurrences(self) -> Iterable[Occurrence]:
         """Return the stored occurrences of all events."""

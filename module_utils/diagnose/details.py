@@ -1,0 +1,296 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What code, text or place of a line add to the meaning of its event. The first row that fits gives each text."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from . import checks
+from .event import CAUSE, EFFECT, NOTICE, REPORT, WEAK, Detail
+from .events import CUDA_NOT_READY, NEWER_DRIVER, OLD_DRIVER
+
+# fmt: off
+DETAILS: Tuple[Detail, ...] = (
+    Detail("port", code="port error",
+        why="the link of this port went down: data on it is lost until it is back",
+        fix="on the node: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`; the switch's log at that time; "
+            "cable and transceiver first; NCCL 2.29.7 and later survive it with NCCL_IB_RESILIENCY_PORT_FAILOVER=1 "
+            "where the node has a second port"),
+    Detail("completion", code="5$", tier=REPORT),
+    Detail("driver", text="maxSharedMem",
+        why="this NCCL has no kernels that fit this model of GPU, or its driver is too old",
+        fix="take a newer NCCL that was built for this GPU, or a newer driver"),
+    Detail("verbs", code="ibv_open_device", tier=WEAK),
+    Detail("cuda", code="out of memory", place=r"transport/shm|shmutils|shm\.h",
+        causes="memory of the host that NCCL requests from CUDA (cuMem) and that driver, WSL or container does not "
+            "provide: NCCL_CUMEM_HOST_ENABLE=0 avoids it"),
+    Detail("cuda", code="operation not supported", place="transport/p2p",
+        causes="fabric handles (MNNVL): no IMEX channel in the container, nvidia-imex does not run on all nodes, or "
+            "a driver or virtual machine (vGPU, MIG, WSL) that has none"),
+    Detail("cuda", code="invalid device pointer", place="transport/p2p",
+        causes="a driver, virtual machine, IOMMU or separate containers that do not let these GPUs share memory: "
+            "NCCL_P2P_DISABLE=1 shows whether that is the cause"),
+    Detail("fabric_manager", code="NVLS", place="nvls",
+        causes="Fabric Manager (on GB200: IMEX, too) was not running, failed, or was started again without a reset "
+            "of the GPUs; a container without its rights"),
+    Detail("shared_memory", text="No space left on device", proven=True,
+        causes="/dev/shm is full, or too small for the job"),
+    Detail("cuda", text="Tried to allocate", proven=True, causes="the GPU has no memory left"),
+    Detail("topology", text=r"Error : ring \d",
+        why="a ring that NCCL built does not go through every rank",
+        fix="compare the ranks: NCCL_* in their environments and /etc/nccl.conf, which libnccl.so.2 each loads "
+            "(`grep libnccl /proc/PID/maps`), `nvidia-smi topo -m`; where all are alike try another release of NCCL"),
+    Detail("shared_memory", text=r"\(size 0\)",
+        why="another process named no segment of /dev/shm: the data on the connection arrived empty or damaged, and "
+            "space is not the problem",
+        fix="set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, and check that they load one libnccl.so.2",
+        causes="ranks of one node that take different kinds of host memory: another NCCL_CUMEM_HOST_ENABLE or libnccl"),
+    Detail("net_plugin", text="nresponsive receiver|UNDELIVERABLE|Undeliverable",
+        why="a peer did not respond to data or a handshake: usually the peer's log has the cause",
+        fix="check the peer's process and the last lines of its log, then the network between the nodes (AWS: the "
+            "security group has to allow all traffic within itself)"),
+    Detail("net_plugin", text=r"\(type = 2\)",
+        why="memory of a GPU was not registered with the plugin: there is no GPUDirect RDMA without",
+        fix="check that libfabric's provider, the NIC's driver and CUDA fit each other (`fi_info -v` has to name "
+            "FI_HMEM); as a test run with NCCL_NET_GDR_LEVEL=LOC"),
+    Detail("topology_file", text="XML Import Channel",
+        why="the graph file (NCCL_GRAPH_FILE) names a device that this communicator does not have",
+        fix="take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too)"),
+    Detail("completion", text=r"\(Flush\)",
+        causes="a flush reads this node's own GPU memory by its own HCA: GPU, HCA, the PCIe path between them (ACS, "
+            "IOMMU) or nvidia_peermem, rather than the network"),
+    Detail("internal", text="lib wrapper not initialized", place="ibvwrap", tier=NOTICE,
+        why="libibverbs is not loaded: NCCL goes on without InfiniBand and RoCE",
+        fix="within one node nothing; between nodes install libibverbs1 and its providers in the image"),
+    Detail("nvml", text="Not Found",
+        why="NVML shows this process no GPU with that PCI address",
+        fix="let each process see all GPUs of the node: compare `nvidia-smi -L` in the job and on the node; with "
+            "Slurm --gpus-per-node and no --gpus-per-task, in containers all of /dev/nvidia*",
+        causes="a task or container that sees one GPU of several, or a part of a GPU (MIG)"),
+    Detail("nvml", text="Failed to open",
+        causes="libnvidia-ml.so.1 of the node's driver is not in this process's library path or container"),
+    Detail("shared_memory", text="No such file or directory",
+        causes="the process that made the segment has ended, or the two do not share /dev/shm (containers)"),
+    Detail("shared_memory", text="ermission denied",
+        causes="another user's segment, or a container that may not write /dev/shm"),
+    Detail("sharp", text="reaming Tree lock|SAT tree",
+        causes="the streaming tree (SAT), which one job at a time has, is taken by another job, or not allowed to "
+            "this one"),
+    Detail("sharp", text="No resource|annot create SHARP job",
+        causes="sharp_am does not run, has no resources left for this job, or a limit or reservation forbids it"),
+    Detail("topology", text="Attribute ",
+        causes="a topology file (NCCL_TOPO_FILE, or one of the provider) that lacks it, or a CPU or virtual machine "
+            "that this NCCL does not know"),
+    Detail("net_plugin", text="UNREACHABLE",
+        causes="no way to a peer: security group, subnet or route, or the peer is gone"),
+    Detail("net_plugin", text="rovider is supported",
+        causes="no EFA device in this container or instance, or libfabric without the provider"),
+    Detail("usage", text="before the previous operation returned",
+        causes="an earlier call on this communicator, usually its initialisation, failed or was not waited for"),
+    Detail("usage", text="Invalid rank requested",
+        causes="ranks are numbered from 0: RANK or WORLD_SIZE is off by one, or a process too many was started"),
+    Detail("net_plugin", text="open AV|ALLOC_PD",
+        causes="EFA's driver, libfabric and the plugin of releases that do not fit, or a limit of the device or of "
+            "memory"),
+    Detail("queue_pair", text="Network is unreachable",
+        causes="no route from the HCA's address (RoCE) to the peer's: an interface without its address, a GID index "
+            "(NCCL_IB_GID_INDEX) of another subnet, no gateway, or rails that are not connected with each other "
+            "(NCCL_CROSS_NIC=0)"),
+    Detail("connect", text="Network is unreachable",
+        causes="no route to that address: an interface is down or lost its address, or NCCL_SOCKET_IFNAME names one "
+            "in another network than the peer's"),
+    Detail("limits", text="Invalid argument",
+        causes="poll() refuses a list that is longer than the limit of open files (`ulimit -n`)"),
+    Detail("connect", text="No route to host",
+        causes="the peer's host is down or in another network (no ARP response), there is no route, or a firewall "
+            "rejects"),
+    Detail("mismatch", text="message truncated",
+        causes="the two ranks of a message disagree on its size: element type, count, a call more or less on one "
+            "side, NCCL_PROTO, NCCL_ALGO or release; the message did arrive"),
+    Detail("net_plugin", code="FasTrak",
+        why="GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure",
+        fix="take plugin, its receive daemon (rxdm) and NCCL of one release of GCP's installer; check that the "
+            "daemon runs on both nodes, and shares its socket and /dev with the job's container"),
+    Detail("port", code="local catastrophic error",
+        why="the HCA itself has failed: firmware, PCIe slot, or the driver that reset it",
+        fix="`dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, and reset the HCA or the node"),
+    Detail("bootstrap", code="already",
+        why="two processes have the same rank number",
+        fix="check what sets RANK (Slurm: SLURM_PROCID, mpirun: OMPI_COMM_WORLD_RANK), and that no process of an "
+            "earlier start is left over"),
+    Detail("bootstrap", code="mismatch",
+        why="a process sent rank 0 of the job other data than the rest: another release of NCCL, or a process of an "
+            "earlier start",
+        fix="compare the libnccl.so.2 that each rank loads (`grep libnccl /proc/PID/maps`), and end what is left of "
+            "an earlier start"),
+    Detail("shared_memory", code="attaching",
+        why="a segment of /dev/shm that another process makes could not be attached to: that process has ended, or "
+            "the two do not share /dev/shm",
+        fix="see whether and how the process that made it ended; ranks of a node in several containers need a common "
+            "/dev/shm (docker --ipc=host, Kubernetes: one pod)"),
+    Detail("fabric_manager", code="NVLS",
+        why="NVLink SHARP (NVLS) could not be set up: usually Fabric Manager is not running or not of the driver's "
+            "version",
+        fix="`systemctl status nvidia-fabricmanager` on the node, its version has to be the driver's; `nvidia-smi -q "
+            "| grep -A 3 Fabric` has to print Completed and Success; NCCL_NVLS_ENABLE=0 does without NVLink SHARP"),
+    Detail("fabric_manager", code="MNNVL",
+        why="memory that GPUs share over NVLink between nodes (MNNVL) was not available",
+        fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node of the domain; the job needs an "
+            "IMEX channel (`ls /dev/nvidia-caps-imex-channels` in its container); NCCL_MNNVL_ENABLE=0 continues "
+            "without NVLink between nodes",
+        causes="no IMEX channel in the container, or nvidia-imex does not run on all nodes of the domain"),
+    Detail("net_plugin", code="OFI",
+        why="the plugin for libfabric (AWS EFA or another provider) reports a failure",
+        fix="in the job itself: `fi_info` shows the providers (AWS: `-p efa`); plugin, libfabric and the NIC's "
+            "driver have to be of one installation; the security group has to allow all traffic within itself"),
+    Detail("device_api", code="space",
+        why="NCCL found no room for a window in the address range that it reserves for symmetric memory",
+        fix="see how much the program registers as windows in all (ncclCommWindowRegister); where that is little, "
+            "try another release of NCCL"),
+    Detail("queue_pair", text="timed out|nreachable|No route|Host is down",
+        why="the peer's address did not respond: on RoCE an address of the rail, which needs ARP and a route",
+        fix="between the GIDs of the line (`rdma link`, `show_gids`): `ping -I OWN_ADDRESS PEER_ADDRESS`, `ip route "
+            "get PEER_ADDRESS`, `ip neigh`; rails that are not connected: NCCL_CROSS_NIC=0; take NCCL_IB_GID_INDEX "
+            "out; playbooks/verify.yml pings every rail"),
+    Detail("cuda", code="an illegal (?:memory access|instruction)|unspecified launch failure|misaligned address",
+        why="usually a kernel of the program or of NCCL made an invalid access, and NCCL is the first to meet it",
+        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; if it "
+            "occurs on one GPU only: `dmesg -T | grep -i xid` on its node"),
+    Detail("cuda", code=r"device\-side assert",
+        why="a check in a kernel of the program failed: an index or label that is out of range",
+        fix="read the line with `Assertion` and `block: [..], thread: [..]` above it; CUDA_LAUNCH_BLOCKING=1 gives "
+            "the call"),
+    Detail("cuda", code=r"invalid device ordinal|no CUDA\-capable device",
+        why="this process does not see the GPU, or any",
+        fix="compare the number of processes of a node with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES in the job; "
+            "containers: --gpus all, or the device plugin's request"),
+    Detail("cuda", code="named symbol not found|invalid device function|no kernel image|device kernel image is invalid",
+        why="NCCL, or the program, was not built for this model of GPU, or for the CUDA that is loaded",
+        fix="take a release of NCCL and of the framework that was built for it (`nvidia-smi --query-gpu=compute_cap "
+            "--format=csv`; own builds: NVCC_GENCODE, TORCH_CUDA_ARCH_LIST)"),
+    Detail("cuda", code="invalid resource handle",
+        why="usually a stream, event or handle of another GPU or of an earlier, failed context was used",
+        fix="check whether something failed before it, and that each process sets its GPU (torch.cuda.set_device)"),
+    Detail("cuda", code="CUDA driver version is insufficient|the provided PTX was|forward compatibility was",
+        why=OLD_DRIVER,
+        fix=NEWER_DRIVER),
+    Detail("cuda", code=r"(?:all )?CUDA-capable device\S{1,4} (?:is/)?are busy|unspecified driver error",
+        why="CUDA gives this process no GPU: another process has it exclusively, or the driver wants it reset",
+        fix="on the node: `nvidia-smi -q | grep -i 'compute mode'` (Default), processes that are left over, `dmesg "
+            "-T | grep -i -E 'xid|reset'`"),
+    Detail("cuda", code="uncorrectable ECC",
+        why="the GPU's memory lost data: inspect the GPU or the node, not the network",
+        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER` and `dmesg -T | grep -i xid` there; reset the GPU"),
+    Detail("cuda", code="initialization error",
+        why="CUDA could not start in this process: usually it was used before a fork, or driver and devices are not "
+            "ready",
+        fix="start workers by spawn and not fork, or touch CUDA only in the children; `nvidia-smi` in the job itself"),
+    Detail("cuda", code="operation not permitted",
+        why="usually memory that GPUs share, for which a container needs rights",
+        fix="on NVL72: an IMEX channel in the container, nvidia-imex on all nodes; else NCCL_CUMEM_ENABLE=0 or "
+            "NCCL_MNNVL_ENABLE=0 as a test"),
+    Detail("cuda", code="peer access is not supported|peer mapping resources",
+        why="these GPUs, this driver or this virtual machine have no direct way between the GPUs",
+        fix="`nvidia-smi topo -p2p r` on the node; NCCL_P2P_DISABLE=1 uses the host's memory"),
+    Detail("cuda", code="system not yet initialized", why=CUDA_NOT_READY, fix=checks.FABRIC_MANAGER.fix),
+    Detail("completion", code="12$",
+        causes="right after the start: the HCAs cannot reach each other (cabling, VLAN, route, GID, MTU, PFC); "
+            "later: loss, a link that went down, or the peer's process died"),
+    Detail("completion", code="13$",
+        causes="the peer did not post a receive in time: it hung, was overloaded, or died"),
+    Detail("completion", code="4$|local access violation work queue error",
+        causes="memory that the HCA may not reach: ACS or IOMMU in the way of GPUDirect RDMA, peermem unloaded"),
+    Detail("completion", code="10$",
+        causes="the peer's memory is not registered any more: it failed before, or GPUDirect RDMA broke there"),
+    Detail("completion", code="(?:1|9)$", causes="the peer failed before, or runs another NCCL or other settings"),
+    Detail("completion", code="11$", causes="the HCA at the other end failed the operation: see its own log and dmesg"),
+    Detail("completion", code="invalid request local work queue error",
+        causes="the HCA refuses a request of NCCL: driver, firmware and library of releases that do not fit"),
+    Detail("cuda", code="operation not supported",
+        causes="driver or virtual machine (vGPU, MIG, WSL) that cannot do what this NCCL requires"),
+    Detail("cuda", code="invalid argument",
+        causes="a driver that does not fit this NCCL, or an earlier fault of the program's own"),
+    Detail("cuda", code="out of memory",
+        causes="the GPU's memory is full: the program's own tensors, another process on it, or too many communicators"),
+    Detail("connect", text="refused",
+        causes="the peer had ended, or the address is not its own on the network between the nodes "
+            "(NCCL_SOCKET_IFNAME)"),
+    Detail("port", code="GID table changed",
+        causes="an address of the HCA's interface was added or removed: DHCP, NetworkManager, a bond"),
+    Detail("cuda", code="mapping of buffer object failed",
+        causes="memory of another GPU or of the host that could not be mapped: driver, P2P, IOMMU or ACS, or a "
+            "virtual machine"),
+    Detail("cuda", code="unknown error|the operation cannot be performed in the present state",
+        causes="the GPU, its driver, or the NVLink fabric between GPUs (Fabric Manager, IMEX): see Xid in dmesg"),
+    Detail("verbs", code="ibv_(?:create_[cq][qp]|alloc_pd)",
+        causes="the limit of locked memory (`ulimit -l`) in the job or container, or the HCA has no more queues"),
+    Detail("registration", code="ibv_reg_mr",
+        causes="the limit of locked memory (`ulimit -l`) in the job, memory that the HCA may not reach (ACS, IOMMU, "
+            "no nvidia_peermem), or too many registrations"),
+    Detail("handshake", text="wrong type",
+        why="the two ends use different kinds of connection: ranks chose different networks, or run different releases",
+        fix="compare the lines `Using network`, NET/Plugin and NCCL version of all ranks; give all nodes one NCCL, "
+            "one plugin, and the same NCCL_NET and NCCL_IB_HCA"),
+    Detail("cuda", code="out of memory",
+        fix="`nvidia-smi` on that node shows who has the memory; leave NCCL some of it (vLLM: "
+            "--gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION), or use smaller batches"),
+    Detail("xid", code="45$", tier=REPORT,
+        why="a program's channel was torn down: usually after another error of the GPU, or the end of its process"),
+    Detail("xid", code="(?:13|31|43|68|69)$", tier=CAUSE,
+        why="an error of a kernel or request of a program on this GPU, less often of the GPU",
+        fix="run the program with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`; on one GPU only: drain the "
+            "node"),
+    Detail("xid", code="79$",
+        why="the GPU has fallen off the bus: slot, power, heat or the GPU",
+        fix="drain and restart the node; have the GPU replaced if it recurs"),
+    Detail("xid", code="(?:74|149)$",
+        why="an error of NVLink",
+        fix="drain the node; `nvidia-smi nvlink -e` and -s name the link and the GPU at its end; reset the GPUs"),
+    Detail("xid", code="(?:48|94|95|63|64)$",
+        why="an error of the GPU's memory (ECC, row remapping)",
+        fix="drain the node; `nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU, and replace it where rows cannot be "
+            "remapped"),
+    Detail("xid", code="(?:62|119|120|140|109|110)$",
+        why="the GPU or its firmware (GSP) halted",
+        fix="drain the node and reset the GPU; `nvidia-bug-report.sh` for the vendor if it recurs"),
+    Detail("xid", code="154$",
+        why="the driver's recovery action for this GPU changed",
+        fix="drain the node, and do what the line names (reset or reboot)"),
+    Detail("order", text="KeyboardInterrupt|Ctrl-C|SIGINT|signal: 2$|Received 2 death",
+        why="a user or a script interrupted the job (SIGINT, as by Ctrl-C)",
+        fix="nothing, if that was meant; otherwise see which shell, script or limit of time sends SIGINT"),
+    Detail("exit", code="signal 11$", tier=CAUSE,
+        causes="a crash in native code (SIGSEGV), which may follow from an earlier failure"),
+    Detail("exit", code="signal 7$", tier=CAUSE,
+        causes="SIGBUS: /dev/shm is full or too small (containers: --shm-size, --ipc=host), less often a file that "
+            "was cut off"),
+    Detail("net_plugin", text=r"annot allocate memory|RC: -?12\b",
+        causes="the job's limit of locked memory (`ulimit -l`), or of memory that the NIC can register"),
+    Detail("exit", code="signal 9$", tier=EFFECT,
+        fix="`dmesg -T | grep -i oom` on its node, and the memory limit of its cgroup or pod",
+        causes="SIGKILL: out of memory of the host or of the cgroup, or the scheduler or a user ended it"),
+    Detail("exit", code="signal [48]$", tier=CAUSE,
+        causes="an instruction or arithmetic error in native code: usually a build for another CPU"),
+    Detail("exception", text=r"inline_container\.cc|PytorchStreamWriter",
+        why="PyTorch could not write a checkpoint to its end: usually the file system is full, or a quota is reached",
+        fix="`df -h` and `df -i` of the checkpoint's directory, and the quota of its owner"),
+    Detail("exit", code="signal (?:1|2|3|15)$", causes="it was told to end"),
+    Detail("exit", code="signal 6$",
+        causes="the process ended itself (abort, a failed check, an exception in C++): its lines before show why"),
+    Detail("exit", code="exit code 127$", tier=CAUSE, proven=True,
+        causes="the program, or a library of it, was not found"),
+    Detail("exit", code="exit code 126$", tier=CAUSE, proven=True, causes="the program may not be executed"),
+    Detail("store", text="waiting for clients",
+        causes="a process was not started, ended before it came, came too late, or has another MASTER_ADDR, "
+            "MASTER_PORT or WORLD_SIZE"),
+    Detail("store", text="failed on SocketImpl",
+        why="a connection to PyTorch's store, which is usually in the process of rank 0, broke after it was made",
+        fix="see how the process of rank 0 ended, and its own log",
+        causes="the process that holds the store ended first; less often the connection was cut"),
+    Detail("mismatch", code="PyTorch", proven=True,
+        why="PyTorch compared the ranks' calls before they reached NCCL, and they differ",
+        fix="look in the program for what only some ranks call: the traceback of each rank names its call",
+        causes="a branch, another number of steps, or a collective that not all ranks call"),
+)
+# fmt: on
