@@ -12,22 +12,34 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
 # What holds up others: a collective that only this rank has not finished; one that it has not launched; no dump.
 BEHIND, ABSENT, NO_DUMP = "behind", "not launched", "no dump"
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
-# Collective -> which of input sizes, output sizes and types have to be equal on all ranks. Of any other, none.
+# Collective -> whose sizes have to be equal on all ranks, as have its types. Of any other, none.
 _EQUAL = {
-    **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), (True, True, True)),
-    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor_coalesced"), (True, True, True)),
-    **dict.fromkeys(
-        ("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"), (True, True, True)
-    ),
-    "all_gather": (False, True, True),
-    "reduce_scatter": (True, False, True),
+    **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), "in out"),
+    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor_coalesced"), "in out"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"), "in out"),
+    "all_gather": "out",
+    "reduce_scatter": "in",
 }
 PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
 # Seconds between the last records of two ranks; twice the timeout, where that is more.
@@ -264,61 +276,45 @@ def _link_pairs(job: _Job) -> List[Suspect]:
     return found
 
 
-def _components(edges: Mapping[Node, Set[Node]]) -> List[List[Node]]:
-    """Return the strongly connected components, each after those that it leads to (Tarjan 1972, without recursion)."""
-    order: Dict[Node, int] = {}
-    low: Dict[Node, int] = {}
-    stack: List[Node] = []
-    on_stack: Set[Node] = set()
-    found: List[List[Node]] = []
-    for start in edges:
-        if start in order:
-            continue
-        work = [(start, iter(edges.get(start, ())))]
-        order[start] = low[start] = len(order)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, targets = work[-1]
-            for target in targets:
-                if target not in order:
-                    order[target] = low[target] = len(order)
-                    stack.append(target)
-                    on_stack.add(target)
-                    work.append((target, iter(edges.get(target, ()))))
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], order[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    component: List[Node] = []
-                    while not component or component[-1] != node:
-                        component.append(stack.pop())
-                        on_stack.discard(component[-1])
-                    found.append(component)
-    return found
-
-
 def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
-    """Return the suspected ranks that each suspected rank waits for in the end, and those that wait for each other."""
-    roots: Dict[Node, FrozenSet[int]] = {}
+    """Return a suspected rank that each suspected rank waits for in the end, and those that wait for each other."""
+    sources: Dict[Node, Set[Node]] = {}
+    for node, targets in job.edges.items():
+        for target in targets:
+            sources.setdefault(target, set()).add(node)
+    causes: Dict[Node, Tuple[int, ...]] = {}
+    _spread(sources, [(rank,) for rank in sorted(suspected) if rank not in job.edges], causes)
+    # What leads to no end leads to a cycle: what remains where all is taken off that waits for nothing, or that nothing
+    # waits for.
+    circle = job.edges.keys() - causes.keys()
+    ends = list(circle)
+    while ends:
+        node = ends.pop()
+        near = (job.edges.get(node, set()), sources.get(node, set()))
+        if node in circle and any(circle.isdisjoint(nodes) for nodes in near):
+            circle.remove(node)
+            ends += near[0] | near[1]
     cycles = []
-    for component in _components(job.edges):
-        inside = frozenset(node for node in component if isinstance(node, int)) & suspected
-        targets = {target for node in component for target in job.edges.get(node, ())} - set(component)
-        beyond = frozenset(root for target in targets for root in roots[target])
-        if not beyond and len(component) > 1 and len(inside) > 1:
-            cycles.append(tuple(sorted(inside)))
-        for node in component:
-            roots[node] = beyond or inside
-    causes = {}
-    for rank in suspected:
-        own = roots.get(rank, frozenset())
-        causes[rank] = () if rank in own else tuple(sorted(own))
-    return causes, cycles
+    while circle:
+        inside = [circle.pop()]
+        for node in inside:
+            beside = (job.edges.get(node, set()) | sources.get(node, set())) & circle
+            circle -= beside
+            inside += beside
+        cycle = tuple(sorted(rank for rank in inside if isinstance(rank, int) and rank in suspected))
+        cycles += [cycle] if len(cycle) > 1 else []
+    _spread(sources, cycles, causes)
+    return {rank: causes.get(rank, ()) for rank in suspected}, cycles
+
+
+def _spread(sources: Mapping[Node, Set[Node]], roots: Sequence[Tuple[int, ...]], causes: Dict[Node, Any]) -> None:
+    """Give everything that waits for the ranks of a root, and has no cause yet, its first rank as the cause."""
+    causes.update((rank, ()) for ranks in roots for rank in ranks)
+    reached: List[Tuple[Node, int]] = [(rank, ranks[0]) for ranks in roots for rank in ranks]
+    for node, root in reached:
+        for source in sources.get(node, set()) - causes.keys():
+            causes[source] = (root,)
+            reached.append((source, root))
 
 
 # -- different operations ----------------------------------------------------------------------------------------------
@@ -345,8 +341,8 @@ def _mismatches(job: _Job) -> List[Mismatch]:
 def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]) -> Optional[Mismatch]:
     # Operations of one coalesced group share its number: they are not compared.
     single = {rank: entries[0] for rank, entries in of_ranks.items() if len(entries) == 1}
-    for what, key in (("collective", _name), ("size", _size), ("type", _type)):
-        sides: Dict[object, List[int]] = {}
+    for what, key in _COMPARED.items():
+        sides: Dict[str, List[int]] = {}
         for rank, entry in sorted(single.items()):
             sides.setdefault(repr(key(entry.operation)), []).append(rank)
         if len(sides) > 1:
@@ -357,25 +353,21 @@ def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]
     return None
 
 
-def _name(operation: Operation) -> object:
-    return operation.name
-
-
-def _size(operation: Operation) -> object:
+def _sizes(operation: Operation) -> List[int]:
     """Return the numbers of elements that have to be equal; their shapes may differ."""
-    read, written, _types = _equal(operation)
-    return (
-        sum(map(math.prod, operation.input_sizes)) if read else None,
-        sum(map(math.prod, operation.output_sizes)) if written else None,
-    )
+    compared = _EQUAL.get(operation.name.partition(":")[2], "")
+    sides = (("in", operation.input_sizes), ("out", operation.output_sizes))
+    return [sum(map(math.prod, sizes)) for side, sizes in sides if side in compared]
 
 
-def _type(operation: Operation) -> object:
-    return sorted({*operation.input_types, *operation.output_types}) if _equal(operation)[2] else None
+def _types(operation: Operation) -> List[str]:
+    known = operation.name.partition(":")[2] in _EQUAL
+    return sorted({*operation.input_types, *operation.output_types}) if known else []
 
 
-def _equal(operation: Operation) -> Tuple[bool, bool, bool]:
-    return _EQUAL.get(operation.name.partition(":")[2], (False, False, False))
+_COMPARED: Dict[str, Callable[[Operation], object]] = {
+    "collective": lambda operation: operation.name, "size": _sizes, "type": _types
+}  # fmt: skip
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
