@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
-from . import bandwidth, engine, local, mnnvl, network, ports, ranks, ras, release, settings, waits
+from . import bandwidth, engine, network, nvlink, ports, ranks, ras, release, settings, waits
 from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
@@ -87,7 +87,7 @@ def judge(log: Log) -> Result:
         facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
         slow += [finding for finding in _versions(job) if finding.ok] + _driver(job)
         slow += release.judge(job, diagnosis.groups)
-        slow += [*network.judge(job, events, gpus), *local.judge(job, events), *mnnvl.judge(job), *settings.judge(job)]
+        slow += [*network.judge(job, events, gpus), *nvlink.judge(job, events), *settings.judge(job)]
     facts += _calls(found_jobs, diagnosis)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List
+from typing import Iterable, List, Sequence
 
 from ..core.finding import printable
 
@@ -45,6 +45,11 @@ def missing(present: Iterable[int], total: int, most: int = 8) -> str:
             runs.append("%d" % after if number == after + 1 else "%d-%d" % (after, number - 1))
         after = number + 1
     return ",".join(runs[:most]) + (" and more" if len(runs) > most else "")
+
+
+def causes_text(causes: Sequence[str], proven: bool) -> str:
+    """Return ``cause: a; b``, or the same of possible ones."""
+    return "%s: %s" % ("cause" if proven else "possible causes", "; ".join(causes))
 
 
 def of_ranks(which: str, one: str = "", many: str = "") -> str:

@@ -8,7 +8,6 @@ NCCL reports them as asynchronous events (ncclIbAsyncThreadMain in src/transport
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Dict, List, Optional, Tuple
 
@@ -18,51 +17,13 @@ from .log_reader import Log
 from .names import UNNAMED
 
 
-@dataclass
-class Port:
-    """host, device: of the port.   errors, returns: its events in order."""
-
-    host: str
-    device: str
-    errors: List[Occurrence] = field(default_factory=list)
-    returns: List[Occurrence] = field(default_factory=list)
-
-    @property
-    def up(self) -> bool:
-        """Return whether the last event is a return."""
-        last = max([*self.errors, *self.returns], key=lambda one: one.order, default=None)
-        return last is not None and last in self.returns
-
-    @property
-    def seconds(self) -> Optional[float]:
-        """Return how long the port was down at most, by the times of its lines; None where they have none."""
-        spans = []
-        for error in self.errors:
-            after = [one for one in self.returns if one.order > error.order]
-            begin, end = _time(error), _time(after[0]) if after else None
-            if begin is not None and end is not None:
-                spans.append((end - begin).total_seconds())
-        return max(spans, default=None)
-
-
-def _time(one: Occurrence) -> Optional[datetime]:
-    try:
-        return datetime.strptime(one.time, "%Y-%m-%d %H:%M:%S")
-    except ValueError:
-        return None
-
-
-def read(log: Log) -> List[Port]:
-    """Return the ports that reported an error or a return."""
-    found: Dict[Tuple[str, str], Port] = {}
-    for one in log.occurrences():
-        error = one.event.id == "port" and one.code == "port error"
-        if not error and one.event.id != "port_active":
-            continue
-        device = str(one.fields.get("device") or "a port")
-        port = found.setdefault((one.host, device), Port(one.host, device))
-        (port.errors if error else port.returns).append(one)
-    return list(found.values())
+def _ports(log: Log) -> Dict[Tuple[str, str], List[Occurrence]]:
+    """Return host and device of the ports that reported an error, and their errors and returns in order."""
+    found: Dict[Tuple[str, str], List[Occurrence]] = {}
+    for one in sorted(log.occurrences(), key=lambda one: one.order):
+        if one.event.id == "port_active" or (one.event.id == "port" and one.code == "port error"):
+            found.setdefault((one.host, str(one.fields.get("device") or "a port")), []).append(one)
+    return {port: events for port, events in found.items() if any(one.event.id == "port" for one in events)}
 
 
 def tolerate(log: Log, diagnosis: Diagnosis) -> None:
@@ -70,22 +31,31 @@ def tolerate(log: Log, diagnosis: Diagnosis) -> None:
     root = diagnosis.root
     if root is None or root.event.id != "port" or root.code != "port error":
         return
-    failed = [group for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT)]
-    others = [group for group in failed if group.event.id != "port"]
-    broken = [port for port in read(log) if port.errors]
-    if not others and broken and all(port.up for port in broken):
+    failed = {group.event.id for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT)}
+    if failed == {"port"} and all(events[-1].event.id == "port_active" for events in _ports(log).values()):
         root.tier = WEAK
         diagnosis.root, diagnosis.confidence = None, ""
 
 
 def describe(log: Log, group: Group) -> List[str]:
     """Return the life of each port of a group, in sentences."""
-    if group.code != "port error":
-        return []
     found = []
-    for port in [port for port in read(log) if port.errors][:4]:
-        times = "once" if len(port.errors) == 1 else "%d times" % len(port.errors)
-        after = "" if port.seconds is None else " after %g s at most" % port.seconds
-        end = "came back%s" % after if port.up else "is not back here"
-        found.append("link of %s on %s went down %s and %s" % (port.device, port.host or UNNAMED, times, end))
+    for (host, device), events in list(_ports(log).items())[:4] if group.code == "port error" else ():
+        spans = [
+            _seconds(one, back) for one, back in zip(events, events[1:]) if one.event.id == "port" != back.event.id
+        ]
+        longest = max((seconds for seconds in spans if seconds is not None), default=None)
+        count = sum(one.event.id == "port" for one in events)
+        end = "came back" + ("" if longest is None else " after %g s at most" % longest)
+        end = end if events[-1].event.id == "port_active" else "is not back here"
+        times = "once" if count == 1 else "%d times" % count
+        found.append("link of %s on %s went down %s and %s" % (device, host or UNNAMED, times, end))
     return found
+
+
+def _seconds(one: Occurrence, other: Occurrence) -> Optional[float]:
+    try:
+        begin, end = (datetime.strptime(each.time, "%Y-%m-%d %H:%M:%S") for each in (one, other))
+    except ValueError:
+        return None
+    return (end - begin).total_seconds()

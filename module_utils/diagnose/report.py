@@ -27,7 +27,7 @@ from .checks import (
 from .engine import REPORTED
 from .event import NOTICE, WEAK, Group
 from .formats import RELEASES
-from .jobs import Job, nodes_of
+from .jobs import Job
 from .judge import Result, Root
 from .log_reader import Log
 from .names import hosts_of, names
@@ -109,7 +109,7 @@ def report(result: Result) -> Dict[str, Any]:
 def _job(log: Log, job: Job, groups: Sequence[Group], listed: List[str]) -> Dict[str, Any]:
     """Return the facts of a job. listed: hosts in the heading of nccl-tests, for what no line of NCCL shows."""
     proof = transport(job)
-    world, by_node = job.world, nodes_of(job.processes)
+    world, by_node = job.world, job.by_node
     channels: Dict[str, int] = {}
     algorithms: Dict[str, int] = {}
     for process in job.processes:
@@ -293,7 +293,7 @@ def facts_line(log: Log, job: Job) -> str:
     gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))
-    for processes in list(nodes_of(job.processes).values())[:1]:
+    for processes in list(job.by_node.values())[:1]:
         used, seen = network.used_hcas(processes)
         if seen:
             parts.append("%d of %d HCAs used" % (len(used & seen), len(seen)) if used else "HCAs: %d" % len(seen))

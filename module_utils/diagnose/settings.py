@@ -23,7 +23,7 @@ _ALIKE = (
     "IB_SPLIT_DATA_ON_QPS", "IB_QPS_PER_CONNECTION", "P2P_NET_CHUNKSIZE", "LL_BUFFSIZE", "LL128_BUFFSIZE",
     "NET_GDR_LEVEL", "P2P_LEVEL", "P2P_DISABLE", "SHM_DISABLE",
 )  # fmt: skip
-# Variables of which ``network`` and ``local`` say what came of them.
+# Variables of which ``network`` and ``nvlink`` say what came of them.
 _JUDGED = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 
 
