@@ -34,7 +34,7 @@ def judge(log: Log, job: Job, groups: Sequence[Group]) -> List[Finding]:
     others = [one for one in job.communicators if one.key not in apart]
     complete = [one for one in others if one.done]
     # The table of nccl-tests shows that the one communicator works.
-    worked = bool(log.table.rows) and len(job.communicators) == 1 and not groups
+    worked = any(program.rows for program in log.table.programs) and len(job.communicators) == 1 and not groups
     open_ones = [one for one in others if not (one.done or "Destroy" in one.gone or one.partial or worked)]
     waiting = _waits(job, groups)
     open_ones.sort(key=lambda one: -one.ranks)

@@ -172,10 +172,6 @@ class Table:
         return sorted({one.host for program in self.programs for one in program.ranks.values()})
 
     @property
-    def rows(self) -> List[Row]:
-        return [row for program in self.programs for row in program.rows]
-
-    @property
     def wrong(self) -> int:
         return sum(program.wrong or 0 for program in self.programs)
 
@@ -191,9 +187,8 @@ class Table:
 
 def _start(table: Table, _found: Dict[str, str]) -> None:
     # Several lines begin a program, and several processes may begin at once.
-    if table.programs and not table.current.rows and not table.current.done:
-        return
-    if len(table.programs) < PROGRAMS:
+    begun = table.programs and not table.current.rows and not table.current.done
+    if not begun and len(table.programs) < PROGRAMS:
         table.programs.append(Program())
 
 
