@@ -89,7 +89,7 @@ def _recovered(group: Group) -> bool:
     for one in group.kept:
         later = 0
         if one.process is not None and group.event.id == "connect":
-            later = one.process.retry.fields["order"] if one.process.retry is not None else 0
+            later = one.process.retry["_where"][1] if one.process.retry is not None else 0
         elif one.process is not None:
             later = max(one.process.completed, one.process.networked)
         if later <= one.order:

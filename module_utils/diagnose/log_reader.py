@@ -13,9 +13,8 @@ from typing import Any, Dict, List, Optional
 from ..core.number import whole
 from . import nccl_events, program_events, ras
 from .event import Event, Group
-from .facts import Fact
+from .facts import fold
 from .facts import read as read_fact
-from .folds import fold
 from .formats import ReleaseEvidence
 from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
 from .program_events import LABEL
@@ -272,14 +271,16 @@ class Reader(StateReader):
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
-        if self._last_process is not None and "/" in text and _MORE_HCAS.match(text):
-            fold(self.log.state, self._last_process, Fact("hcas", {"devices": text}))
-            return True
-        match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
-        fact = read_fact(text[match.start(1) :].rstrip()) if match else None
-        process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
+        process = self._last_process
+        if process is not None and "/" in text and _MORE_HCAS.match(text):
+            fact = read_fact("NET/IB : Using %s" % text.strip())
+        else:
+            match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
+            fact = read_fact(text[match.start(1) :].rstrip()) if match else None
+            process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
         if fact is None or process is None:
             return False
+        fact.fields["_where"] = (len(self.log.sources), self.log.lines, None)
         fold(self.log.state, process, fact)
         return True
 

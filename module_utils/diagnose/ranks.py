@@ -182,7 +182,7 @@ def retries(job: Job, events: AbstractSet[str]) -> List[Finding]:
     on = [process for process in job.processes if process.retry is not None]
     if not on or events or any(one.done or one.formed for one in job.communicators):
         return []
-    fields = on[0].retry.fields if on[0].retry is not None else {}
+    fields = on[0].retry or {}
     have = "a TCP connection is tried again and again: %s" % fields.get("why")
     have += "; the peer is %s" % fields["peer"] if fields.get("peer") else "; the address is not named"
     ranks = [rank for rank in map(job.rank_of, on) if rank is not None]

@@ -13,9 +13,8 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 from . import nccl_events
 from .details import DETAILS
 from .event import Detail, Event, Group, Occurrence
-from .facts import Fact, may_read
+from .facts import Fact, fold, may_read
 from .facts import read as read_fact
-from .folds import fold
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
 
@@ -247,17 +246,9 @@ class StateReader:
             self.log.unmatched += fact is None
             return
         self._last_process = process
+        fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
         if fact.name == "channel":
             self._remember(line, process, fact)
-        elif fact.name == "returned":
-            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
-        elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
-            process.completed = self.log.lines
-        elif fact.name == "network":
-            process.networked = self.log.lines
-        elif fact.name == "retry":
-            fact.fields["order"] = self.log.lines
-            process.retry = fact
         fold(self.log.state, process, fact)
 
     def _remember(self, line: bytes, process: Process, fact: Fact) -> None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .facts import Fact
-
 SOCKETS = "Socket"
 # Processes, communicators and distinct values of one kind that are stored; more are counted.
 PROCESSES, COMMUNICATORS, KINDS = 50_000, 20_000, 256
@@ -132,7 +130,7 @@ class Process:
     fabric_faults: AbstractSet[str] = frozenset()
     algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
-    retry: Optional[Fact] = None
+    retry: Optional[Found] = None
     root_waits: str = ""
     pointers: Dict[str, str] = _EMPTY
     ranks: Dict[int, str] = _EMPTY
@@ -259,6 +257,7 @@ class State:
         if communicator is None:
             return
         key = communicator.key
+        process.completed = found["_where"][1] if found["phase"] == "COMPLETE" else process.completed
         communicator.split = communicator.split or bool(extra["color"])
         communicator.one_process = communicator.one_process or found.get("call") == "ncclCommInitAll"
         process.put("pointers", pointer, key)
