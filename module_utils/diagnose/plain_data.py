@@ -67,6 +67,15 @@ def _constant(text: str) -> NoReturn:
     raise DumpError("it has %s in place of a number" % text)
 
 
+def to_plain(value: object) -> Any:
+    """Return named tuples, and what holds them, as dictionaries and lists."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 class _Opcodes(Dict[int, Callable[[Any], None]]):
     """Steps of the pickle machine, by opcode."""
 

@@ -69,6 +69,14 @@ class Suspect(NamedTuple):
     causes: Tuple[int, ...] = ()
 
 
+class Side(NamedTuple):
+    """Ranks that have called one operation under a number, and where one of them has."""
+
+    operation: Operation
+    ranks: Tuple[int, ...]
+    place: str
+
+
 class Mismatch(NamedTuple):
     """Different operations under one number.   what: "collective", "size" or "type".   sides: largest first."""
 
@@ -76,7 +84,7 @@ class Mismatch(NamedTuple):
     number: int
     what: str
     finished: bool
-    sides: Tuple[Tuple[Operation, Tuple[int, ...], str], ...]
+    sides: Tuple[Side, ...]
 
 
 class Wait(NamedTuple):
@@ -121,33 +129,27 @@ class Judgement(NamedTuple):
         return self.has_world and not (self.missing or self.unlisted or self.problems)
 
 
-class _Progress:
-    """What a rank has done of a group.   first: its first unfinished collective.   last: number of the last one."""
-
-    def __init__(self) -> None:
-        self.first: Optional[Entry] = None
-        self.last = -1
-
-    def add(self, entry: Entry) -> None:
-        self.last = max(self.last, entry.number)
-        if entry.state != COMPLETED and (self.first is None or entry.number < self.first.number):
-            self.first = entry
-
-
 class _Rank:
-    """A rank's dump, by group.   idle: it has nothing unfinished.   whole: no record is missing."""
+    """A rank's dump.   first, last: of each group, its first unfinished collective and the number of its last one.
+
+    idle: it has nothing unfinished.   whole: no record is missing.   is_known: it is shown what the rank does.
+    """
 
     def __init__(self, rank: int, dump: Dump) -> None:
         self.rank, self.dump = rank, dump
         entries = dump.entries or ()
-        self.progress: Dict[Group, _Progress] = {}
+        self.first: Dict[Group, Entry] = {}
+        self.last: Dict[Group, int] = {}
         self.pairs: List[Tuple[Group, Entry]] = []
         for entry in entries:
             group = self.group(entry.group)
-            if not entry.is_p2p:
-                self.progress.setdefault(group, _Progress()).add(entry)
-            elif entry.state != COMPLETED:
-                self.pairs.append((group, entry))
+            is_open = entry.state != COMPLETED
+            if entry.is_p2p:
+                self.pairs += [(group, entry)] if is_open else []
+                continue
+            self.last[group] = max(self.last.get(group, -1), entry.number)
+            if is_open and (group not in self.first or entry.number < self.first[group].number):
+                self.first[group] = entry
         self.whole = dump.entries is not None and [entry.record for entry in entries] == [*range(len(entries))]
         rests = dump.status is not None and all(status.enqueued == status.completed for status in dump.status.values())
         self.idle = rests if dump.entries is None else all(entry.state == COMPLETED for entry in entries)
@@ -159,20 +161,18 @@ class _Rank:
 
     def position(self, group: Group) -> Optional[Tuple[int, bool]]:
         """Return the first unfinished number and whether it is launched; None where the dump does not show it."""
-        progress = self.progress.get(group)
-        if progress is None:
+        if group not in self.last:
             return (1, False) if self.whole and self.dump.entries else None
-        return (progress.last + 1, False) if progress.first is None else (progress.first.number, True)
+        first = self.first.get(group)
+        return (self.last[group] + 1, False) if first is None else (first.number, True)
 
     def overwritten(self) -> List[Group]:
         """Return groups of which unfinished collectives may have been overwritten in the recorder's buffer."""
-        entries = self.dump.entries or ()
-        mixed = {entry.group_id for entry in entries if entry.is_p2p}
+        mixed = {entry.group_id for entry in self.dump.entries or () if entry.is_p2p}
         found = []
-        for entry in entries:
-            group, status = self.group(entry.group), (self.dump.status or {}).get(entry.group_id)
-            first = self.progress[group].first if group in self.progress else None
-            if status and first is entry and entry.group_id not in mixed and 0 <= status.completed < entry.number - 1:
+        for group, first in self.first.items():
+            status = (self.dump.status or {}).get(first.group_id)
+            if status and first.group_id not in mixed and 0 <= status.completed < first.number - 1:
                 found.append(group)
         return found
 
@@ -181,10 +181,10 @@ class _Job:
     def __init__(self, dumps: Mapping[int, Dump]) -> None:
         self.ranks = {rank: _Rank(rank, dumps[rank]) for rank in sorted(dumps)}
         groups = {group for dump in dumps.values() for group in dump.groups.values()}
-        groups |= {group for member in self.ranks.values() for group in member.progress}
+        groups |= {group for member in self.ranks.values() for group in member.last}
         self.members: Dict[Group, Set[int]] = {group: set(group.ranks) for group in groups}
         for member in self.ranks.values():
-            for group in member.progress:
+            for group in member.last:
                 self.members[group].add(member.rank)
         world = {rank for group in groups for rank in group.ranks} | set(dumps)
         self.world = sorted(world)
@@ -197,16 +197,9 @@ class _Job:
         """Return the groups in which ranks wait, with the first unfinished collective of each."""
         found = []
         for group in sorted(self.members):
-            members = sorted(self.members[group])
-            firsts = {rank: self._first(rank, group) for rank in members if rank in self.ranks}
-            waiting = {rank: entry for rank, entry in firsts.items() if entry is not None}
-            if waiting:
-                found.append((group, waiting))
-        return found
-
-    def _first(self, rank: int, group: Group) -> Optional[Entry]:
-        progress = self.ranks[rank].progress.get(group)
-        return None if progress is None else progress.first
+            members = [self.ranks[rank] for rank in sorted(self.members[group]) if rank in self.ranks]
+            found.append((group, {member.rank: member.first[group] for member in members if group in member.first}))
+        return [(group, waiting) for group, waiting in found if waiting]
 
     def link(self, name: Tuple[str, object], waiting: Iterable[int], targets: Iterable[int]) -> None:
         self.edges.setdefault(name, set()).update(targets)
@@ -223,55 +216,43 @@ def _suspects_of(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> List[
     held = tuple(sorted(rank for rank in waiting if known[rank] > lowest))
     unlaunched = sorted(rank for rank, where in positions.items() if where is None and job.ranks[rank].idle)
     missing = sorted(job.members[group] - set(job.ranks))
-    number = lowest[0]
+    everyone = tuple(sorted(waiting))
+    rows = [
+        (late if held else [], BEHIND if lowest[1] else ABSENT, CERTAIN, held),
+        (unlaunched, ABSENT, LIKELY, everyone),
+        (missing if not held and not unlaunched else [], NO_DUMP, SUSPECT, everyone),
+    ]
     found: List[Suspect] = []
-
-    def add(ranks: Sequence[int], kind: str, confidence: str, waiters: Tuple[int, ...]) -> None:
-        entries = [waiting[rank] for rank in waiters if waiting[rank].number >= number]
+    for ranks, kind, confidence, waiters in rows:
+        entries = [waiting[rank] for rank in waiters if waiting[rank].number >= lowest[0]]
         shown = min(entries, key=lambda entry: entry.number) if entries else waiting[min(waiting)]
         for rank in ranks:
             entry = waiting[rank] if kind == BEHIND else shown
             where = (group, entry.number, entry.operation, waiters, entry.place)
             found.append(Suspect(rank, kind, confidence, *where))
-        job.link((kind, group), waiters, ranks)
-
-    if held:
-        add(late, BEHIND if lowest[1] else ABSENT, CERTAIN, held)
-    if unlaunched:
-        add(unlaunched, ABSENT, LIKELY, tuple(sorted(waiting)))
-    if missing and not found:
-        add(missing, NO_DUMP, SUSPECT, tuple(sorted(waiting)))
+        if ranks:
+            job.link((kind, group), waiters, ranks)
     return found
 
 
 def _link_pairs(job: _Job) -> List[Suspect]:
     """Note who waits in a send or receive for whom; return those that have nothing unfinished, or no dump."""
-    open_pairs = {
-        (group, match.groups())
-        for member in job.ranks.values()
-        for group, entry in member.pairs
-        for match in [PAIR.match(entry.operation.name)]
-        if match
-    }
+    pairs = [(member.rank, group, entry, PAIR.match(entry.operation.name))
+             for member in job.ranks.values() for group, entry in member.pairs]  # fmt: skip
+    open_pairs = {(group, match.groups()) for _rank, group, _entry, match in pairs if match}
     waiters: Dict[Tuple[int, Group], List[Tuple[int, Entry]]] = {}
-    for member in job.ranks.values():
-        for group, entry in member.pairs:
-            match = PAIR.match(entry.operation.name)
-            if match is None or member.rank not in group.ranks:
-                continue
-            kind, first, second = match.groups()
-            other = "recv" if kind == "send" else "send"
-            if (group, (other, second, first)) in open_pairs or int(second) >= len(group.ranks):
-                continue
-            waiters.setdefault((group.ranks[int(second)], group), []).append((member.rank, entry))
+    for rank, group, entry, match in pairs:
+        kind, first, second = match.groups() if match is not None else ("", "", "-1")
+        other = (group, ("recv" if kind == "send" else "send", second, first))
+        if other not in open_pairs and rank in group.ranks and 0 <= int(second) < len(group.ranks):
+            waiters.setdefault((group.ranks[int(second)], group), []).append((rank, entry))
     found = []
     for (rank, group), by in sorted(waiters.items(), key=lambda item: item[0]):
         waiting = tuple(sorted({waiter for waiter, _entry in by}))
         job.link(("pair", (rank, group)), waiting, [rank])
-        peer = job.ranks.get(rank)
+        peer, entry = job.ranks.get(rank), by[0][1]
         if peer is None or peer.idle:
             kind, confidence = (NO_DUMP, SUSPECT) if peer is None else (ABSENT, LIKELY)
-            entry = by[0][1]
             found.append(Suspect(rank, kind, confidence, group, entry.number, entry.operation, waiting, ""))
     return found
 
@@ -347,7 +328,7 @@ def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]
             sides.setdefault(repr(key(entry.operation)), []).append(rank)
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), ranks))
-            shown = tuple((single[side[0]].operation, tuple(side), single[side[0]].place) for side in ordered)
+            shown = tuple(Side(single[side[0]].operation, tuple(side), single[side[0]].place) for side in ordered)
             finished = all(entry.state == COMPLETED for entry in single.values())
             return Mismatch(group, number, what, finished, shown)
     return None
@@ -411,13 +392,11 @@ def _old(dumps: Mapping[int, Dump]) -> Dict[str, str]:
 
 def _best(found: Iterable[Suspect]) -> List[Suspect]:
     """Return one of each rank: what is most certain, in the group that most ranks wait in; roots first."""
-    order = {CERTAIN: 0, LIKELY: 1, SUSPECT: 2}
+    order = [CERTAIN, LIKELY, SUSPECT].index
     first: Dict[int, Suspect] = {}
-    for suspect in sorted(
-        found, key=lambda suspect: (order[suspect.confidence], -len(suspect.waiting), suspect.group, suspect.number)
-    ):
-        first.setdefault(suspect.rank, suspect)
-    return sorted(first.values(), key=lambda suspect: (bool(suspect.causes), order[suspect.confidence], suspect.rank))
+    for one in sorted(found, key=lambda one: (order(one.confidence), -len(one.waiting), one.group, one.number)):
+        first.setdefault(one.rank, one)
+    return sorted(first.values(), key=lambda one: (bool(one.causes), order(one.confidence), one.rank))
 
 
 def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
