@@ -8,7 +8,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import (
@@ -18,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector i
     findings,
     judge,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import to_plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
@@ -100,17 +100,6 @@ def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
 def to_dict(judgement: Judgement) -> Plain:
     """Return the judgement as plain data. Durations: microseconds. busbw: GB/s."""
     word, sentence = verdict(judgement)
-    return {
-        "verdict": word,
-        "sentence": sentence,
-        **judgement._asdict(),
-        "late": [_plain(late) for late in judgement.late],
-        "behind": [_plain(behind) for behind in judgement.behind],
-        "figures": [_plain(figure) for figure in judgement.figures],
-        "missing": {name: missing._asdict() for name, missing in judgement.missing.items()},
-        "findings": [finding.to_dict() for finding in findings(judgement)],
-    }
-
-
-def _plain(row: NamedTuple) -> Plain:
-    return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in row._asdict().items()}
+    missing = {name: {"ranks": ranks, "first": first} for name, (ranks, first) in judgement.missing.items()}
+    found = [finding.to_dict() for finding in findings(judgement)]
+    return {"verdict": word, "sentence": sentence, **to_plain(judgement), "missing": missing, "findings": found}
