@@ -91,7 +91,7 @@ def run(
     if not read:
         nothing = len(codes) < len(paths)
         return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN) if nothing else ERROR
-    reader.log.state.versions.update((status.version, 1) for status in statuses.values())
+    reader.log.state.versions |= {status.version for status in statuses.values()}
     result = judge(reader.log)
     if statuses:
         of_lines = result.findings if reader.log.lines else []

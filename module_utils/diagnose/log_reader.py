@@ -243,7 +243,7 @@ class Reader(StateReader):
             log.rccl = log.rccl or of_rccl
             found = (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))
             room = 64 - len(log.state.versions)
-            log.state.versions.update(dict.fromkeys(found[: 0 if of_rccl else min(room, 8)], 1))
+            log.state.versions.update(found[: 0 if of_rccl else min(room, 8)])
         if "NCCL_" in text and "=" in text:
             found_ = _TYPED_VARIABLE.findall(text[:2000])[:16]
             log.typed.update(found_[: _TYPED - len(log.typed)])

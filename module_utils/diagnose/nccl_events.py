@@ -2,15 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Recognise events in NCCL's warnings.
 
-Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1 (src/**/*.cc). A new warning is a row of PATTERNS and, where it means
-something new, one of events.py. The order of rows matters: the first pattern that fits decides.
+Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1 (src/**/*.cc). The class of a row of formats.tsv is the event of a
+warning that no pattern fits. The order of rows matters: the first pattern that fits decides.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Iterable, Optional, Pattern, Tuple
 
+from . import formats
 from .event import Event
 from .events import BY_ID
 
@@ -20,15 +21,7 @@ _LONGEST = 2048
 _ASYNC = r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:\w+ )?event[^:]{0,80}: "
 # fmt: off
 PATTERNS: Tuple[Tuple[str, str], ...] = (
-    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|GDR "
-        "Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
-    ("plugin_build", "plugin returned invalid value for max|NCCL_DEVICE_UNPACK plugin has incompatible"),
     ("verbs", "Error in (?P<code>mlx5dv_get_data_direct_sysfs_path)"),
-    ("usage", "host threads racing to launch|does not satisfy symmetric registration"),
-    ("driver", "exceeds device/fn maxSharedMem"),
-    ("system", "sched_[gs]etaffinity failed|ncclSocketMultiOp: invalid|Failed to (?:create|set) CUDA context"),
-    ("fallback", "failed to (?:NET|NVLS|IPC) register userbuff|COLLNET failed to register|recovery operations"),
-    ("harmless", r"Could not find nccl\w{1,60} symbol"),
     ("port_active", _ASYNC + "(?P<code>port active)"),
     ("port", _ASYNC + "(?P<code>port error)"),
     ("event", _ASYNC + "(?P<code>client reregistration|(?:LID|SM|P_?[Kk][Ee][Yy](?: table)?|GID(?: table)?) change|"
@@ -44,8 +37,6 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("port", r"NET/IB\w* ?: (?:(?P<device>[\w.-]{1,64}):\d+ )?(?:Got )?(?:non-fatal )?async (?:fatal |error )?event(?: "
         r"on \w{1,20}(?:, unused for now)? \([^)]{0,80}\))?[^:]{0,80}: (?P<code>[^\n(]{1,60})"),
     ("port", r"NET/IB\w* ?: (?P<device>[\w.-]{1,64}):\d+ (?P<code>GID table changed)"),
-    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|functional "
-        "device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
     ("queue_pair", "Call to ibv_modify_qp failed with (?:error )?(?P<code>[^,]{1,100}), on dev "
         r"(?P<device>[\w.-]{1,64})"),
     ("queue_pair", "Call to ibv_modify_qp failed(?: with (?:error )?(?P<code>.{1,200}))?"),
@@ -64,11 +55,9 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("no_interface", r"No interface found in the same subnet as remote address (?P<peer>\S{1,100})"),
     ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|NET/IB\w* ?: No IP interface found|"
         "No usable listening|no device found (?:after excluding|matching)|verify NCCL_OOB_NET_IFNAME"),
-    ("address", r"connecting to address .{0,60}with family \d+ is neither"),
     ("name", "Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
     ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
     ("bootstrap", "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
-    ("consequence", r"unlink shared memory|munmap of shared memory|deregister \w+ buffer|Legacy IPC cleanup"),
     ("shared_memory", "Error while (?P<code>attaching) to shared memory segment"),
     ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|Error: failed to "
         r"(?:create|extend) shared mem|Could not map \S+ size"),
@@ -85,12 +74,6 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("accept", r"^(?!\[).*Accept failed"),
     ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
     ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
-    ("consequence", r"Failed to CUDA |Proxy Call to rank|Socket recv failed while polling|\[Service thread\]|\[Proxy "
-        "(?:[Ss]ervice|Progress)|socket progress error|ncclSocketInit: connecting|ncclAsyncJobComplete|commReclaim|"
-        "commDestroySync|communicator encountered a fatal error|is in abort state|communicator was revoked|"
-        r"ncclProxyStop|ncclProxy\w{1,40} call to|hostStreamPlanCallback|Unexpected connections are not empty|"
-        r"ncclCommSetAsyncError|socket state|file descriptor is -1|MemManager: .*(?:failed|Failed)|called when comm\S* "
-        "?== 0"),
     ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
     ("fabric_manager", "(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
@@ -99,12 +82,6 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("cuda", r"[Cc]uda failure (?:\w{1,40}:\d+ )?(?:\d{1,4} )?'(?P<code>[^']{1,100})(?:'|$)|CUDA error(?: ?: |"
         r"\s)(?P<error>[^\n]{1,80})"),
     ("cuda", "(?P<code>CUDA out of memory)"),
-    ("nvml", "Failed to open libnvidia-ml"),
-    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported "
-        "prior"),
-    ("driver_functions", "CUDA some PFN functions not found|Failed to (?:find CUDA library|load CUDA missing)|old "
-        r"driver|Retrieve \S+ (?:version \d+ )?failed|cuDriverGetVersion failed"),
-    ("driver", "(?:Cuda|CUDA) driver"),
     ("mismatch", "[Mm]essage truncated|collective mismatch|posted incorrect receive info|symmetric registration check "
         "failed"),
     ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a "
@@ -112,11 +89,8 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
     ("no_transport", "No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
-    ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
     ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
         "different link_layer|different number of devices="),
-    ("merge", "(?:TOPO/NET|NET/IB) ?: .*(?:[Mm]erg|virtual (?:device|NIC)|vNic)|fused NIC|Fusing NET|(?:NET/TOPO|"
-        "TOPO/NET) : (?:Only matched|Can.t find|Couldn.t)"),
     ("handshake", "socketFinalizeAccept.*: wrong (?:type|magic)|magic mismatch"),
     ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML "
         r"\w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
@@ -125,48 +99,19 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         r"lock (?:SAT|LLT)|Begin job id: ?\d+ failed|Job error in sharp"),
     ("fallback", "(?P<code>cuMem) (?:support requires|is not supported|not supported|host allocations)"),
     ("fallback", "(?P<code>Cannot initialize CollNet|falling back to simple order)"),
-    ("topology", r"Attribute \w{1,40} of node \w{1,40} not found"),
-    ("topology", "Could not find (?:a path|any local path|NIC|net|gpu|local GPU|rev link|intermediate|node of|id |real "
-        "path|CPU|NET with)|could not find (?:CPU|GPU|PCI SW|DEV|parent)|Set CPU affinity|No path computed|Error : "
-        r"ring \d|too many (?:Topo links|nodes of type|DEV)|reverse path|Skipping nvlink detection|tree already has|"
-        r"requires NIC \d+ but|ran out of room to store"),
-    ("value", r"^(?:NCCL_\w+ value|NCCL_\w+=\S+ is being|'NCCL_\w+=\d+' is too)|^Invalid \S+ \d+ \(m(?:ax|in|ust)|User "
-        r"asked for a (?:max|min)imum|(?:min|max)CTAs \d+ is larger|is not a valid value|Ignoring SHM locality|is out "
-        r"of range \[|ignoring NCCL_|disabling CollNet"),
-    ("gdrcopy", r"GDRCOPY|\bgdr_\w+(?:\(.*\))? ?(?:failed|not available)"),
-    ("usage", "argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
-        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank "
-        r"requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|already been "
-        "destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|ncclRedOp|"
-        r"Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|"
-        "exceeds ndev|[nN]etName .* (?:does not match|different from)|not being captured by|ncclCommGetUniqueId|FP8 "
-        "reduction support|fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid "
-        "pointer|not within valid range|Both NCCL_CTA_POLICY"),
-    ("device_api", r"\bGIN\b|\bRMA\b|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|"
-        r"has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|ncclWaitSignal|"
-        "ncclSignal|DOCA (?:Error|failure)|GDAKI|shadow pool|extends beyond allocation|No allocation found at|lsaRank|"
-        r"GFD test|CPU-backed|\(must be 0\)|Dev comm not|needs to be valid|shared contexts"),
-    ("confidential", "Multi-GPU CC Off"),
-    ("internal", "Proxy append|List loop|Unknown pattern|Inactive op|schedule creation has bugs|opId=|lib wrapper not "
-        "initialized|unable to allocate (?:requests|subtasks)|test called with NULL|pass NULL socket|Could not find "
-        r"pool|dequeu\w+ (?:null|nonexistent)|reqSize is|respSize is|CollNet sizes|Invalid regBufType|diviser of|ran "
-        "out of channel space|Invalid request index|MLOPart|netMasks|Unknown netDevs|hostHash|ncclCheckMultiRank|"
-        "ncclTopo(?:DevToRank|RankToIndex)|Unknown CPU arch|Unknown collnet|aligned for self|Net registration invalid|"
-        "are NULL|must be provided|buffer is NULL|Group creation failed"),
-    ("value", "alive message batch|with a single device|Resiliency requires pre-posted"),
-    ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
     ("closed", r"ocketProgressOpt: Call to \S{1,20} (?P<peer>[^\s<]{1,100})(?:<\d+>)? failed"),
-    ("registration", "register (?:userbuff|sendbuff)|^register fails"),
-    ("internal", "^MemManager: |[Rr]esiliency context|failed request|repost|stale CQE|Unrecognized request|completion "
-        r"\((?:req|comm)=|No format specified|sendReq\(|socket is invalid|invalid socket|Plugin\[\d|out of bounds \[|"
-        "Unknown device code|desc type|descriptor is not|expected a '(?:recv|send)'|strong stream|incomplete proxy op|"
-        "invalid IPC|failure queue node|GoToPrevState|IBV_WC_RECV_RDMA|Invalid wr_id|[Pp]ointer is NULL|Invalid "
-        "argument (?:comm|desc)|not find (?:handle|mr)|already connected sendComm|unknown state"),
     ("port_in_use", "Address already in use"),
     ("system", r"Call to (?P<code>\w{1,40}) failed|Socket creation failed|pthread_join|Thread join failed|failed to "
         "join thread|random_device"),
     ("plugin_waits", r"(?P<device>[\w.-]{2,32}), \S{1,60}<-(?P<peer>[\w.:\[\]-]{2,60}?)<\d+> .{0,60}timeout cnt \d+, "
         r"nanos (?P<code>\d{1,20})"),
+    ("consequence", r"Proxy Call to rank|\[Proxy (?:[Ss]ervice|Progress)|\[Service thread\]"),
+    ("hca_lost", "Got CQE with error"),
+    ("harmless", r"Failed to open libibverbs|Could not find nccl\w{1,60} symbol"),
+    ("nvml", "Failed to open libnvidia-ml"),
+)
+# Of warnings that are in no known release of NCCL.
+OTHERS: Tuple[Tuple[str, str], ...] = (
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
     ("harmless", "dlvsym failed|Failed to open libibverbs|NCCL_SOCKET_NTHREADS is greater|total number of sockets is "
         r"greater|NCCL_WORK_FIFO_\w+=|NCCL_NET_MERGE_POLICY|not dumping topology|Duplicate (?:option|registration)|RAS "
@@ -175,7 +120,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
 )
 # fmt: on
-_COMPILED = tuple((BY_ID[name], re.compile(pattern)) for name, pattern in PATTERNS)
+_PATTERNS, _OTHERS = (tuple((name, re.compile(pattern)) for name, pattern in rows) for rows in (PATTERNS, OTHERS))
 # Words of the place of a warning of a network plugin, and the plugin.
 _PLUGINS = (
     ("tcpxresult", "GPUDirectTCPX"), ("tcpx", "GPUDirectTCPX"), ("fastrak", "FasTrak"), ("nccl_ofi", "OFI"),
@@ -188,16 +133,28 @@ def classify(text: str, place: str = "") -> Tuple[Event, Dict[str, Any]]:
     text = text[:_LONGEST]
     if place.startswith("ras/"):
         return BY_ID["ras"], {}
-    for event, pattern in _COMPILED:
-        match = pattern.search(text)
-        if match is None:
-            continue
-        fields = match.groupdict()
-        fields["code"] = (fields.get("code") or fields.pop("error", None) or "").strip()
-        if event.id in ("cuda", "fabric_manager") and ("nvls" in place or "NVLink SHARP" in text):
-            return BY_ID["fabric_manager"], {**fields, "code": "NVLS"}
-        return event, fields
-    plugin = next((name for word, name in _PLUGINS if word in place.lower()), "")
-    if plugin:
+    name, fields = _match(_PATTERNS, text) or _of_format(text) or _match(_OTHERS, text) or ("", {})
+    if name in ("cuda", "fabric_manager") and ("nvls" in place or "NVLink SHARP" in text):
+        return BY_ID["fabric_manager"], {**fields, "code": "NVLS"}
+    plugin = next((plugin for word, plugin in _PLUGINS if word in place.lower()), "")
+    if not name and plugin:
         return BY_ID["plugin_warning"], {"code": plugin}
-    return BY_ID["warning"], {}
+    return BY_ID[name or "warning"], fields
+
+
+def _match(rows: Iterable[Tuple[str, Pattern[str]]], text: str) -> Optional[Tuple[str, Dict[str, Any]]]:
+    for name, pattern in rows:
+        match = pattern.search(text)
+        if match is not None:
+            fields = match.groupdict()
+            fields["code"] = (fields.get("code") or fields.pop("error", None) or "").strip()
+            return name, fields
+    return None
+
+
+def _of_format(text: str) -> Optional[Tuple[str, Dict[str, Any]]]:
+    """Return the event of the formats that a warning can be of, where they have one."""
+    kinds = {row.kind for row in formats.lookup(text) if row.level == "WARN"}
+    kind = kinds.pop().partition(":") if len(kinds) == 1 else ("", "", "")
+    name = kind[2] if kind[0] == "event" else kind[0]
+    return (name, {"code": ""}) if name in BY_ID else None

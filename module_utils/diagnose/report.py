@@ -82,7 +82,7 @@ def report(result: Result) -> Dict[str, Any]:
         },
         "jobs": [_job(log, job, groups) for job in result.jobs],
         "events": [_event(group) for group in groups[:_EVENTS]],
-        "exits": [{"code": group.code or "killed for memory", "count": group.count, **_places(group)}
+        "exits": [{"code": group.code or "killed for memory", **_places(group), "count": group.count}
                   for group in groups if group.event.id in ("exit", "oom")],
         "watchdog": _watchdog(groups),
         "tests": [_program(program) for program in log.table.programs],

@@ -211,7 +211,7 @@ class State:
         self.processes: Dict[Key, Process] = {}
         self.communicators: Dict[str, Communicator] = {}
         self.left_out: Dict[str, int] = {}
-        self.versions: Dict[str, int] = {}
+        self.versions: Set[str] = set()
         # communicator, operation count -> rank -> (function, count, datatype)
         self.operations: Dict[Tuple[str, str], Dict[int, Tuple[str, int, int]]] = {}
         self.stuck_operations: Set[Tuple[str, int]] = set()

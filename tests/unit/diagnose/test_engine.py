@@ -124,7 +124,9 @@ def test_relations_name_known_events_and_conditions() -> None:
 
 def test_each_pattern_names_a_known_event() -> None:
     rows = (*program_events.SPECIFIC, *program_events.GENERAL)
-    names = {name for _marks, name, _pattern in rows} | {name for name, _pattern in nccl_events.PATTERNS}
+    names = {name for _marks, name, _pattern in rows} | {
+        name for name, _pattern in (*nccl_events.PATTERNS, *nccl_events.OTHERS)
+    }
     names |= {detail.event for detail in details.DETAILS}
     assert names - set(events.BY_ID) == set()
 
