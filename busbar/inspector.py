@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector i
     findings,
     judge,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import to_plain
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import to_plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain

@@ -12,9 +12,14 @@ from typing import NamedTuple
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError, to_plain
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import MOST_BYTES, Dump, Reader
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
+    MOST_BYTES,
+    Dump,
+    DumpError,
+    Reader,
+    to_plain,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import (
     describe_group,
     describe_operation,

@@ -15,10 +15,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import REPORTED
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import PROVEN, REPORTED
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import Result, judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import facts_line, lines_of, report, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain

@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import Tuple
 
 from . import checks
-from .event import CAUSE, EFFECT, NOTICE, REPORT, WEAK, Detail
-from .events import CUDA_NOT_READY, NEWER_DRIVER, OLD_DRIVER
+from .events import CAUSE, CUDA_NOT_READY, EFFECT, NEWER_DRIVER, NOTICE, OLD_DRIVER, REPORT, WEAK, Detail
 
 # fmt: off
 DETAILS: Tuple[Detail, ...] = (

@@ -1,22 +1,93 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Order the events of a log and find the one upstream of all others, with the confidence that relations give it."""
+"""Order the events of a log and find the one upstream of all others, with the confidence that relations give it.
+
+A relation is a row. Beside these rows one rule holds for all events: what is more upstream (``events.py``) comes first,
+of the same tier the earliest, and effects and reports follow from it.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence, Tuple
+from datetime import datetime
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
+from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
 from .jobs import Job
 from .lines import same_day
 from .log_reader import Log
-from .relations import LIKELY, PROVEN, RELATIONS
+from .names import UNNAMED
 from .state import Call, Process
 
-# Confidence in a root: a line or a proven relation states it; it is upstream of all others; it is only reported.
-REPORTED = "reported"
+# Confidence in a root or relation: a line or a proven relation states it; it is upstream of all others; reported.
+PROVEN, LIKELY, REPORTED = "proven", "likely", "reported"
+
+
+class Relation(NamedTuple):
+    """effect, cause: events, with a code behind a blank where it has to be that one.
+
+    condition: before: the cause is earlier.   any: in any order, as launchers report ends late.   peer: the cause is on
+    the host that the effect names as its peer, or on its own device.   other: another process or rank.   lost: the
+    effect names the cause's host as lost.   own: each rank of the effect has had the cause before.
+    link: how sure the relation is where the condition holds.
+    """
+
+    effect: str
+    cause: str
+    condition: str
+    link: str
+
+
+_KILLED = ("exit signal 9", "exit signal 11", "exit signal 7", "oom", "node_failure", "evicted")
+_LOST = ("closed", "connect", "completion", "store", "gloo", "tcp", "exception_remote", "coordination", "uds")
+RELATIONS: Tuple[Relation, ...] = (
+    # A link that went down: the peer's, as the address of the completion shows, or one of the job's at all.
+    Relation("completion", "port port error", "peer", PROVEN),
+    Relation("completion", "port", "before", LIKELY),
+    Relation("completion", "link_down", "before", LIKELY),
+    Relation("hca_lost", "port", "before", LIKELY),
+    Relation("hca_lost", "completion", "any", LIKELY),
+    Relation("completion 5", "completion", "any", LIKELY),
+    # What a call reports, and the line that says what the call was for.
+    Relation("system", "shared_memory", "any", LIKELY),
+    # A process that was killed: its peers lose it, and say so before the launcher reports its end.
+    *(Relation(effect, cause, "other", LIKELY) for effect in _LOST for cause in _KILLED),
+    Relation("exception_nccl", "exit signal 9", "other", LIKELY),
+    Relation("closed", "exit", "lost", LIKELY),
+    Relation("closed", "connect", "before", LIKELY),
+    Relation("exit signal 9", "oom", "any", LIKELY),
+    Relation("exit signal 11", "xid", "before", LIKELY),
+    Relation("exit signal 11", "cuda", "before", LIKELY),
+    # Hardware below CUDA, and what CUDA reports of it.
+    Relation("cuda", "xid", "before", LIKELY),
+    Relation("cuda", "sxid", "before", LIKELY),
+    Relation("cuda", "gpu_lost", "any", LIKELY),
+    Relation("cuda", "gpu_reset", "any", LIKELY),
+    Relation("cuda", "fabric_manager MNNVL", "any", LIKELY),
+    Relation("cuda device-side assert triggered", "kernel_assert", "any", PROVEN),
+    Relation("cuda unspecified launch failure", "expert_wait", "before", LIKELY),
+    Relation("xid 45", "xid", "any", LIKELY),
+    Relation("gpu_lost", "xid 79", "any", PROVEN),
+    # An interruption before a wait ran out.
+    Relation("watchdog", "order", "before", PROVEN),
+    Relation("watchdog", "cancelled", "before", LIKELY),
+    Relation("signalled", "closed", "any", LIKELY),
+    Relation("signalled", "watchdog", "any", PROVEN),
+    Relation("stuck", "watchdog", "any", LIKELY),
+    Relation("gloo", "watchdog", "before", LIKELY),
+    Relation("store", "store_port", "any", LIKELY),
+    Relation("store_connect", "store_port", "any", LIKELY),
+    Relation("store", "store_connect", "any", LIKELY),
+    # A plugin that failed leaves NCCL without a network; a login that was refused, the launcher without its daemon.
+    Relation("no_network", "net_plugin", "before", LIKELY),
+    Relation("no_network", "libfabric", "before", LIKELY),
+    Relation("node_failure", "remote_shell", "before", PROVEN),
+    # Ranks that wait, and PyTorch's or Horovod's list of those that have not come.
+    *(Relation(effect, "behind", "any", PROVEN) for effect in ("watchdog", "signalled", "stall")),
+    # An exception of the call that the watchdog has ended.
+    Relation("exception", "watchdog", "own", LIKELY),
+)
 # Functions that the program has called, by file of NCCL's sources: an error that they return ends a call of it.
 _PROGRAM_CALLS = re.compile(r"(?:^|/)(?:init|transport|generic|group|enqueue|collectives)\.(?:cc|cpp|cu):")
 # Reports, the one that says most of what failed first.
@@ -276,3 +347,52 @@ def in_order(log: Log) -> str:
     if log.last_step < log.last_success and log.last_step:
         return "the program reports its end in line %d" % log.last_success
     return ""
+
+
+# -- ports of HCAs -----------------------------------------------------------------------------------------------------
+# NCCL reports errors and returns as asynchronous events (ncclIbAsyncThreadMain in src/transport/net_ib): fatal until
+# 2.28.3, from 2.28.7 on "non-fatal", as the job survives where the link returns within the retry time.
+
+
+def _ports(log: Log) -> Dict[Tuple[str, str], List[Occurrence]]:
+    """Return host and device of the ports that reported an error, and their errors and returns in order."""
+    found: Dict[Tuple[str, str], List[Occurrence]] = {}
+    for one in sorted(log.occurrences(), key=lambda one: one.order):
+        if one.event.id == "port_active" or (one.event.id == "port" and one.code == "port error"):
+            found.setdefault((one.host, str(one.fields.get("device") or "a port")), []).append(one)
+    return {port: events for port, events in found.items() if any(one.event.id == "port" for one in events)}
+
+
+def tolerate_ports(log: Log, diagnosis: Diagnosis) -> None:
+    """Take a port error for no failure where each port came back and nothing else failed."""
+    root = diagnosis.root
+    if root is None or root.event.id != "port" or root.code != "port error":
+        return
+    failed = {group.event.id for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT)}
+    if failed == {"port"} and all(events[-1].event.id == "port_active" for events in _ports(log).values()):
+        root.tier = WEAK
+        diagnosis.root, diagnosis.confidence = None, ""
+
+
+def describe_ports(log: Log, group: Group) -> List[str]:
+    """Return the life of each port of a group, in sentences."""
+    found = []
+    for (host, device), events in list(_ports(log).items())[:4] if group.code == "port error" else ():
+        spans = [
+            _seconds(one, back) for one, back in zip(events, events[1:]) if one.event.id == "port" != back.event.id
+        ]
+        longest = max((seconds for seconds in spans if seconds is not None), default=None)
+        count = sum(one.event.id == "port" for one in events)
+        end = "came back" + ("" if longest is None else " after %g s at most" % longest)
+        end = end if events[-1].event.id == "port_active" else "is not back here"
+        times = "once" if count == 1 else "%d times" % count
+        found.append("link of %s on %s went down %s and %s" % (device, host or UNNAMED, times, end))
+    return found
+
+
+def _seconds(one: Occurrence, other: Occurrence) -> Optional[float]:
+    try:
+        begin, end = (datetime.strptime(each.time, "%Y-%m-%d %H:%M:%S") for each in (one, other))
+    except ValueError:
+        return None
+    return (end - begin).total_seconds()

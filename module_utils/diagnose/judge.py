@@ -10,14 +10,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
-from . import bandwidth, engine, network, nvlink, ports, ranks, ras, settings, waits
+from . import engine, network, nvlink, ranks, ras, settings, table, waits
 from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
-from .engine import REPORTED, Diagnosis
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
+from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
+from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
 from .jobs import Job, jobs
 from .log_reader import Log
 from .names import causes_text, hosts_of, names, of_ranks
-from .relations import LIKELY, PROVEN
 from .state import Process
 
 # The first release whose logs are judged.
@@ -93,9 +92,9 @@ def judge(log: Log) -> Result:
     facts: List[Fact] = []
     slow: List[Finding] = []
     if not unsupported:
-        ports.tolerate(log, diagnosis)
-        facts += [(finding, CAUSE, PROVEN) for finding in bandwidth.failures(log.table)]
-        slow += bandwidth.judge(log.table)
+        engine.tolerate_ports(log, diagnosis)
+        facts += [(finding, CAUSE, PROVEN) for finding in table.failures(log.table)]
+        slow += table.judge(log.table)
     failures, by_group = _failures(log, found_jobs, diagnosis)
     for job in found_jobs:
         _judge_job(log, job, diagnosis, facts, slow)
@@ -211,7 +210,7 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
     if event.id in ("watchdog", "signalled"):
         parts += waits.describe(waited, job)
     if event.id == "port":
-        parts += ports.describe(log, group)
+        parts += engine.describe_ports(log, group)
     for one in group.kept[:8]:
         ended = [call for call in engine.calls_after(one) if engine.to_program(call)][-1:]
         parts += ["the call of NCCL failed with it (%s -> %d)" % call[:2] for call in ended]

@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 
 from ..core.number import whole
 from . import nccl_events, program_events, ras
-from .event import Event, Group
+from .events import Event, Group
 from .facts import fold
 from .facts import read as read_fact
 from .formats import ReleaseEvidence

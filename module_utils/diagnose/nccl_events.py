@@ -12,8 +12,7 @@ import re
 from typing import Any, Dict, Iterable, Optional, Pattern, Tuple
 
 from . import formats
-from .event import Event
-from .events import BY_ID
+from .events import BY_ID, Event
 
 # Characters of a warning that are matched.
 _LONGEST = 2048

@@ -12,9 +12,7 @@ import re
 from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
-from .event import Event
-from .events import BY_ID
-from .exit_codes import exit_code
+from .events import BY_ID, Event
 
 # Characters of a line that are matched.
 _LONGEST = 2048
@@ -358,3 +356,35 @@ def rank_of(line: str) -> Optional[int]:
     match = _JOB_RANK.search(line[:400]) or (None if _PART.search(line[:600]) else _RANK.search(line[:600]))
     match = match or _LOCAL_RANK.search(line[:400])
     return whole(next(group for group in match.groups() if group is not None)) if match else None
+
+
+_SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
+    "TERM": 15, "Segmentation fault": 11, "Segfault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
+    "Illegal instruction": 4, "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
+    "terminate called": 6,
+}  # fmt: skip
+_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
+_NUMBER = re.compile(r"-?\d{1,5}")
+
+
+def exit_code(fields: Dict[str, Any]) -> str:
+    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
+    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
+    if fields.get("octal"):
+        number: Optional[int] = int(fields["octal"], 8)
+    else:
+        digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), None)
+        match = _NUMBER.search(digits or words)
+        number = None if match is None else int(match.group())
+        if number is not None and ("ignal" in words or any(key.startswith("signal") for key in fields)):
+            return "signal %d" % number
+        named = _SIGNAL_NAME.search(words)
+        if named is not None and number is None:
+            return "signal %d" % _SIGNALS[named.group(1)]
+    if number is None:
+        return words[:40]
+    signal = -number if number < 0 else number - 128
+    if 0 < signal < 32:
+        return "signal %d" % signal
+    return "exit code %d" % number if number else ""

@@ -9,7 +9,7 @@ from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
 from .checks import CONNECTION, DUPLICATE, MISMATCH, RANKS
-from .event import CAUSE, WEAK, Group
+from .events import CAUSE, WEAK, Group
 from .jobs import Job, rival_sets
 from .log_reader import Log
 from .names import missing, numbers, of_ranks

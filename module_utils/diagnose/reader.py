@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from . import nccl_events
 from .details import DETAILS
-from .event import Detail, Event, Group, Occurrence
+from .events import Detail, Event, Group, Occurrence
 from .facts import Fact, fold, may_read
 from .facts import read as read_fact
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number

@@ -9,9 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from ..core.finding import Finding
 from . import checks, engine, network, waits
-from .bandwidth import BUSBW
 from .engine import REPORTED
-from .event import NOTICE, WEAK, Group
+from .events import NOTICE, WEAK, Group
 from .formats import RELEASES
 from .jobs import Job
 from .judge import Result
@@ -19,7 +18,7 @@ from .log_reader import Log
 from .names import hosts_of, names
 from .ranks import present
 from .state import Process
-from .table import Program
+from .table import BUSBW, Program
 from .transport import collnet, transport
 
 # Checks of what makes a job slow, and ends none.

@@ -14,7 +14,7 @@ from ..nccl_conf.grammar import strtoll
 from ..nccl_conf.known_bad import CRASH, HANG
 from ..nccl_conf.lint import lint_variable
 from .checks import EFFECT, RELEASE, SAME
-from .event import Group
+from .events import Group
 from .jobs import Job
 from .names import hosts_of, names
 from .state import SOCKETS

@@ -13,7 +13,7 @@ from typing import Counter, Dict, List, Optional, Tuple
 from ..core.finding import Finding
 from . import network
 from .checks import RANKS
-from .event import NOTICE, REPORT, WEAK
+from .events import NOTICE, REPORT, WEAK
 from .jobs import Job
 from .names import causes_text, hosts_of, missing, names, of_ranks
 from .reader import StateLog

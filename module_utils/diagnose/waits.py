@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from ..core.number import signed, whole
-from .event import Group, Occurrence
+from .events import Group, Occurrence
 from .jobs import Job
 from .names import missing, numbers, of_ranks
 

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import plain_data, recorder_dump
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import Reader
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder_dump
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import DumpError, Reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,14 +38,14 @@ PLAIN = st.recursive(
 
 @given(PLAIN, st.integers(3, 5))
 def test_plain_data_is_as_pickle_reads_it(data: object, protocol: int) -> None:
-    assert plain_data.parse_pickle(pickle.dumps(data, protocol)) == data
+    assert recorder_dump.parse_pickle(pickle.dumps(data, protocol)) == data
 
 
 def test_objects_that_are_named_twice() -> None:
     shared = ["a", {"b": (1,)}]
     data = [shared, shared, shared[1]]
     for protocol in range(2, 6):
-        assert plain_data.parse_pickle(pickle.dumps(data, protocol)) == data
+        assert recorder_dump.parse_pickle(pickle.dumps(data, protocol)) == data
 
 
 class Caller:
@@ -86,7 +85,7 @@ CLASSES: dict[str, Any] = {
 @pytest.mark.parametrize("name", CLASSES)
 def test_no_class_is_named_or_called(name: str, protocol: int) -> None:
     with pytest.raises(DumpError, match="it is not plain data"):
-        plain_data.parse_pickle(pickle.dumps([{"entries": CLASSES[name]}], protocol))
+        recorder_dump.parse_pickle(pickle.dumps([{"entries": CLASSES[name]}], protocol))
 
 
 _START = b"\x80\x02"
@@ -140,7 +139,7 @@ DAMAGED = (
 @pytest.mark.parametrize(("data", "message"), [*REFUSED.items(), *((data, "damaged or cut off") for data in DAMAGED)])
 def test_refused(data: bytes, message: str) -> None:
     with pytest.raises(DumpError, match=message):
-        plain_data.parse_pickle(_START + data)
+        recorder_dump.parse_pickle(_START + data)
 
 
 def _shared(depth: int) -> bytes:
@@ -174,7 +173,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_cost_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_data, "MOST_OBJECTS", MOST)
+    monkeypatch.setattr(recorder_dump, "MOST_OBJECTS", MOST)
     data, message = BOMBS[name]
     tracemalloc.start()
     began = time.process_time()
@@ -189,7 +188,7 @@ def test_cost_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_references_are_counted_where_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pickle of 300 bytes can name a list 2 ** 30 times; a loop of lists has no end."""
-    assert plain_data.parse_pickle(_shared(30))
+    assert recorder_dump.parse_pickle(_shared(30))
     with pytest.raises(DumpError, match="is not a mapping"):
         Reader().read(_shared(30))
     with pytest.raises(DumpError, match="is not a mapping"):
@@ -221,7 +220,7 @@ def test_random_opcodes(opcodes: list[bytes]) -> None:
     """What is read is what pickle reads; pickle allows more keys."""
     data = _START + b"".join(opcodes) + b"."
     try:
-        found = plain_data.parse_pickle(data)
+        found = recorder_dump.parse_pickle(data)
     except DumpError:
         return
     assert repr(found) == repr(pickle.loads(data))

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     details,
+    engine,
     events,
     facts,
     log_reader,
     nccl_events,
     program_events,
-    relations,
     table,
 )
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import LIKELY, PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
 
 from tests import goldens
 from tests.unit.diagnose.job_log import HEALTHY, ranks
@@ -114,12 +114,12 @@ def test_the_root(lines: tuple[str, ...], event: str, confidence: str, follows: 
 
 
 def test_relations_name_known_events_and_conditions() -> None:
-    named = {relation.effect.split(" ")[0] for relation in relations.RELATIONS}
-    named |= {relation.cause.split(" ")[0] for relation in relations.RELATIONS}
+    named = {relation.effect.split(" ")[0] for relation in engine.RELATIONS}
+    named |= {relation.cause.split(" ")[0] for relation in engine.RELATIONS}
     assert named - set(events.BY_ID) == set()
-    conditions = {relation.condition for relation in relations.RELATIONS}
+    conditions = {relation.condition for relation in engine.RELATIONS}
     assert conditions == {"any", "before", "lost", "other", "own", "peer"}
-    assert {relation.link for relation in relations.RELATIONS} == {PROVEN, LIKELY}
+    assert {relation.link for relation in engine.RELATIONS} == {PROVEN, LIKELY}
 
 
 def test_each_pattern_names_a_known_event() -> None:
