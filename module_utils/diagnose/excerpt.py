@@ -49,7 +49,7 @@ def read(host: Host, path: str, most: int, room: int, interest: Interest) -> Exc
                 break
             seen += len(block)
             keeper.feed(block)
-        keeper.end()
+        keeper.feed(b"")
     return Excerpt(path, size, seen, b"".join(keeper.kept).decode("utf-8", "replace"), keeper.left_out)
 
 
@@ -93,30 +93,23 @@ class _Keeper:
         self._after = 0
 
     def feed(self, block: bytes) -> None:
-        found = (self._rest + block).replace(b"\r", b"\n").split(b"\n")
+        """Take a block in; an empty one ends the last line."""
+        found = (self._rest + (block or b"\n")).replace(b"\r", b"\n").split(b"\n")
         self._rest = found.pop()[: lines.LONGEST]
         for line in found:
-            if self._says(line):
+            if self._reports(line):
                 self._keep(line[: lines.LONGEST])
 
-    def end(self) -> None:
-        if self._says(self._rest):
-            self._keep(self._rest)
-        self._rest = b""
-
-    def _says(self, line: bytes) -> bool:
+    def _reports(self, line: bytes) -> bool:
         after = self._after
         self._after = max(after - 1, 0)
         at = line.find(b" NCCL ")
-        if at >= 0:
-            level = line[at + 6 : at + 11]
-            if level == b"INFO ":
-                return facts.may_read(line[at + 11 : at + 15])
-            self._after = max(self._after, _BEHIND if level == b"WARN " else 0)
-            return True
-        behind = self._interest(line[: lines.LONGEST])
-        self._after = max(self._after, behind - 1)
-        return behind > 0 or after > 0
+        level = line[at + 6 : at + 11] if at >= 0 else b""
+        if level == b"INFO ":
+            return facts.may_read(line[at + 11 : at + 15])
+        behind = self._interest(line[: lines.LONGEST]) - 1 if at < 0 else _BEHIND if level == b"WARN " else 0
+        self._after = max(self._after, behind)
+        return behind >= 0 or after > 0
 
     def _keep(self, line: bytes) -> None:
         at = line.find(b"NCCL INFO Channel ")

@@ -76,25 +76,22 @@ class Training:
 def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:
     """network: findings on the job's NCCL log; those that are not ok come first, and this after them."""
     cause = next((finding for finding in network if not finding.ok and finding.severity != "minor"), None)
-    found = []
     steps = list(training.seconds)[_WARM:]
     if len(steps) < _ENOUGH:
         have = "%d steps after the first %d: too few, or in a form that is not known" % (len(steps), _WARM)
         fix = "log the seconds of every step, such as `step_time: 0.523`, for at least %d steps" % (_WARM + _ENOUGH)
-        found.append(STEP_TIME.judge("training", "unknown", "even steps", have, "--training", fix, severity="minor"))
+        found = [STEP_TIME.judge("training", "unknown", "even steps", have, "--training", fix, severity="minor")]
     else:
         mean = sum(steps) / len(steps)
-        deviation = (sum((step - mean) ** 2 for step in steps) / len(steps)) ** 0.5
+        deviation = (sum((step - mean) ** 2 for step in steps) / len(steps)) ** 0.5 / (mean or 1)
         slow = sum(step > 1.5 * mean for step in steps)
-        part = 100 * deviation / mean if mean else 0
-        have = "%d steps of %.3f s, standard deviation %.0f %%" % (len(steps), mean, part)
+        have = "%d steps of %.3f s, standard deviation %.0f %%" % (len(steps), mean, 100 * deviation)
         have += "; %d of them took more than half as long again" % slow if slow else ""
-        state = "drift" if mean and deviation / mean > 0.10 else "ok"
-        found.append(STEP_TIME.judge("training", state, "at most 10 %", have, "--training", because=cause))
+        state = "drift" if deviation > 0.10 else "ok"
+        found = [STEP_TIME.judge("training", state, "at most 10 %", have, "--training", because=cause)]
     if training.percent:
         busy = sum(training.percent) / len(training.percent)
-        have = "%.0f %% on average of %d values" % (busy, len(training.percent))
-        state = "ok" if busy > 75 else "drift"
+        have, state = "%.0f %% on average of %d values" % (busy, len(training.percent)), "ok" if busy > 75 else "drift"
         found.append(UTILISATION.judge("training", state, "more than 75 %", have, "--training", because=cause))
     if cause is None:
         have = "nothing in NCCL's log points to the network: look at compute, input or overlap"
