@@ -10,13 +10,8 @@ import time
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import (
-    MOST_LINE,
-    Collector,
-    Judgement,
-    findings,
-    judge,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import inspector
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import Collector, Judgement, findings
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import to_plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
@@ -34,7 +29,7 @@ STOPPED, SLOW, OK, NOT_KNOWN = "stopped", "slow", "ok", "unknown"
 def run(directory: str, as_json: bool, everything: bool) -> int:
     """Print the verdict on the records in a directory. Return the exit code."""
     try:
-        judgement = judge(load(Path(directory)), time.time_ns() // 1000)
+        judgement = inspector.judge(load(Path(directory)), time.time_ns() // 1000)
     except (JobFilesError, OSError) as error:
         return complain("diagnose", error)
     if as_json:
@@ -54,7 +49,7 @@ def load(directory: Path, since: int = 0) -> Collector:
                 if os.fstat(stream.fileno()).st_mtime * 1e6 < since:
                     continue
                 # A longer line is refused in parts.
-                while line := stream.readline(MOST_LINE + 1):
+                while line := stream.readline(inspector.MOST_LINE + 1):
                     room -= len(line)
                     if room < 0:
                         raise JobFilesError(f"{directory} has more than {_MOST_BYTES >> 30} GiB; name that of one job")

@@ -11,21 +11,8 @@ from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump, recorder_findings
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
-    MOST_BYTES,
-    Dump,
-    DumpError,
-    Reader,
-    to_plain,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import (
-    describe_group,
-    describe_operation,
-    describe_ranks,
-    findings,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
@@ -42,7 +29,7 @@ STOPPED, DIFFERENT, OK, NOT_KNOWN = "stopped", "mismatch", "ok", "unknown"
 class Dumps(NamedTuple):
     """of_ranks: rank -> its dump.   problems: file -> why it was not read.   ignored: files without a rank."""
 
-    of_ranks: dict[int, Dump]
+    of_ranks: dict[int, recorder_dump.Dump]
     problems: dict[str, str]
     ignored: int
 
@@ -59,7 +46,7 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     else:
         print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
     # What is missing for a verdict is a finding, too.
-    return of_states(finding.state for finding in findings(judgement))
+    return of_states(finding.state for finding in recorder_findings.findings(judgement))
 
 
 def load(directory: Path) -> Dumps:
@@ -78,13 +65,13 @@ def load(directory: Path) -> Dumps:
             )
     if not paths:
         raise JobFilesError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
-    reader = Reader()
+    reader = recorder_dump.Reader()
     dumps, problems = {}, {}
     for rank, path in sorted(paths.items()):
         try:
             with open_regular(path) as stream:
-                dumps[rank] = reader.read(stream.read(MOST_BYTES + 1))
-        except (DumpError, OSError) as error:
+                dumps[rank] = reader.read(stream.read(recorder_dump.MOST_BYTES + 1))
+        except (recorder_dump.DumpError, OSError) as error:
             why = error_text(error) if isinstance(error, OSError) else error
             problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {why}"
     return Dumps(dumps, problems, ignored)
@@ -104,11 +91,17 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if hung:
         return STOPPED, f"ranks call different {hung[0]}s under one number and wait for each other"
     if sure:
-        return STOPPED, f"{describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
+        return STOPPED, f"{recorder_findings.describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
-        return STOPPED, f"{describe_ranks(judgement.cycles[0])} wait for each other, each in another group"
+        return (
+            STOPPED,
+            f"{recorder_findings.describe_ranks(judgement.cycles[0])} wait for each other, each in another group",
+        )
     if without:
-        return STOPPED, f"no dump of {describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}"
+        return (
+            STOPPED,
+            f"no dump of {recorder_findings.describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}",
+        )
     if waits and judgement.complete and not any(wait.unknown for wait in waits):
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
     if waits or judgement.pairs:
@@ -124,8 +117,8 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     """Return the first screen, or all of it."""
     word, sentence = verdict(judgement)
     waits = [
-        f"waits: {describe_ranks(wait.ranks)}: collective {wait.number} in {describe_group(wait.group)},"
-        f" {describe_operation(wait.operation)}"
+        f"waits: {recorder_findings.describe_ranks(wait.ranks)}: collective {wait.number} in {recorder_findings.describe_group(wait.group)},"
+        f" {recorder_findings.describe_operation(wait.operation)}"
         for wait in judgement.waits
     ]
     groups = {group for dump in dumps.of_ranks.values() for group in dump.groups.values()}
@@ -134,7 +127,7 @@ def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> 
     facts += f", NCCL {', '.join(judgement.releases) or 'unknown'}, format {', '.join(_formats(dumps)) or 'unknown'}"
     facts += f", {dumps.ignored} other files" if dumps.ignored else ""
     head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
-    return screen(head, findings(judgement), facts, width, waits if everything else None)
+    return screen(head, recorder_findings.findings(judgement), facts, width, waits if everything else None)
 
 
 def _formats(dumps: Dumps) -> list[str]:
@@ -147,7 +140,7 @@ def _formats(dumps: Dumps) -> list[str]:
 def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
     """Return the judgement as plain data."""
     word, sentence = verdict(judgement)
-    found = to_plain(judgement)
+    found = recorder_dump.to_plain(judgement)
     return {
         "verdict": word,
         "sentence": sentence,
@@ -158,5 +151,5 @@ def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
         "formats": _formats(dumps),
         **{key: found[key] for key in ("missing", "suspects", "cycles", "mismatches", "waits", "pairs")},
         "refused": found["problems"],
-        "findings": [finding.to_dict() for finding in findings(judgement)],
+        "findings": [finding.to_dict() for finding in recorder_findings.findings(judgement)],
     }

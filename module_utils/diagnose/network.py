@@ -47,17 +47,15 @@ def judge(job: Job, events: AbstractSet[str] = frozenset(), gpus: AbstractSet[st
 def one_host(job: Job) -> str:
     """Return the host that all lines are of, where all ranks that a communicator has may be on it; else ""."""
     hosts = {process.host for process in job.processes}
-    if job.nodes is not None or len(hosts) != 1:
-        return ""
     nodes, shaped = _shape(job)
     ranks = job.world.ranks if job.world is not None else shaped
-    return next(iter(hosts)) if ranks <= _OF_A_NODE and nodes < 2 else ""
+    alone = job.nodes is None and len(hosts) == 1 and ranks <= _OF_A_NODE and nodes < 2
+    return next(iter(hosts)) if alone else ""
 
 
 def _shape(job: Job) -> Tuple[int, int]:
-    """Return the most nodes and ranks that a process reports."""
-    shapes = [(0, 0), *(one.shapes for one in job.processes)]
-    return max(shape[0] for shape in shapes), max(shape[1] for shape in shapes)
+    """Return the most nodes, with their ranks, that a process reports."""
+    return max([(0, 0), *(one.shapes for one in job.processes)])
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
@@ -295,29 +293,24 @@ def _hcas(job: Job) -> List[Finding]:
 def _speeds(job: Job) -> List[Finding]:
     """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran."""
     speeds: Dict[str, Dict[str, int]] = {}
-    changes: Dict[str, List[str]] = {}
     for node, processes in job.by_node.items():
         used = used_hcas(processes)[0]
-        for process in processes:
-            own = {name: mbit for name, mbit in process.speeds.items() if name in used and mbit > 0}
-            speeds.setdefault(node, {}).update(own)
-            fell = [change for change in process.speed_changes if change[2] < change[1]]
-            changes.setdefault(node, []).extend(
-                "%s %g to %g Gbit/s" % (name, old / 1000, new / 1000) for name, old, new in fell
-            )
+        speeds[node] = {
+            name: mbit for one in processes for name, mbit in one.speeds.items() if name in used and mbit > 0
+        }
     most = max((mbit for own in speeds.values() for mbit in own.values()), default=0)
     found = []
     for node, own in sorted(speeds.items()):
         slow = ["%s %g Gbit/s" % (name, mbit / 1000) for name, mbit in own.items() if mbit < most]
+        changes = sorted({change for process in job.by_node[node] for change in process.speed_changes})
+        fell = ["%s %g to %g Gbit/s" % (name, old / 1000, new / 1000) for name, old, new in changes if new < old]
+        subject, on, want = "%s %s" % (job.name, node), node or UNNAMED, "%g Gbit/s as the others" % (most / 1000)
         if slow:
-            have = "%s on %s, others have %g" % (names(slow, 8), node or UNNAMED, most / 1000)
-            subject, want = "%s %s" % (job.name, node), "%g Gbit/s as the others" % (most / 1000)
+            have = "%s on %s, others have %g" % (names(slow, 8), on, most / 1000)
             found.append(HCA_SPEED.judge(subject, "drift", want, have, "NET/IB speed="))
-    for node, texts in sorted(changes.items()):
-        if texts:
-            have = "the speed of a port fell while the job ran: %s on %s" % (names(texts, 8), node or UNNAMED)
-            subject = "%s %s change" % (job.name, node)
-            found.append(HCA_SPEED.judge(subject, "drift", "no change", have, "speed change detected"))
+        if fell:
+            have, source = "the speed of a port fell while the job ran: %s on %s" % (names(fell, 8), on), "speed change"
+            found.append(HCA_SPEED.judge("%s change" % subject, "drift", "no change", have, source))
     return found
 
 
@@ -351,8 +344,8 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
         "GPU %s and HCA %s (%s exceeds %s)" % (gpu, hca, *(_path_type(number, job.version) for number in path))
         for process in job.processes for gpu, hca, *path in process.gdr_off
     }  # fmt: skip
-    have = "the log shows no connection between nodes"
-    have += "; NCCL decided against it for %s" % names(pairs) if pairs else ""
+    decided = "; NCCL decided against it for %s" % names(pairs) if pairs else ""
+    have = "the log shows no connection between nodes%s" % decided
     return [GDR.judge(job.name, "unknown", _GDR, have, _VIA, AGAIN, severity="minor")]
 
 
@@ -396,15 +389,13 @@ def gdr_cause(job: Job, process: Process, device: str, rank: int, sends: Optiona
 
 def _same_device(process: Process, hca: str, device: str) -> bool:
     """hca: number of a device as NCCL prints it, hexadecimal, with the node's number in its upper half."""
-    number = hca.rpartition("-")[2]
-    if not re.fullmatch(r"[0-9a-fA-F]{1,16}", number):
-        return False
-    index = int(number, 16) & 0xFFFFFF
+    number = re.search(r"(?:^|-)([0-9a-fA-F]{1,16})$", hca)
+    index = int(number.group(1), 16) & 0xFFFFFF if number else -1
     return process.device_name("IB", index) == device or device.endswith("/%d" % index)
 
 
 def _path_type(number: int, release: Optional[Tuple[int, ...]]) -> str:
-    for since, types in _PATHS:
-        if release is not None and release >= since:
-            return types[number] if number < len(types) else "NET"
-    return "path type %d" % number
+    types = next((types for since, types in _PATHS if release is not None and release >= since), None)
+    if types is None:
+        return "path type %d" % number
+    return types[number] if number < len(types) else "NET"

@@ -12,21 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    FrozenSet,
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
 
 from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
@@ -169,12 +155,9 @@ class _Rank:
     def overwritten(self) -> List[Group]:
         """Return groups of which unfinished collectives may have been overwritten in the recorder's buffer."""
         mixed = {entry.group_id for entry in self.dump.entries or () if entry.is_p2p}
-        found = []
-        for group, first in self.first.items():
-            status = (self.dump.status or {}).get(first.group_id)
-            if status and first.group_id not in mixed and 0 <= status.completed < first.number - 1:
-                found.append(group)
-        return found
+        done = {number: status.completed for number, status in (self.dump.status or {}).items() if number not in mixed}
+        firsts = self.first.items()
+        return [group for group, first in firsts if 0 <= done.get(first.group_id, -1) < first.number - 1]
 
 
 class _Job:
@@ -257,38 +240,37 @@ def _link_pairs(job: _Job) -> List[Suspect]:
     return found
 
 
-def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
+def _causes(job: _Job, suspected: Set[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
     """Return a suspected rank that each suspected rank waits for in the end, and those that wait for each other."""
     sources: Dict[Node, Set[Node]] = {}
-    for node, targets in job.edges.items():
-        for target in targets:
-            sources.setdefault(target, set()).add(node)
+    for node, target in ((node, target) for node, targets in job.edges.items() for target in targets):
+        sources.setdefault(target, set()).add(node)
     causes: Dict[Node, Tuple[int, ...]] = {}
+    empty: Set[Node] = set()
     _spread(sources, [(rank,) for rank in sorted(suspected) if rank not in job.edges], causes)
-    # What leads to no end leads to a cycle: what remains where all is taken off that waits for nothing, or that nothing
-    # waits for.
+    # What leads to no end leads to a cycle: what remains without all that waits for nothing, or that nothing waits for.
     circle = job.edges.keys() - causes.keys()
     ends = list(circle)
     while ends:
         node = ends.pop()
-        near = (job.edges.get(node, set()), sources.get(node, set()))
-        if node in circle and any(circle.isdisjoint(nodes) for nodes in near):
+        behind, before = job.edges.get(node, empty), sources.get(node, empty)
+        if node in circle and (circle.isdisjoint(behind) or circle.isdisjoint(before)):
             circle.remove(node)
-            ends += near[0] | near[1]
+            ends += behind | before
     cycles = []
     while circle:
         inside = [circle.pop()]
         for node in inside:
-            beside = (job.edges.get(node, set()) | sources.get(node, set())) & circle
+            beside = (job.edges.get(node, empty) | sources.get(node, empty)) & circle
             circle -= beside
             inside += beside
-        cycle = tuple(sorted(rank for rank in inside if isinstance(rank, int) and rank in suspected))
+        cycle = tuple(sorted(suspected.intersection(inside)))
         cycles += [cycle] if len(cycle) > 1 else []
     _spread(sources, cycles, causes)
     return {rank: causes.get(rank, ()) for rank in suspected}, cycles
 
 
-def _spread(sources: Mapping[Node, Set[Node]], roots: Sequence[Tuple[int, ...]], causes: Dict[Node, Any]) -> None:
+def _spread(sources: Mapping[Node, Set[Node]], roots: List[Tuple[int, ...]], causes: Dict[Node, Any]) -> None:
     """Give everything that waits for the ranks of a root, and has no cause yet, its first rank as the cause."""
     causes.update((rank, ()) for ranks in roots for rank in ranks)
     reached: List[Tuple[Node, int]] = [(rank, ranks[0]) for ranks in roots for rank in ranks]
@@ -311,15 +293,12 @@ def _mismatches(job: _Job) -> List[Mismatch]:
                 numbers.setdefault(entry.number, {}).setdefault(member.rank, []).append(entry)
     found = []
     for group, numbers in sorted(by_group.items()):
-        for number in sorted(numbers):
-            mismatch = _mismatch(group, number, numbers[number])
-            if mismatch is not None:
-                found.append(mismatch)
-                break
-    return found
+        every = (_mismatch(group, number, of_ranks) for number, of_ranks in sorted(numbers.items()))
+        found.append(next(filter(None, every), None))
+    return list(filter(None, found))
 
 
-def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]) -> Optional[Mismatch]:
+def _mismatch(group: Group, number: int, of_ranks: Mapping[int, List[Entry]]) -> Optional[Mismatch]:
     # Operations of one coalesced group share its number: they are not compared.
     single = {rank: entries[0] for rank, entries in of_ranks.items() if len(entries) == 1}
     for what, key in _COMPARED.items():
@@ -361,7 +340,7 @@ def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
     waits = job.waits()
     found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
     found += _link_pairs(job)
-    causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
+    causes, cycles = _causes(job, {suspect.rank for suspect in found})
     overwritten = Counter(group for member in job.ranks.values() for group in member.overwritten())
     return Judgement(
         suspects=tuple(_best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)),
@@ -400,9 +379,7 @@ def _best(found: Iterable[Suspect]) -> List[Suspect]:
 
 
 def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
-    number = min(entry.number for entry in waiting.values())
-    at = {rank: entry for rank, entry in waiting.items() if entry.number == number}
-    entry = at[min(at)]
+    entry = min(waiting.values(), key=lambda entry: entry.number)
     members = [job.ranks[rank] for rank in sorted(job.members[group]) if rank in job.ranks]
     unknown = tuple(member.rank for member in members if member.position(group) is None and not member.idle)
-    return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)
+    return Wait(group, entry.number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)
