@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump, recorder_findings
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder_findings as sentences
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
@@ -46,7 +47,7 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     else:
         print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
     # What is missing for a verdict is a finding, too.
-    return of_states(finding.state for finding in recorder_findings.findings(judgement))
+    return of_states(finding.state for finding in sentences.findings(judgement))
 
 
 def load(directory: Path) -> Dumps:
@@ -77,9 +78,6 @@ def load(directory: Path) -> Dumps:
     return Dumps(dumps, problems, ignored)
 
 
-# -- the screen --------------------------------------------------------------------------------------------------------
-
-
 def verdict(judgement: Judgement) -> tuple[str, str]:
     """Return STOPPED, DIFFERENT, OK or NOT_KNOWN, and a sentence."""
     waits, mismatches = judgement.waits, judgement.mismatches
@@ -91,16 +89,16 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
     if hung:
         return STOPPED, f"ranks call different {hung[0]}s under one number and wait for each other"
     if sure:
-        return STOPPED, f"{recorder_findings.describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
+        return STOPPED, f"{sentences.describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
         return (
             STOPPED,
-            f"{recorder_findings.describe_ranks(judgement.cycles[0])} wait for each other, each in another group",
+            f"{sentences.describe_ranks(judgement.cycles[0])} wait for each other, each in another group",
         )
     if without:
         return (
             STOPPED,
-            f"no dump of {recorder_findings.describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}",
+            f"no dump of {sentences.describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}",
         )
     if waits and judgement.complete and not any(wait.unknown for wait in waits):
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
@@ -116,25 +114,22 @@ def verdict(judgement: Judgement) -> tuple[str, str]:
 def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
     """Return the first screen, or all of it."""
     word, sentence = verdict(judgement)
-    waits = [
-        f"waits: {recorder_findings.describe_ranks(wait.ranks)}: collective {wait.number} in {recorder_findings.describe_group(wait.group)},"
-        f" {recorder_findings.describe_operation(wait.operation)}"
-        for wait in judgement.waits
-    ]
+    waits = []
+    for wait in judgement.waits:
+        where = f"collective {wait.number} in {sentences.describe_group(wait.group)}"
+        what = sentences.describe_operation(wait.operation)
+        waits.append(f"waits: {sentences.describe_ranks(wait.ranks)}: {where}, {what}")
     groups = {group for dump in dumps.of_ranks.values() for group in dump.groups.values()}
     facts = f"{len(dumps.of_ranks)} of {len(judgement.world)} dumps read, {counted(len(groups), 'group')}"
     facts += f", {sum(len(dump.entries or ()) for dump in dumps.of_ranks.values())} records"
     facts += f", NCCL {', '.join(judgement.releases) or 'unknown'}, format {', '.join(_formats(dumps)) or 'unknown'}"
     facts += f", {dumps.ignored} other files" if dumps.ignored else ""
     head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
-    return screen(head, recorder_findings.findings(judgement), facts, width, waits if everything else None)
+    return screen(head, sentences.findings(judgement), facts, width, waits if everything else None)
 
 
 def _formats(dumps: Dumps) -> list[str]:
     return sorted({dump.version for dump in dumps.of_ranks.values()})
-
-
-# -- JSON --------------------------------------------------------------------------------------------------------------
 
 
 def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
@@ -151,5 +146,5 @@ def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
         "formats": _formats(dumps),
         **{key: found[key] for key in ("missing", "suspects", "cycles", "mismatches", "waits", "pairs")},
         "refused": found["problems"],
-        "findings": [finding.to_dict() for finding in recorder_findings.findings(judgement)],
+        "findings": [finding.to_dict() for finding in sentences.findings(judgement)],
     }

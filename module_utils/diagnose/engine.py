@@ -195,9 +195,6 @@ def _calls(log: Log) -> List[Tuple[Process, Call]]:
     return [(process, process.calls[0]) for process in silent[:64]]
 
 
-# -- links -------------------------------------------------------------------------------------------------------------
-
-
 def _link(groups: Sequence[Group], log: Log) -> None:
     """Set ``because`` of groups by the table of relations."""
     processes = log.state.processes.values()
@@ -253,9 +250,6 @@ def before(one: Occurrence, other: Occurrence) -> bool:
     if one.source != other.source and one.time and other.time:
         return same_day(one.time) <= same_day(other.time)
     return one.order <= other.order
-
-
-# -- the root ----------------------------------------------------------------------------------------------------------
 
 
 def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
@@ -349,7 +343,6 @@ def in_order(log: Log) -> str:
     return ""
 
 
-# -- ports of HCAs -----------------------------------------------------------------------------------------------------
 # NCCL reports errors and returns as asynchronous events (ncclIbAsyncThreadMain in src/transport/net_ib): fatal until
 # 2.28.3, from 2.28.7 on "non-fatal", as the job survives where the link returns within the retry time.
 

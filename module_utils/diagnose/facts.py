@@ -51,9 +51,6 @@ class Row(NamedTuple):
     pattern: str
 
 
-# -- into the state ----------------------------------------------------------------------------------------------------
-
-
 def _set(name: str, *fields: str) -> Take:
     """Return what sets an attribute of the process to these fields; without one, to True."""
     if not fields:
@@ -222,8 +219,6 @@ def _version(_state: State, process: Process, found: Found) -> None:
 def _algorithm(_state: State, process: Process, found: Found) -> None:
     _count(process, "algorithms", (found["function"], found["algo"], found["proto"]))
 
-
-# -- the table ---------------------------------------------------------------------------------------------------------
 
 # Sources' folders and files, as they begin.
 _PLACES = (

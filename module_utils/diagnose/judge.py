@@ -158,9 +158,6 @@ def _not_judged(log: Log, unsupported: str, root: Optional[Root]) -> Finding:
     return READABLE.judge(subject, "unknown", wanted, have, "", fix, why=why, severity=severity)
 
 
-# -- the root ----------------------------------------------------------------------------------------------------------
-
-
 def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fact], log: Log) -> Optional[Root]:
     """Return the root: an event, or a fact that is more upstream than the first event."""
     group = diagnosis.root
@@ -185,9 +182,6 @@ def _caused(failures: List[Finding], found: List[Finding], root: Root) -> Tuple[
     if any(finding.id == because for finding in found):
         return [one if one.because or one.id == because else replace(one, because=because) for one in failures], found
     return failures, [one if one.state == "drift" else replace(one, because=because) for one in found]
-
-
-# -- findings on events ------------------------------------------------------------------------------------------------
 
 
 def _failures(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> Tuple[List[Finding], Dict[int, Finding]]:
@@ -314,9 +308,6 @@ def _setting(job: Job, group: Group) -> str:
         text = "NCCL_IB_HCA=%s matches beginnings of names: NCCL took %s, too"
         return text % (names(job.values("NCCL_IB_HCA"), 2), names(extra, 8))
     return ""
-
-
-# -- findings on facts -------------------------------------------------------------------------------------------------
 
 
 def _versions(job: Job) -> List[Finding]:

@@ -58,9 +58,6 @@ def _shape(job: Job) -> Tuple[int, int]:
     return max([(0, 0), *(one.shapes for one in job.processes)])
 
 
-# -- the network -------------------------------------------------------------------------------------------------------
-
-
 def _network(job: Job) -> List[Finding]:
     nodes = job.nodes if job.nodes is not None else _shape(job)[0] or None
     over = "%d nodes" % nodes if nodes is not None else "an unknown number of nodes"
@@ -190,9 +187,6 @@ def _plugins(job: Job) -> List[Finding]:
     return found
 
 
-# -- interfaces --------------------------------------------------------------------------------------------------------
-
-
 def _interfaces(job: Job, events: AbstractSet[str]) -> List[Finding]:
     bad: Dict[Tuple[bool, str, str], List[Process]] = {}
     good: Set[str] = set()
@@ -239,9 +233,6 @@ def _ends_here(name: str, address: str) -> str:
     if address.lower().startswith(("fe80", "[fe80", "169.254.")):
         return "with the link-local address %s" % address
     return ""
-
-
-# -- HCAs --------------------------------------------------------------------------------------------------------------
 
 
 def used_hcas(processes: Sequence[Process]) -> Tuple[Set[str], Set[str]]:
@@ -312,9 +303,6 @@ def _speeds(job: Job) -> List[Finding]:
             have, source = "the speed of a port fell while the job ran: %s on %s" % (names(fell, 8), on), "speed change"
             found.append(HCA_SPEED.judge("%s change" % subject, "drift", "no change", have, source))
     return found
-
-
-# -- GPUDirect RDMA ----------------------------------------------------------------------------------------------------
 
 
 def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:

@@ -121,9 +121,6 @@ def _nvlink(job: Job) -> List[Finding]:
     return found
 
 
-# -- NVLink between hosts ----------------------------------------------------------------------------------------------
-
-
 def _fabric(job: Job) -> List[Finding]:
     faults = sorted({fault for process in job.processes for fault in process.fabric_faults})
     each = ["%s on %s" % (fault, hosts_of(one.host for one in job.processes if fault in one.fabric_faults))

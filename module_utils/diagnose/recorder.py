@@ -280,9 +280,6 @@ def _spread(sources: Mapping[Node, Set[Node]], roots: List[Tuple[int, ...]], cau
             reached.append((source, root))
 
 
-# -- different operations ----------------------------------------------------------------------------------------------
-
-
 def _mismatches(job: _Job) -> List[Mismatch]:
     """Return the first one of each group."""
     by_group: Dict[Group, Dict[int, Dict[int, List[Entry]]]] = {}
@@ -328,9 +325,6 @@ def _types(operation: Operation) -> List[str]:
 _COMPARED: Dict[str, Callable[[Operation], object]] = {
     "collective": lambda operation: operation.name, "size": _sizes, "type": _types
 }  # fmt: skip
-
-
-# -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:

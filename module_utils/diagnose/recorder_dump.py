@@ -125,8 +125,6 @@ def parse_pickle(data: bytes) -> object:
         raise DumpError("the pickle is damaged or cut off (%s)" % type(error).__name__) from error
 
 
-# -- typed data --------------------------------------------------------------------------------------------------------
-
 MOST_BYTES = 64 << 20
 # Values that the typed entries are made of; a pickle may name one list a million times.
 MOST_READ = 20_000_000

@@ -125,9 +125,6 @@ def _same(job: Job) -> List[Finding]:
     return found
 
 
-# -- the release -------------------------------------------------------------------------------------------------------
-
-
 def _release(job: Job, groups: Sequence[Group]) -> List[Finding]:
     """Judge known defects: as severe as a certain one that has the effect that the log shows; minor for any other."""
     number = _number(job)

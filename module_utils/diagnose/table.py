@@ -228,8 +228,6 @@ _LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str]], None]], ...]
 )  # fmt: skip
 
 
-# -- judgement ---------------------------------------------------------------------------------------------------------
-
 # Latency rules below this size, in bytes.
 _LEAST = 64 << 10
 # Time of a size, as a share of that of a smaller one, from which the smaller one took a slow way.
