@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
@@ -147,17 +146,14 @@ def _tier(group: Group, raised: bool) -> int:
     """
     if _recovered(group):
         return WEAK
-    if group.tier == WEAK or (group.tier == NETWORK and group.event.id == "net_plugin"):
-        quoted = raised and group.tier == WEAK and any(one.process is None for one in group.kept)
-        return CAUSE if quoted or any(map(_ended_a_call, group.kept)) else group.tier
-    return group.tier
+    quoted = raised and group.tier == WEAK and any(one.process is None for one in group.kept)
+    open_ = group.tier == WEAK or (group.tier == NETWORK and group.event.id == "net_plugin")
+    return CAUSE if quoted or (open_ and any(map(_ended_a_call, group.kept))) else group.tier
 
 
 def _recovered(group: Group) -> bool:
     """Return whether each process tried the connection again later, or took another network."""
-    if group.event.id not in ("connect", "net_plugin", "sharp"):
-        return False
-    for one in group.kept:
+    for one in group.kept if group.event.id in ("connect", "net_plugin", "sharp") else ():
         later = 0
         if one.process is not None and group.event.id == "connect":
             later = one.process.retry["_where"][1] if one.process.retry is not None else 0
@@ -165,7 +161,7 @@ def _recovered(group: Group) -> bool:
             later = max(one.process.completed, one.process.networked)
         if later <= one.order:
             return False
-    return True
+    return group.event.id in ("connect", "net_plugin", "sharp")
 
 
 def _ended_a_call(one: Occurrence) -> bool:
@@ -177,10 +173,8 @@ def _ended_a_call(one: Occurrence) -> bool:
 def calls_after(one: Occurrence) -> List[Call]:
     """Return calls of the warning's process and GPU that returned an error behind it."""
     calls = one.process.calls if one.process is not None else ()
-    return [
-        call for call in calls
-        if call.source == one.source and call.order > one.order and call.device in (one.device, None)
-    ]  # fmt: skip
+    behind = [call for call in calls if call.source == one.source and call.order > one.order]
+    return [call for call in behind if call.device in (one.device, None)]
 
 
 def to_program(call: Call) -> bool:
@@ -371,21 +365,8 @@ def describe_ports(log: Log, group: Group) -> List[str]:
     """Return the life of each port of a group, in sentences."""
     found = []
     for (host, device), events in list(_ports(log).items())[:4] if group.code == "port error" else ():
-        spans = [
-            _seconds(one, back) for one, back in zip(events, events[1:]) if one.event.id == "port" != back.event.id
-        ]
-        longest = max((seconds for seconds in spans if seconds is not None), default=None)
         count = sum(one.event.id == "port" for one in events)
-        end = "came back" + ("" if longest is None else " after %g s at most" % longest)
-        end = end if events[-1].event.id == "port_active" else "is not back here"
-        times = "once" if count == 1 else "%d times" % count
-        found.append("link of %s on %s went down %s and %s" % (device, host or UNNAMED, times, end))
+        times, back = "once" if count == 1 else "%d times" % count, events[-1].event.id == "port_active"
+        text = "link of %s on %s went down %s and %s"
+        found.append(text % (device, host or UNNAMED, times, "came back" if back else "is not back here"))
     return found
-
-
-def _seconds(one: Occurrence, other: Occurrence) -> Optional[float]:
-    try:
-        begin, end = (datetime.strptime(each.time, "%Y-%m-%d %H:%M:%S") for each in (one, other))
-    except ValueError:
-        return None
-    return (end - begin).total_seconds()

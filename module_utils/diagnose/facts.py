@@ -8,6 +8,7 @@ Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1, and the plugins nccl-rdma-sha
 from __future__ import annotations
 
 import re
+from operator import itemgetter as get
 from sys import intern
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Pattern, Tuple, Union
 
@@ -51,21 +52,14 @@ class Row(NamedTuple):
     pattern: str
 
 
-def _set(name: str, *fields: str) -> Take:
-    """Return what sets an attribute of the process to these fields; without one, to True."""
-    if not fields:
-        return lambda _state, process, _found: setattr(process, name, True)
-    of = _of(fields)
-    return lambda _state, process, found: setattr(process, name, of(found))
+def _set(name: str, value: Callable[[Found], Any] = lambda _found: True) -> Take:
+    """Return what sets an attribute of the process."""
+    return lambda _state, process, found: setattr(process, name, value(found))
 
 
 def _add(name: str, *fields: str) -> Take:
-    of = _of(fields)
-    return lambda _state, process, found: process.add(name, of(found))
-
-
-def _of(fields: Tuple[str, ...]) -> Callable[[Found], Any]:
-    return lambda found: tuple(found[field] for field in fields) if len(fields) > 1 else found[fields[0]]
+    """Return what adds a field, or several as a tuple, to an attribute of the process."""
+    return lambda _state, process, found: process.add(name, get(*fields)(found))
 
 
 def _count(process: Process, name: str, key: object) -> None:
@@ -75,10 +69,6 @@ def _count(process: Process, name: str, key: object) -> None:
 def _network(_state: State, process: Process, found: Found) -> None:
     process.add("networks", intern(found["name"]))
     process.networked = found["_where"][1]
-
-
-def _retry(_state: State, process: Process, found: Found) -> None:
-    process.retry = found
 
 
 def _hcas(_state: State, process: Process, found: Found) -> None:
@@ -105,12 +95,10 @@ def _port(_state: State, process: Process, found: Found) -> None:
 
 
 def _interfaces(_state: State, process: Process, found: Found) -> None:
-    for _index, name, address in _INTERFACE.findall(found["devices"]):
+    for _index, name, address in _INTERFACE.findall(found.get("devices") or ""):
         process.put("interfaces", name, address)
-
-
-def _interface(_state: State, process: Process, found: Found) -> None:
-    process.put("interfaces", found["name"], process.interfaces.get(found["name"], ""))
+    if found.get("name"):
+        process.put("interfaces", found["name"], process.interfaces.get(found["name"], ""))
 
 
 def _gdr_pair(_state: State, process: Process, found: Found) -> None:
@@ -191,10 +179,6 @@ def _collnet_channel(_state: State, process: Process, found: Found) -> None:
     _count(process, "ways", Way(found["rank"], "collnet", found["net"], found["device"], gdr, False, sends))
 
 
-def _nvls(_state: State, process: Process, found: Found) -> None:
-    process.nvls = found["no"] is None
-
-
 def _channels(_state: State, process: Process, found: Found) -> None:
     process.channels = found["collective"]
     if found["nvls"] is not None:
@@ -232,7 +216,7 @@ ROWS: Tuple[Row, ...] = (
         r">\d{1,8})(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])? via (?P<path>[^\n]{1,120})"),
     Row("Coll", "collnet_channel", _collnet_channel, r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|"
         r"receive)\] via COLLNET/(?P<net>[^/]{1,40})/(?P<device>\d{1,5})(?P<gdr>/GDRDMA)?"),
-    Row("CPU/", "cpu", _set("cpu", "architecture"), r"CPU/[0-9a-f-]{1,12} \((?P<architecture>\d)/\d{1,3}/\d{1,3}\)"),
+    Row("CPU/", "cpu", _set("cpu", get("architecture")), r"CPU/[0-9a-f-]{1,12} \((?P<architecture>\d)/\d{1,3}/\d{1,3}\)"),
     Row("Usin", "network", _network, r"Using (?:network|internal Network) (?P<name>\S[^\n]{0,39})"),
     Row("GPU ", "gdr_pair", _gdr_pair, "GPU Direct RDMA (?P<on>Enabled|"
         r"Disabled) for (?:GPU (?P<gpu>\w{1,20})(?:\[\d{1,4}\])? / HCA (?P<hca>\w{1,20})|"
@@ -248,7 +232,7 @@ ROWS: Tuple[Row, ...] = (
     Row("TUNE PROF NET/ ENV/", "plugin_variable", _plugin_variable,
         r"(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: Plugin name set by env to (?P<name>\S{1,300})"),
     Row("Plug", "plugin_variable", _plugin_variable, r"Plugin name set by env to (?P<name>\S{1,300})"),
-    Row("sock Call nccl", "retry", _retry, r"(?:\w{1,60}: connect|"
+    Row("sock Call nccl", "retry", _set("retry", dict), r"(?:\w{1,60}: connect|"
         r"Call to connect)(?: to (?P<peer>[^\s<]{1,100})(?:<\d+>)?)? returned (?P<why>[^,]{1,80}), retrying(?: \((?"
         r"P<tried>\d{1,5})/(?P<most>\d{1,5})\))?"),
     Row("Init", "timed", State.timed,
@@ -263,7 +247,7 @@ ROWS: Tuple[Row, ...] = (
     Row("NET/", "no_device", _add("absent", "why"), r"NET/IB\w{0,12} ?: No (?:IP )?(?P<why>device|interface) found"),
     Row("Fail", "no_device", _add("absent", "why"), "Failed to open (?P<why>libibverbs)"),
     Row("NET/", "interfaces", _interfaces, r"NET/Socket ?: Using(?P<devices>[^\n]*)"),
-    Row("Coul", "interface", _interface,
+    Row("Coul", "interface", _interfaces,
         r"Could not get speed (?:from /sys/class/net/|for interface )(?P<name>[\w@-]{1,64})"),
     Row("NET/", "merged", _port,
         r"NET/IB ?: Made virtual device \[(?P<index>\d{1,4})\] name=(?P<name>\S{1,128})(?: speed=(?P<mbit>\d{1,9}))?"),
@@ -299,11 +283,11 @@ ROWS: Tuple[Row, ...] = (
     Row(_PLACES, "returned", _returned,
         r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6})(?: \(\w{1,80}\))?"
         r" -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})"),
-    Row("Boot NET ", "bootstrap", _set("bootstrap", "interface", "address"), r"(?:Bootstrap ?: Using (?:\[0\])?|"
+    Row("Boot NET ", "bootstrap", _set("bootstrap", get("interface", "address")), r"(?:Bootstrap ?: Using (?:\[0\])?|"
         r"NET : Using interface )(?P<interface>[^\s:]{1,64}):(?P<address>[^\s<]{1,100})"),
     Row("Rank", "own_rank", _add("named_ranks", "rank"), r"Rank (?P<rank>\d{1,8}): \d{1,4} Net devices"),
     Row("Boot", "met", None, r"Bootstrap timings\b"),
-    Row("Boot boot", "root_waits", _set("root_waits", "what"),
+    Row("Boot boot", "root_waits", _set("root_waits", get("what")),
         r"(?i:bootstrap root) ?: (?P<what>[^\n]{0,100}(?:checked in|[Ww]ait)[^\n]{0,80})"),
     Row("comm nccl [Ran", "init", State.init,
         r"(?:\[Rank \d{1,8}\] )?(?:(?P<call>\w{1,60}) )?comm (?P<comm>\S{1,24}) rank (?P<rank>\d{1,8}) n[rR]anks "
@@ -330,11 +314,11 @@ ROWS: Tuple[Row, ...] = (
     Row("rank", "collnet_connected", _collnet, r"rank (?P<rank>\d{1,8}) Connected CollNet"),
     Row("SHAR", "sharp", _add("sharp", "rank"),
         r"SHARP rank (?P<rank>\d{1,8})/(?P<ranks>\d{1,8}) initialized on (?P<device>[\w.:-]{1,64})"),
-    Row("Cann", "collnet_off", _set("collnet_why", "why"), r"(?P<why>Cannot initialize CollNet[^\n]{0,180})"),
-    Row("Comm", "collnet_off", _set("collnet_why", "why"),
+    Row("Cann", "collnet_off", _set("collnet_why", get("why")), r"(?P<why>Cannot initialize CollNet[^\n]{0,180})"),
+    Row("Comm", "collnet_off", _set("collnet_why", get("why")),
         r"(?P<why>Communicator has \d+ nodes which is less than CollNet[^\n]{0,120})"),
     Row("Comm", "variable", _variable, r"Comm config netName reset to (?P<name>NCCL_NET)=(?P<value>[^\n]{1,60})"),
-    Row("NVLS", "nvls", _nvls,
+    Row("NVLS", "nvls", _set("nvls", lambda found: found["no"] is None),
         r"NVLS multicast support is (?P<no>not )?available(?: on dev \d{1,4})?(?: \(NVLS_NCHANNELS (?P<channels>"
         r"\d{1,5})\))?"),
     Row("NVLS", "nvls_group", _set("nvls_group"), "NVLS comm 0x[0-9a-f]{1,16} headRank "),
@@ -343,15 +327,15 @@ ROWS: Tuple[Row, ...] = (
         r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)"),
     Row("NCCL", "variable", _variable,
         r"(?P<name>NCCL_[A-Z0-9_]{1,80}|[A-Za-z_]\w{0,79}) set (?:by environment )?to (?P<value>[^\n]{0,1000})"),
-    Row("nccl", "shared_limit", _set("shared_limit", "needed", "most"),
+    Row("nccl", "shared_limit", _set("shared_limit", get("needed", "most")),
         r"ncclMaxSharedMem (?P<needed>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})"),
-    Row("cuda", "driver", _set("driver", "driver"), r"cudaDriverVersion (?P<driver>\d{4,7})"),
+    Row("cuda", "driver", _set("driver", get("driver")), r"cudaDriverVersion (?P<driver>\d{4,7})"),
     Row("Patt", "graph", _add("graphs", "pattern", "channels", "bandwidth", "path"),
         r"Pattern (?P<pattern>\d{1,2}), crossNic \d, nChannels (?P<channels>\d{1,4}), bw (?P<bandwidth>[\d.]{1,16"
         r"})/[\d.]+, type (?P<path>\w{1,8})/"),
     Row("=== ", "system", _system, r"=== System : maxBw (?P<bandwidth>[\d.]{1,16}) "),
     Row("+", "nvlink", _nvlink, r"\+ NVL\[(?P<bandwidth>[\d.]{1,12})\] - "),
-    Row("+", "gpu", _set("last_gpu", "gpu"), r"\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})"),
+    Row("+", "gpu", _set("last_gpu", get("gpu")), r"\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})"),
     Row("0", "channels", _channels,
         r"(?P<collective>\d{1,5}) coll channels,? ?(?:\d{1,5} collnet channels,? ?)?(?:(?P<nvls>\d{1,5}) nvls cha"
         r"nnels,? ?)?(?:(?P<p2p>\d{1,5}) p2p channels(?:, (?P<per_peer>\d{1,5}) p2p channels per peer)?)?"),
