@@ -216,7 +216,7 @@ ROWS: Tuple[Row, ...] = (
         r">\d{1,8})(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])? via (?P<path>[^\n]{1,120})"),
     Row("Coll", "collnet_channel", _collnet_channel, r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|"
         r"receive)\] via COLLNET/(?P<net>[^/]{1,40})/(?P<device>\d{1,5})(?P<gdr>/GDRDMA)?"),
-    Row("CPU/", "cpu", _set("cpu", get("architecture")), r"CPU/[0-9a-f-]{1,12} \((?P<architecture>\d)/\d{1,3}/\d{1,3}\)"),
+    Row("CPU/", "cpu", _set("cpu", get("arch")), r"CPU/[0-9a-f-]{1,12} \((?P<arch>\d)/\d{1,3}/\d{1,3}\)"),
     Row("Usin", "network", _network, r"Using (?:network|internal Network) (?P<name>\S[^\n]{0,39})"),
     Row("GPU ", "gdr_pair", _gdr_pair, "GPU Direct RDMA (?P<on>Enabled|"
         r"Disabled) for (?:GPU (?P<gpu>\w{1,20})(?:\[\d{1,4}\])? / HCA (?P<hca>\w{1,20})|"

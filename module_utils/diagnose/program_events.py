@@ -254,15 +254,8 @@ _SPECIFIC, _GENERAL = (
 )
 _PROGRESS = tuple(row for row in _GENERAL if row[1] in ("success", "step"))
 # Marks of lines that report something: an excerpt of a log keeps them.
-MARKS = tuple(
-    {
-        mark
-        for marks, name, _pattern in (*_SPECIFIC, *_GENERAL)
-        if name not in ("noise", "step", "waits")
-        for mark in marks
-    }
-    | {_TRACEBACK, "CCL version", "Last error:"}
-)
+_REPORTS = (row[0] for row in (*_SPECIFIC, *_GENERAL) if row[1] not in ("noise", "step", "waits"))
+MARKS = tuple({_TRACEBACK, "CCL version", "Last error:"}.union(*_REPORTS))
 # What stands before the text of a line: labels of launchers, loggers and collectors.
 LABEL = re.compile(
     r"(?:\[(?:rank|default)? ?\d{1,8}\]:? ?|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?|\([^()]{1,80}\) ?|\d{1,7}: |"
@@ -270,10 +263,10 @@ LABEL = re.compile(
     r"\d{1,8}\.\ds\s\d{1,8}\s|> ){0,4}"
 )
 _EXCEPTION = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died))"
-    r"(?:\([\w-]{0,20}\))?(?::|$) ?(?P<text>\S.{0,600})?"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died)"
+    r"(?:\([\w-]{0,20}\))?(?::|$)"
 )
-_IN_TRACEBACK = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}): (?P<text>\S.{0,600})")
+_IN_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}: \S")
 # An exception that only reports another process's end, or a wait for one.
 _REMOTE = re.compile(
     r"closed by (?:remote )?peer|reset by peer|[Bb]roken ?[Pp]ipe|recvValue failed|sendBytes failed|EOFError|"
@@ -296,6 +289,18 @@ _LOCAL_RANK = re.compile(r"\[default(\d{1,4})\]:")
 _PART = re.compile(r"\[PG [^\]]{0,60}\((?!default_pg)[^)\]]{1,80}\) ?Rank \d")
 
 
+_SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
+    "TERM": 15, "Segmentation fault": 11, "Segfault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
+    "Illegal instruction": 4, "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
+    "terminate called": 6,
+}  # fmt: skip
+_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
+_NUMBER = re.compile(r"-?\d{1,5}")
+# Codes of events whose lines have none.
+_CODES = {"xid": "79", "mismatch": "PyTorch"}
+
+
 def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dict[str, Any]]]:
     """Return the event of a line and its fields; None where the line reports nothing.
 
@@ -305,9 +310,10 @@ def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dic
     found = _match(_SPECIFIC, line)
     if found is not None:
         return found
-    raised = exception(line, in_traceback)
-    if raised is not None:
-        return raised
+    text = LABEL.sub("", line, count=1)
+    # Python reports an exception that nothing caught.
+    if _EXCEPTION.match(text) or (in_traceback and _IN_TRACEBACK.match(text)):
+        return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], {"code": ""}
     return _match(_PROGRESS if _INFO.search(line[:200]) else _GENERAL, line)
 
 
@@ -322,33 +328,30 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
         if match is None:
             continue
         fields = {key: value for key, value in match.groupdict().items() if value is not None}
-        if name == "exit":
-            fields["code"] = exit_code(fields)
-            if not fields["code"]:
-                return None
-        else:
-            fields["code"] = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
-        if name == "xid" and not fields["code"]:
-            fields["code"] = "79"
-        if name == "mismatch":
-            fields["code"] = "PyTorch"
-        if name == "cuda" and not fields["code"] and "emory" in line:
-            fields["code"] = "out of memory"
+        code = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
+        code = exit_code(fields) if name == "exit" else code or _CODES.get(name, "")
+        if name == "exit" and not code:
+            return None
+        if name == "cuda" and not code and "emory" in line:
+            code = "out of memory"
         if name == "cuda" and ("NVLink SHARP" in line or "ulticast" in line):
-            return BY_ID["fabric_manager"], {**fields, "code": "NVLS"}
-        return BY_ID[name], fields
+            name, code = "fabric_manager", "NVLS"
+        return BY_ID[name], {**fields, "code": code}
     return None
 
 
-def exception(line: str, in_traceback: bool) -> Optional[Tuple[Event, Dict[str, Any]]]:
-    """Return the event of the line with which Python reports an exception that nothing caught."""
-    label = LABEL.match(line)
-    text = line[label.end() :] if label else line
-    match = _EXCEPTION.match(text) or (_IN_TRACEBACK.match(text) if in_traceback else None)
-    if match is None:
-        return None
-    fields = {"type": match.group("type"), "code": "", "label": line[: len(line) - len(text)]}
-    return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], fields
+def exit_code(fields: Dict[str, Any]) -> str:
+    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
+    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
+    digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), words)
+    match, named = _NUMBER.search(digits), _SIGNAL_NAME.search(words)
+    if fields.get("octal") or match is not None:
+        number = int(fields["octal"], 8) if fields.get("octal") else int(match.group() if match is not None else 0)
+        signal = -number if number < 0 else number - 128
+        if "ignal" in words or any(key.startswith("signal") for key in fields):
+            signal = number
+        return "signal %d" % signal if 0 < signal < 32 else "exit code %d" % number if number else ""
+    return "signal %d" % _SIGNALS[named.group(1)] if named is not None else words[:40]
 
 
 def rank_of(line: str) -> Optional[int]:
@@ -356,35 +359,3 @@ def rank_of(line: str) -> Optional[int]:
     match = _JOB_RANK.search(line[:400]) or (None if _PART.search(line[:600]) else _RANK.search(line[:600]))
     match = match or _LOCAL_RANK.search(line[:400])
     return whole(next(group for group in match.groups() if group is not None)) if match else None
-
-
-_SIGNALS = {
-    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "SEGV": 11, "PIPE": 13,
-    "TERM": 15, "Segmentation fault": 11, "Segfault": 11, "Bus error": 7, "Aborted": 6, "Killed": 9,
-    "Illegal instruction": 4, "Floating point exception": 8, "Terminated": 15, "Interrupt": 2, "killed": 9,
-    "terminate called": 6,
-}  # fmt: skip
-_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
-_NUMBER = re.compile(r"-?\d{1,5}")
-
-
-def exit_code(fields: Dict[str, Any]) -> str:
-    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
-    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
-    if fields.get("octal"):
-        number: Optional[int] = int(fields["octal"], 8)
-    else:
-        digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), None)
-        match = _NUMBER.search(digits or words)
-        number = None if match is None else int(match.group())
-        if number is not None and ("ignal" in words or any(key.startswith("signal") for key in fields)):
-            return "signal %d" % number
-        named = _SIGNAL_NAME.search(words)
-        if named is not None and number is None:
-            return "signal %d" % _SIGNALS[named.group(1)]
-    if number is None:
-        return words[:40]
-    signal = -number if number < 0 else number - 128
-    if 0 < signal < 32:
-        return "signal %d" % signal
-    return "exit code %d" % number if number else ""
