@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, NamedTuple, Optional, Pattern, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -51,6 +51,7 @@ _BEGIN = re.compile(r"# nThread \d{1,5} nGpus \d{1,5}|# Collective test starting
 _VERSION = re.compile(r"# nccl-tests version \S{1,20} .{0,80}?nccl-library=(?P<library>\d{5})")
 _WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
 _AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
+_LINES = (_RANK, _RANKS, _BEGIN, _WRONG, _AVERAGE, _VERSION)
 
 
 class Row(NamedTuple):
@@ -158,12 +159,32 @@ class Table:
             return True
         if "#" not in text[:200] and "Avg bus" not in text and "Rank" not in text[:40]:
             return False
-        for pattern, take in _LINES:
-            match = pattern.search(text[:400])
-            if match is not None:
-                take(self, match.groupdict())
-                return True
-        return False
+        match = next(filter(None, (pattern.search(text[:400]) for pattern in _LINES)), None)
+        if match is not None:
+            self._take(match.groupdict())
+        return match is not None
+
+    def _take(self, found: Dict[str, str]) -> None:
+        """Take one of _LINES in."""
+        program = self.programs[-1] if self.programs else Program()
+        if "rank" in found:
+            program, first = self.current, int(found["rank"])
+            rank = Rank(found["host"], found["gpu"].strip(), found.get("bus") or "")
+            program.lists += first == 0
+            for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
+                if len(program.ranks) < RANKS:
+                    program.ranks.setdefault(number, rank)
+        elif "wrong" in found:
+            self.current.bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
+        elif "busbw" in found:
+            program = self.current
+            program.average, program.below = _number(found["busbw"].encode()), found["verdict"] == "FAILED"
+        elif "library" in found:
+            code = found["library"]
+            self.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
+        # Several lines begin a program, and several processes may begin at once.
+        elif not self.programs or ((program.rows or program.done) and len(self.programs) < PROGRAMS):
+            self.programs.append(Program())
 
     @property
     def current(self) -> Program:
@@ -191,41 +212,6 @@ class Table:
     def finished(self) -> bool:
         """Return whether the last program printed its end without wrong values."""
         return bool(self.programs) and self.programs[-1].done and not self.failed and not self.wrong
-
-
-def _start(table: Table, _found: Dict[str, str]) -> None:
-    # Several lines begin a program, and several processes may begin at once.
-    begun = table.programs and not table.current.rows and not table.current.done
-    if not begun and len(table.programs) < PROGRAMS:
-        table.programs.append(Program())
-
-
-def _rank(table: Table, found: Dict[str, str]) -> None:
-    program, first = table.current, int(found["rank"])
-    rank = Rank(found["host"], found["gpu"].strip(), found.get("bus") or "")
-    program.lists += first == 0
-    for number in range(first, min(int(found.get("last", first)), first + 1024) + 1):
-        if len(program.ranks) < RANKS:
-            program.ranks.setdefault(number, rank)
-
-
-def _end(table: Table, found: Dict[str, str]) -> None:
-    table.current.bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
-
-
-def _average(table: Table, found: Dict[str, str]) -> None:
-    program = table.current
-    program.average, program.below = _number(found["busbw"].encode()), found["verdict"] == "FAILED"
-
-
-def _version(table: Table, found: Dict[str, str]) -> None:
-    code = found["library"]
-    table.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
-
-
-_LINES: Tuple[Tuple[Pattern[str], Callable[[Table, Dict[str, str]], None]], ...] = (
-    (_RANK, _rank), (_RANKS, _rank), (_BEGIN, _start), (_WRONG, _end), (_AVERAGE, _average), (_VERSION, _version),
-)  # fmt: skip
 
 
 # Latency rules below this size, in bytes.
