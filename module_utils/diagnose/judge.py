@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.finding import SEVERITIES, Finding
 from ..core.number import whole
-from . import engine, network, nvlink, ranks, ras, settings, table, waits
+from . import engine, network, nvlink, ranks, ras, settings, table
 from .checks import CUDA, LEVEL, READABLE, VERSIONS, WARNING
 from .engine import LIKELY, PROVEN, REPORTED, Diagnosis
 from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, REPORT, WEAK, Group
@@ -161,7 +161,7 @@ def _not_judged(log: Log, unsupported: str, root: Optional[Root]) -> Finding:
 def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fact], log: Log) -> Optional[Root]:
     """Return the root: an event, or a fact that is more upstream than the first event."""
     group = diagnosis.root
-    waited = waits.read(diagnosis.groups)
+    waited = ranks.read_waits(diagnosis.groups)
     if group is not None and group.event.id == "watchdog" and (waited.out_of_step or waited.behind):
         diagnosis.confidence = LIKELY
     upstream = [fact for fact in facts if fact[0].severity != "minor" and (group is None or fact[1] < group.tier)]
@@ -197,12 +197,12 @@ def _failures(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> Tupl
 
 
 def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Optional[Finding]) -> Finding:
-    event, detail, waited = group.event, group.detail, waits.read(diagnosis.groups)
+    event, detail, waited = group.event, group.detail, ranks.read_waits(diagnosis.groups)
     parts = [_title(job, group, waited)]
     state, severity, more = _severity(log, job, group, diagnosis)
     parts += [*more, *_where(job, group)]
     if event.id in ("watchdog", "signalled"):
-        parts += waits.describe(waited, job)
+        parts += ranks.describe_waits(waited, job)
     if event.id == "port":
         parts += engine.describe_ports(log, group)
     for one in group.kept[:8]:
@@ -248,12 +248,12 @@ def _severity(log: Log, job: Job, group: Group, diagnosis: Diagnosis) -> Tuple[s
     return state, severity, parts
 
 
-def _title(job: Job, group: Group, waited: waits.Waits) -> str:
+def _title(job: Job, group: Group, waited: ranks.Waits) -> str:
     """Return what happened: the quoted line, or a few words where several lines say it together."""
     event, one = group.event, group.first
     text = plain(one.text)
     if event.id in ("watchdog", "signalled"):
-        return waits.title(waited, job)
+        return ranks.waits_title(waited, job)
     if event.id == "completion" and whole(group.code) is not None:
         status = STATUSES.get(whole(group.code) or 0, "")
         return "completion with status %s%s" % (group.code, status and ", " + status)

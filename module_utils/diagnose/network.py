@@ -146,15 +146,11 @@ def causes(processes: Sequence[Process]) -> Tuple[str, Optional[str]]:
          "`ls /sys/class/infiniband` on the nodes: with HCAs there, install libibverbs1 where the job runs"),
         (unknown and (plugin or "none").lower() != "none" and "missing" in states,
          "the network plugin that NCCL_NET_PLUGIN=%s names is not found" % plugin, ""),
-        (unknown and "unfit" in states, "a network plugin is there and has no symbol that this release takes", ""),
         (unknown and failed, "a network plugin did not start: %s" % names(failed), ""),
         (unknown and none and "NCCL_IB_HCA" in variables,
          "NCCL_IB_HCA=%s fits no HCA with an active port" % variables.get("NCCL_IB_HCA"), ""),
         (unknown and none, "no HCA in the node, no driver, ports down, or /dev/infiniband not in the container", ""),
-        (unknown and none and "missing" in states,
-         "a network that needs a plugin, such as EFA or Slingshot, and no libnccl-net.so", ""),
-        (unknown and hcas,
-         "HCAs were found and not used: a setting of the communicator (netName), or NCCL_NET in a file", ""),
+        (unknown and hcas, "HCAs were found and not used: a setting of the communicator, or NCCL_NET in a file", ""),
     )
     # fmt: on
     texts = [[text for holds, text, _fix in rows if holds] for rows in (proven, possible)]

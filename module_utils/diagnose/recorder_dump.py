@@ -29,10 +29,7 @@ _PLAIN = "".join((
     "qrhj\x94",  # the memo
 ))  # fmt: skip
 _SET_ITEM, _SET_ITEMS = ord("s"), ord("u")
-_DAMAGED = (
-    pickle.UnpicklingError, AttributeError, EOFError, IndexError, KeyError, OverflowError, StructError, TypeError,
-    ValueError,
-)  # fmt: skip
+_DAMAGED = (pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, LookupError, StructError, TypeError)
 
 
 class DumpError(ValueError):
@@ -121,7 +118,7 @@ def parse_pickle(data: bytes) -> object:
         return _PlainUnpickler(BytesIO(data)).load()
     except DumpError:
         raise
-    except _DAMAGED as error:
+    except (*_DAMAGED, ValueError) as error:
         raise DumpError("the pickle is damaged or cut off (%s)" % type(error).__name__) from error
 
 

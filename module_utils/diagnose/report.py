@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from ..core.finding import Finding
-from . import checks, engine, network, waits
+from . import checks, engine, network
 from .engine import REPORTED
 from .events import NOTICE, WEAK, Group
 from .formats import RELEASES
@@ -16,7 +16,7 @@ from .jobs import Job
 from .judge import Result
 from .log_reader import Log
 from .names import hosts_of, names
-from .ranks import present
+from .ranks import present, read_waits
 from .state import Process
 from .table import BUSBW, Program
 from .transport import collnet, transport
@@ -230,7 +230,7 @@ def _event(group: Group) -> Dict[str, Any]:
 
 
 def _watchdog(groups: Sequence[Group]) -> Optional[Dict[str, Any]]:
-    found = waits.read(groups)
+    found = read_waits(groups)
     calls = [dict(zip(("operation", "number", "elements"), key), ranks=sorted(found.calls[key])) for key in found.calls]
     data = {"timeout_ms": found.limit, "calls": calls[:64], "out_of_step": found.out_of_step,
             "behind": sorted(found.behind)}  # fmt: skip
