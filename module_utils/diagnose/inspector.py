@@ -31,25 +31,20 @@ LOST, OF_ALL, LEAST_WAIT = 0.5, 0.8, 1000
 # Microseconds without a record after which a job with ranks behind is called stopped.
 QUIET = 300 * 1000000
 
-LATE = Check(
-    "inspector.late_rank",
+# fmt: off
+LATE = Check("inspector.late_rank",
     why="its peers enter the collective and wait for it: their GPUs are busy and do nothing",
-    fix="on its host: `nvidia-smi -q -d PERFORMANCE,POWER`, `py-spy dump --pid PID`; data loader, storage, CPU load",
-)
+    fix="on its host: `nvidia-smi -q -d PERFORMANCE,POWER`, `py-spy dump --pid PID`; data loader, storage, CPU load")
 "Do all ranks enter their collectives together"
-BEHIND = Check(
-    "inspector.behind",
+BEHIND = Check("inspector.behind", severity="critical",
     why="its peers have finished a collective that this rank has not, and no rank has finished one since",
-    fix="on its host: `ps` (T stopped, Z dead, D in the kernel), `dmesg`, `py-spy dump --pid PID`",
-    severity="critical",
-)
+    fix="on its host: `ps` (T stopped, Z dead, D in the kernel), `dmesg`, `py-spy dump --pid PID`")
 "Has every rank finished the collectives that its peers have finished"
-READABLE = Check(
-    "inspector.readable",
+READABLE = Check("inspector.readable",
     why="a rank without records may be the one that the others wait for",
-    fix="name the directory of one job with the files of all its hosts (NCCL_INSPECTOR_DUMP_DIR)",
-)
+    fix="name the directory of one job with the files of all its hosts (NCCL_INSPECTOR_DUMP_DIR)")
 "Are there records of every rank, and could each line be read"
+# fmt: on
 
 
 class Operation(NamedTuple):

@@ -90,14 +90,9 @@ def _sockets(job: Job, nodes: Optional[int], over: str) -> Finding:
         over = "; all lines are of one host (%s): it matters only with other nodes" % host
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
     have = "Socket (TCP)%s%s" % ("" if host else ", ", over)
-    if job.values("NCCL_HOSTID") and len(job.hosts) < (nodes or 0):
-        have += ", which NCCL_HOSTID makes of fewer hosts"
-    if others and on:
-        alone = {one.host for one in job.processes if others & set(one.networks)} - {one.host for one in on}
-        have += ", on %s; %s %s" % (_hosts(on), names(others), "elsewhere" if alone else "is named, too")
-    set_off = any(
-        _disabled(one) or one.variables.get("NCCL_NET", "").lower() == "socket" for one in on or job.processes
-    )
+    have += ", on %s; %s is named, too" % (_hosts(on), names(others)) if others and on else ""
+    networks = {one.variables.get("NCCL_NET", "").lower() for one in on or job.processes}
+    set_off = "socket" in networks or any(map(_disabled, on or job.processes))
     hcas = any(one.hcas for one in job.processes) or others or job.values("NCCL_IB_HCA")
     none = not set_off and all("device" in one.absent for one in on)
     severity = "minor" if host else "major" if not hcas or (nodes or 0) < 2 or none else None
@@ -259,8 +254,7 @@ def _hcas(job: Job) -> List[Finding]:
             ranks = {way.rank for process in whole[node] for way, _count, _device in process.rdma_connections()}
             if not own or len(ranks) < own:
                 state, fix, severity = "unknown", AGAIN, "minor"
-                of_node = own or "unknown number of"
-                have += "; only %d of the node's %s ranks show their connections" % (len(ranks), of_node)
+                have += "; only %d of the node's %s ranks show their connections" % (len(ranks), own or "many")
             elif own < count:
                 have += "; the job has %d ranks on this node, fewer than it has HCAs" % own
             else:
@@ -323,13 +317,7 @@ def _gdr(job: Job, gpus: AbstractSet[str]) -> List[Finding]:
         return [GDR.judge(job.name, "ok", _GDR, have, "via NET/.../GDRDMA")]
     if off or able_off:
         return [_off(job, nodes, *reason, gpus) for reason, nodes in sorted((off or able_off).items())]
-    # Most pairs that NCCL decided against are far apart and never used.
-    pairs = {
-        "GPU %s and HCA %s (%s exceeds %s)" % (gpu, hca, *(_path_type(number, job.version) for number in path))
-        for process in job.processes for gpu, hca, *path in process.gdr_off
-    }  # fmt: skip
-    decided = "; NCCL decided against it for %s" % names(pairs) if pairs else ""
-    have = "the log shows no connection between nodes%s" % decided
+    have = "the log shows no connection between nodes"
     return [GDR.judge(job.name, "unknown", _GDR, have, _VIA, AGAIN, severity="minor")]
 
 

@@ -122,11 +122,8 @@ def _incomplete(job: Job, one: Communicator, groups: Sequence[Group], waiting: s
         have = "%s did not begin here, and no rank completed; %s" % (of_ranks(away, " of %d" % one.ranks), waiting)
         have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
     else:
-        own = {process.key for process in one.began.values()}
-        unnamed = sum(each.launcher_rank is None and not each.ranks and each.key not in own for each in job.processes)
         have = "%s not in this log" % of_ranks(away, " of %d is" % one.ranks, " of %d are" % one.ranks)
         have += ", and no rank completed"
-        have += "; %d processes here do not report their rank" % unnamed if unnamed else ""
     subject, want = "%s communicator %s" % (job.name, one.key), "%d ranks" % one.ranks
     return RANKS.judge(subject, state, want, have, source, fix, why=why, severity=severity)
 

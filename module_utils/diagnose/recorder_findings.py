@@ -22,47 +22,34 @@ _FIXES = {
     NO_DUMP: "copy its dump here; if its host has none: `ps` (T stopped, Z dead, D in the kernel), `dmesg` there",
 }
 
-RANK = Check(
-    "recorder.rank",
-    why="the others wait in this collective for the rank, and every collective after it waits too",
-    severity="critical",
-)
+# fmt: off
+RANK = Check("recorder.rank", severity="critical",
+    why="the others wait in this collective for the rank, and every collective after it waits too")
 "Has every rank launched and finished the collectives that its peers wait in"
-MATCH = Check(
-    "recorder.match",
+MATCH = Check("recorder.match", severity="critical",
     why="ranks that call different collectives, sizes or types under one number hang, or mix up their data",
-    fix="compare the code paths of these ranks at the places above: a condition on the rank, uneven batches, a barrier",
-    severity="critical",
-)
+    fix="compare the code paths of these ranks at the places above: a condition on the rank, uneven batches, a barrier")
 "Do all ranks call the same collective, size and type under each number"
-ORDER = Check(
-    "recorder.order",
+ORDER = Check("recorder.order", severity="critical",
     why="each of these ranks waits in one group for a rank that waits for it in another: the order of calls differs",
-    fix="call the collectives of the groups in the same order on all ranks, or wait for one before the next",
-    severity="critical",
-)
+    fix="call the collectives of the groups in the same order on all ranks, or wait for one before the next")
 "Do ranks call the collectives of several groups in the same order"
-DUMPS = Check(
-    "recorder.dumps",
+DUMPS = Check("recorder.dumps",
     why="what a rank without a dump does is unknown; a stopped or dead process writes none",
-    fix="copy the dumps of all hosts into one directory (TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
-)
+    fix="copy the dumps of all hosts into one directory (TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE)")
 "Is there a dump of each rank"
-READABLE = Check(
-    "recorder.readable",
+READABLE = Check("recorder.readable",
     why="a dump that cannot be read, or lacks records, says nothing about its rank",
-    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9:"
-    " TORCH_NCCL_TRACE_BUFFER_SIZE=20000)",
-)
+    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9: "
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=20000)")
 "Could each dump be read, with all records that are needed"
-STUCK = Check(
-    "recorder.stuck",
+STUCK = Check("recorder.stuck",
     why="every rank has launched the collective and none has finished it: no rank is late",
-    fix="look at the network and the GPUs: NCCL's log of these ranks (busbar diagnose LOG), port counters, Xid",
-)
+    fix="look at the network and the GPUs: NCCL's log of these ranks (busbar diagnose LOG), port counters, Xid")
 "Does a collective that all ranks have launched end"
-RELEASE = Check("recorder.release", why="this release of NCCL is known to hang", severity="minor")
+RELEASE = Check("recorder.release", severity="minor", why="this release of NCCL is known to hang")
 "Is the NCCL of the dumps a release that is known to hang"
+# fmt: on
 
 # Parts of a list of ranks, and characters of an operation, in a sentence.
 _PARTS, _TEXT = 8, 160
