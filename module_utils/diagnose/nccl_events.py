@@ -48,15 +48,10 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("duplicate_gpu", r"Duplicate GPU detected ?: rank \d{1,8} and rank \d{1,8} both on CUDA device "
         r"(?P<code>\w{1,20})"),
     ("duplicate_gpu", "Multiple Ranks are using the same GPU|Multiple ranks detected using the same GPU"),
-    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|not initialized via "
-        "NCCL_|must be initialized via NCCL_"),
     ("version", "Mismatched NCCL version detected|NCCL version mismatch with remote peer"),
     ("no_interface", r"No interface found in the same subnet as remote address (?P<peer>\S{1,100})"),
-    ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|NET/IB\w* ?: No IP interface found|"
-        "No usable listening|no device found (?:after excluding|matching)|verify NCCL_OOB_NET_IFNAME"),
     ("name", "Net ?: error encountered when getting address info ?: (?P<code>.{1,60})"),
     ("bootstrap", r"Bootstrap Root ?: (?:rank \d+ of \d+ ranks has (?P<code>already)|(?P<error>mismatch) in|localId)"),
-    ("bootstrap", "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
     ("shared_memory", "Error while (?P<code>attaching) to shared memory segment"),
     ("shared_memory", r"shared memory segment|failed to extend \S+ to \d+|posix_fallocate failed|Error: failed to "
         r"(?:create|extend) shared mem|Could not map \S+ size"),
@@ -70,10 +65,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("closed", r"Connection closed by remote peer ?(?P<peer>(?!\[rank\d)\S{0,100}?)(?:<\d+>)?(?:\s|$)"),
     ("closed", r"Call to (?:sendmsg|recvmsg|send|recv)\b.{0,200}?(?:to|from)? "
         r"?(?P<peer>[\w.:\[\]-]{1,100}?)?(?:<\d+>)? ?failed ?:"),
-    ("accept", r"^(?!\[).*Accept failed"),
     ("device_api", r"^Allocation failed\. No suitable (?P<code>space) found"),
-    ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
-    ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
     ("peer_access", r"failed to peer with device|(?:cuda|hip)Ipc\w+ failed|CUDA IPC handle ?:"),
     ("fabric_manager", "(?P<code>MNNVL) .*not (?:working|supported)|(?P<error>IMEX)"),
     ("fabric_manager", "Failed to bind NVLink SHARP|Cuda failure (?:802|'system not yet init)|[Mm]ulticast.* fail"),
@@ -86,11 +78,7 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("algorithm", r"Unrecognized (?:element|prefix) token|[nN]o algorithm/protocol (?:nor \w+ )?available|must have a "
         "prefix|no symmetric kernel available"),
     ("no_network", r"Error: network (?P<code>\S.{0,63}?) not found|Failed to initialize any NET plugin"),
-    ("no_transport", "No transport found for rank|has no transport for"),
     ("no_pci_device", r"Could not find real path of (?P<device>[\w.-]{1,64}) \("),
-    ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
-        "different link_layer|different number of devices="),
-    ("handshake", "socketFinalizeAccept.*: wrong (?:type|magic)|magic mismatch"),
     ("topology_file", r"XML (?:Parse|Mismatch|Import|Export|Topology|Graph)|XML (?:topology|graph|parser)\b|XML "
         r"\w*nodes|node not found in XML|Error : (?:name|value) \S{1,200} too long"),
     ("sharp", r"(?<!NVLink )\bSHARP (?:coll|group|job|init|reg|mr|alloc|comm|rank|iallreduce|req)\w*\b.*?(?:rror|fail|"
