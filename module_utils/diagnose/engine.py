@@ -17,7 +17,7 @@ from .jobs import Job
 from .lines import same_day
 from .log_reader import Log
 from .names import UNNAMED
-from .state import Call, Process
+from .state import Call
 
 # Confidence in a root or relation: a line or a proven relation states it; it is upstream of all others; reported.
 PROVEN, LIKELY, REPORTED = "proven", "likely", "reported"
@@ -98,15 +98,11 @@ _REPORTS = (
 
 @dataclass
 class Diagnosis:
-    """groups: events that matter, the root first.   root: None where nothing failed.   confidence: of the root.
-
-    calls: calls within NCCL that returned an error to the program, without a warning.
-    """
+    """groups: events that matter, the root first.   root: None where nothing failed.   confidence: of the root."""
 
     groups: List[Group] = field(default_factory=list)
     root: Optional[Group] = None
     confidence: str = ""
-    calls: List[Tuple[Process, Call]] = field(default_factory=list)
 
 
 def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
@@ -123,8 +119,7 @@ def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
         _follow(group, root)
     failing.sort(key=lambda group: (group is not root, group.because is not None, group.tier, group.first.order))
     notices = [group for group in groups if group.tier == NOTICE]
-    calls = _calls(log) if root is None or root.tier >= EFFECT else []
-    return Diagnosis([*failing, *notices], root, _confidence(root, failing), calls)
+    return Diagnosis([*failing, *notices], root, _confidence(root, failing))
 
 
 def _name_ranks(groups: Sequence[Group], jobs: Sequence[Job]) -> None:
@@ -179,14 +174,6 @@ def calls_after(one: Occurrence) -> List[Call]:
 
 def to_program(call: Call) -> bool:
     return call.progress or _PROGRAM_CALLS.search(call.place) is not None
-
-
-def _calls(log: Log) -> List[Tuple[Process, Call]]:
-    """Return the first failed call of each process that has no warning before it."""
-    warned = {id(one.process) for group in log.groups.values() for one in group.kept
-              if group.tier not in (NOTICE, REPORT)}  # fmt: skip
-    silent = [one for one in log.state.processes.values() if one.calls and id(one) not in warned]
-    return [(process, process.calls[0]) for process in silent[:64]]
 
 
 def _link(groups: Sequence[Group], log: Log) -> None:

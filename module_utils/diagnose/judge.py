@@ -98,7 +98,7 @@ def judge(log: Log) -> Result:
     failures, by_group = _failures(log, found_jobs, diagnosis)
     for job in found_jobs:
         _judge_job(log, job, diagnosis, facts, slow)
-    facts += _calls(found_jobs, diagnosis)
+    facts += _calls(log, found_jobs, diagnosis)
     root = _root(diagnosis, by_group, facts, log)
     found = [finding for finding, _tier, _confidence in facts]
     if root is not None:
@@ -337,10 +337,13 @@ def _driver(job: Job) -> List[Finding]:
     return [CUDA.judge(subject, "unknown", "as new as NCCL", have, "cudaDriverVersion", fix, why=why, severity="major")]
 
 
-def _calls(found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
-    """Judge calls within NCCL that returned an error without a warning."""
-    calls = [(one, call) for one, call in diagnosis.calls if call.order > one.completed or _reached(one)]
-    if not found_jobs or not any(_reached(process) for process, _call in calls):
+def _calls(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> List[Fact]:
+    """Judge calls within NCCL that returned an error without a warning of their process."""
+    warned = {id(one.process) for group in diagnosis.groups for one in group.kept if group.tier not in (NOTICE, REPORT)}
+    silent = [one for one in log.state.processes.values() if one.calls and id(one) not in warned][:64]
+    calls = [(one, one.calls[0]) for one in silent if one.calls[0].order > one.completed or _reached(one)]
+    upstream = diagnosis.root is not None and diagnosis.root.tier < EFFECT
+    if upstream or not found_jobs or not any(_reached(process) for process, _call in calls):
         return []
     process, call = min(calls, key=lambda pair: pair[1].order)
     job = next((job for job in found_jobs if process in job.processes), found_jobs[0])

@@ -92,7 +92,8 @@ def report(result: Result) -> Dict[str, Any]:
 def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
     """Return the facts of a job; what no line of NCCL shows is that of nccl-tests or RAS."""
     proof, reduction = transport(job), collnet(job)
-    world, listed, ras = job.world, log.table.hosts, log.ras.groups
+    world, listed = job.world, log.table.hosts
+    of_ras = {name: max((int(one[name]) for one in log.ras.groups), default=None) for name in ("size", "nodes")}
     return {
         "name": job.name,
         "processes": len(job.processes),
@@ -101,9 +102,9 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
-        "ranks": world.ranks if world is not None else len(log.table.ranks) or _most(int(one["size"]) for one in ras),
+        "ranks": world.ranks if world is not None else len(log.table.ranks) or of_ras["size"],
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
-        "nodes": job.nodes or len(listed) or _most(int(one["nodes"]) for one in ras),
+        "nodes": job.nodes or len(listed) or of_ras["nodes"],
         "communicators": len(job.communicators),
         "network": _network(job, groups),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
@@ -128,10 +129,6 @@ def _sums(counts: Iterable[Tuple[str, int]]) -> Dict[str, int]:
     for name, count in counts:
         found[name] = found.get(name, 0) + count
     return found
-
-
-def _most(numbers: Iterable[int]) -> Optional[int]:
-    return max(numbers, default=None)
 
 
 def _network(job: Job, groups: Sequence[Group]) -> Dict[str, List[str]]:
@@ -160,11 +157,9 @@ def _releases(log: Log, job: Job) -> List[str]:
 
 def _nvls(processes: Sequence[Process]) -> Dict[str, Optional[int]]:
     """Return whether NVLS is there and its channels; null where no line says."""
-    channels = _most(process.nvls_channels for process in processes if process.nvls_channels is not None)
-    available = _all_or_none(process.nvls for process in processes)
-    if available is None and channels is not None:
-        available = channels > 0
-    return {"available": available, "channels": channels}
+    counted = [process.nvls_channels for process in processes if process.nvls_channels is not None]
+    channels, available = max(counted, default=None), _all_or_none(process.nvls for process in processes)
+    return {"available": any(counted) if available is None and counted else available, "channels": channels}
 
 
 def _between(log: Log, job: Job) -> List[Optional[str]]:
