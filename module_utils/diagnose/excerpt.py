@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, List, Set
 
@@ -57,28 +58,23 @@ def _open(host: Host, path: str) -> BinaryIO:
     """Open a regular file through no link. Raises ReadError."""
     if not path.startswith("/") or ".." in path.split("/"):
         raise ReadError(path, "is not an absolute path without ..")
-    descriptor = -1
+    parts = [part for part in path.split("/") if part]
+    flags = os.O_RDONLY | os.O_CLOEXEC
     try:
-        descriptor = os.open(host.system_root or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        parts = [part for part in path.split("/") if part]
-        for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            # A pipe would wait for a writer.
-            kind = os.O_NONBLOCK if last else os.O_DIRECTORY
-            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ReadError(path, "is not a regular file")
-        stream = os.fdopen(descriptor, "rb")
-        descriptor = -1
-        return stream
+        with ExitStack() as opened:
+            descriptor = os.open(host.system_root or "/", flags | os.O_DIRECTORY)
+            opened.callback(os.close, descriptor)
+            for number, part in enumerate(parts):
+                # A pipe would wait for a writer.
+                kind = os.O_NONBLOCK if number == len(parts) - 1 else os.O_DIRECTORY
+                descriptor = os.open(part, flags | os.O_NOFOLLOW | kind, dir_fd=descriptor)
+                opened.callback(os.close, descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ReadError(path, "is not a regular file")
+            return os.fdopen(os.dup(descriptor), "rb")
     except OSError as error:
         why = "cannot be read: %s; it is read by no link: give its real path (realpath %s)" % (error.strerror, path)
         raise ReadError(path, why) from error
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 class _Keeper:

@@ -122,9 +122,9 @@ def _nvlink(job: Job) -> List[Finding]:
 
 
 def _fabric(job: Job) -> List[Finding]:
-    faults = sorted({fault for process in job.processes for fault in process.fabric_faults})
-    each = ["%s on %s" % (fault, hosts_of(one.host for one in job.processes if fault in one.fabric_faults))
-            for fault in faults]  # fmt: skip
+    each = []
+    for fault in sorted({fault for process in job.processes for fault in process.fabric_faults}):
+        each.append("%s on %s" % (fault, hosts_of(one.host for one in job.processes if fault in one.fabric_faults)))
     have, source = "GPUs report of their NVLink fabric: %s" % "; ".join(each), "MNNVL busId ... healthMask"
     fix = "`nvidia-smi -q | grep -A 12 Fabric` and `nvidia-smi nvlink -e` there; the log of Fabric Manager or of NMX-C"
     return [NVLINK.judge("%s fabric" % job.name, "drift", "a healthy fabric", have, source, fix)] if each else []
