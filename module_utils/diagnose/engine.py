@@ -331,7 +331,8 @@ def in_order(log: Log) -> str:
 def _ports(log: Log) -> Dict[Tuple[str, str], List[Occurrence]]:
     """Return host and device of the ports that reported an error, and their errors and returns in order."""
     found: Dict[Tuple[str, str], List[Occurrence]] = {}
-    for one in sorted(log.occurrences(), key=lambda one: one.order):
+    every = [one for group in log.groups.values() for one in group.kept]
+    for one in sorted(every, key=lambda one: one.order):
         if one.event.id == "port_active" or (one.event.id == "port" and one.code == "port error"):
             found.setdefault((one.host, str(one.fields.get("device") or "a port")), []).append(one)
     return {port: events for port, events in found.items() if any(one.event.id == "port" for one in events)}

@@ -170,8 +170,7 @@ def _root(diagnosis: Diagnosis, by_group: Dict[int, Finding], facts: Sequence[Fa
         return Root(finding, finding.check.partition(".")[2], confidence if finding.state == "drift" else REPORTED)
     if group is None or id(group) not in by_group:
         return None
-    one = group.first
-    source = log.sources[one.source - 1] if one.source else ""
+    one, source = group.first, log.sources[group.first.source - 1] if group.first.source else ""
     where = (one.order, source, one.text, tuple(sorted(group.ranks)), tuple(sorted(group.hosts)))
     return Root(by_group[id(group)], group.event.id, diagnosis.confidence, group.code, *where)
 

@@ -40,7 +40,8 @@ def missing(present: Iterable[int], total: int, most: int = 8) -> str:
 
 def _listed(runs: Sequence[Tuple[int, int]], most: int) -> str:
     texts = ["%d" % first if first == last else "%d-%d" % (first, last) for first, last in runs[:most]]
-    return ",".join(texts) + (" and more" if len(runs) > most else "")
+    more = " and more, %d in all" % sum(last - first + 1 for first, last in runs)
+    return ",".join(texts) + (more if len(runs) > most else "")
 
 
 def causes_text(causes: Sequence[str], proven: bool) -> str:

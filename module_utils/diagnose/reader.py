@@ -8,7 +8,7 @@ All that is stored has a limit, and what is beyond it is counted. ``log_reader``
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import nccl_events
 from .details import DETAILS
@@ -44,10 +44,6 @@ class StateLog:
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-
-    def occurrences(self) -> Iterable[Occurrence]:
-        """Return the stored occurrences of all events."""
-        return (one for group in self.groups.values() for one in group.kept)
 
     def add(self, one: Occurrence) -> None:
         """Put an occurrence into the group of its event and code."""

@@ -12,7 +12,7 @@ from ..core.host import ParseError
 from ..nccl_conf import known_bad
 from ..nccl_conf.known_bad import HANG, SCALE
 from ..nccl_conf.version import parse_version
-from ..ras.views import ranges
+from .names import numbers, of_ranks
 from .recorder import ABSENT, BEHIND, LIKELY, NO_DUMP, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
 from .recorder_dump import Group, Operation
 
@@ -51,16 +51,14 @@ RELEASE = Check("recorder.release", severity="minor", why="this release of NCCL 
 "Is the NCCL of the dumps a release that is known to hang"
 # fmt: on
 
-# Parts of a list of ranks, and characters of an operation, in a sentence.
-_PARTS, _TEXT = 8, 160
+# Characters of an operation in a sentence.
+_TEXT = 160
 _SOURCE = "flight recorder"
 
 
 def describe_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
-    shown = ranges(ranks).split(",")
-    text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
-    return "rank%s %s" % ("s" * (len(ranks) > 1), text)
+    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many there are."""
+    return of_ranks(numbers(ranks))
 
 
 def describe_group(group: Group) -> str:
