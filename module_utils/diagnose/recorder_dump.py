@@ -15,7 +15,7 @@ import pickle
 import re
 from io import BytesIO
 from struct import error as StructError
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple
 
 from ..core.finding import printable
 from ..core.number import signed, whole
@@ -55,20 +55,6 @@ def to_plain(value: object) -> Any:
     return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-class _Opcodes(Dict[int, Callable[[Any], None]]):
-    """Steps of the pickle machine, by opcode."""
-
-    def __missing__(self, opcode: int) -> NoReturn:
-        raise DumpError("the pickle has opcode 0x%02x: it is not plain data" % opcode)
-
-
-class _PlainUnpickler(pickle._Unpickler):
-    """Python's own machine with the opcodes of plain data alone; ``find_class`` and calls cannot be reached."""
-
-    steps = 0
-    dispatch = _Opcodes()
-
-
 def _counted(opcode: int) -> Callable[[Any], None]:
     """Return a step that counts, and that takes texts and whole numbers alone as keys: the hash of others recurses."""
     step: Callable[[Any], None] = pickle._Unpickler.dispatch[opcode]
@@ -85,7 +71,11 @@ def _counted(opcode: int) -> Callable[[Any], None]:
     return take
 
 
-_PlainUnpickler.dispatch.update((ord(opcode), _counted(ord(opcode))) for opcode in _PLAIN)
+class _PlainUnpickler(pickle._Unpickler):
+    """Python's own machine with the opcodes of plain data alone; ``find_class`` and calls cannot be reached."""
+
+    steps = 0
+    dispatch: ClassVar[Dict[int, Callable[[Any], None]]] = {ord(opcode): _counted(ord(opcode)) for opcode in _PLAIN}
 
 
 def parse_pickle(data: bytes) -> object:
@@ -96,6 +86,8 @@ def parse_pickle(data: bytes) -> object:
         return _PlainUnpickler(BytesIO(data)).load()
     except DumpError:
         raise
+    except KeyError as error:
+        raise DumpError("the pickle has opcode %s: it is not plain data" % error) from error
     except (*_DAMAGED, ValueError) as error:
         raise DumpError("the pickle is damaged or cut off (%s)" % type(error).__name__) from error
 
