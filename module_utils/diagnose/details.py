@@ -29,8 +29,7 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("completion", text=r"\(Flush\)",
         causes="GPU, HCA, the PCIe path between them (ACS, IOMMU) or nvidia_peermem of this node, not the network"),
     Detail("completion", code="12$",
-        causes="right after the start: cabling, VLAN, route, GID, MTU, PFC; later: loss, a link that went down, or the "
-            "peer's process died"),
+        causes="at the start: cabling, VLAN, route, GID, MTU, PFC; later: loss, a link that went down, a dead peer"),
     Detail("completion", code="13$", causes="the peer did not post a receive in time: it hung, or died"),
     Detail("completion", code="4$|local access violation work queue error",
         causes="memory that the HCA may not reach: ACS or IOMMU in the way of GPUDirect RDMA, peermem unloaded"),
@@ -52,13 +51,11 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("cuda", code="operation not supported", place="transport/p2p",
         causes="no IMEX channel in the container, nvidia-imex not on all nodes, or a vGPU, MIG or WSL that has none"),
     Detail("cuda", code="invalid device pointer", place="transport/p2p",
-        causes="a driver, virtual machine, IOMMU or separate containers that do not let these GPUs share memory: "
-            "NCCL_P2P_DISABLE=1 shows whether that is the cause"),
+        causes="a driver, VM, IOMMU or containers that let these GPUs share no memory: NCCL_P2P_DISABLE=1 tests it"),
     Detail("cuda", text="Tried to allocate", proven=True, causes="the GPU has no memory left"),
     Detail("cuda", code="an illegal (?:memory access|instruction)|unspecified launch failure|misaligned address",
         why="usually a kernel of the program or of NCCL made an invalid access, and NCCL is the first to meet it",
-        fix="run it with CUDA_LAUNCH_BLOCKING=1, or under `compute-sanitizer`, to see which kernel it is; on one GPU "
-            "only: `dmesg -T | grep -i xid` on its node"),
+        fix="CUDA_LAUNCH_BLOCKING=1 or `compute-sanitizer` shows the kernel; on one GPU: `dmesg -T | grep -i xid`"),
     Detail("cuda", code=r"device\-side assert",
         why="a check in a kernel of the program failed: an index or label that is out of range",
         fix="read the line with `Assertion` and `block: [..]` above it; CUDA_LAUNCH_BLOCKING=1 gives the call"),
@@ -86,13 +83,11 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("cuda", code="invalid argument", causes="a driver that does not fit this NCCL, or an earlier fault"),
     Detail("cuda", code="out of memory",
         causes="the GPU's memory is full: the program's own tensors, another process, or too many communicators",
-        fix="`nvidia-smi` on that node shows who has the memory; leave NCCL some of it (vLLM: "
-            "--gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION), or use smaller batches"),
+        fix="`nvidia-smi` there shows who has the memory; leave NCCL some (vLLM: --gpu-memory-utilization)"),
     Detail("cuda", code="unknown error|the operation cannot be performed in the present state",
         causes="the GPU, its driver, or the NVLink fabric between GPUs (Fabric Manager, IMEX): see Xid in dmesg"),
     Detail("fabric_manager", code="NVLS", why="NVLink SHARP (NVLS) could not be set up", fix=_NVLS,
-        causes="Fabric Manager (on GB200: IMEX) was not running, failed, or was started again without a reset of the "
-            "GPUs; a container without its rights"),
+        causes="Fabric Manager (GB200: IMEX) failed, or started again without a reset of the GPUs; or rights"),
     Detail("fabric_manager", code="MNNVL", fix=_IMEX,
         why="memory that GPUs share over NVLink between nodes (MNNVL) was not available",
         causes="no IMEX channel in the container, or nvidia-imex does not run on all nodes of the domain"),
@@ -126,15 +121,13 @@ DETAILS: Tuple[Detail, ...] = (
         causes="poll() refuses a list that is longer than the limit of open files (`ulimit -n`)"),
     Detail("nvml", text="Not Found",
         why="NVML shows this process no GPU with that PCI address",
-        fix="let each process see all GPUs of the node: compare `nvidia-smi -L` in the job and on the node; with Slurm "
-            "--gpus-per-node and no --gpus-per-task, in containers all of /dev/nvidia*",
+        fix="let each process see all GPUs (`nvidia-smi -L`): Slurm --gpus-per-node, in containers all of /dev/nvidia*",
         causes="a task or container that sees one GPU of several, or a part of a GPU (MIG)"),
     Detail("nvml", text="Failed to open",
         causes="libnvidia-ml.so.1 of the node's driver is not in this process's library path or container"),
     Detail("topology", text=r"Error : ring \d",
         why="a ring that NCCL built does not go through every rank",
-        fix="compare NCCL_*, /etc/nccl.conf, `grep libnccl /proc/PID/maps` and `nvidia-smi topo -m` of the ranks; if "
-            "all are alike try another release of NCCL"),
+        fix="compare NCCL_*, /etc/nccl.conf, `grep libnccl /proc/PID/maps` and `nvidia-smi topo -m` of the ranks"),
     Detail("topology_file", text="XML Import Channel",
         why="the graph file (NCCL_GRAPH_FILE) names a device that this communicator does not have",
         fix="take NCCL_GRAPH_FILE out (/etc/nccl.conf and an image may set it, too)"),
@@ -147,8 +140,7 @@ DETAILS: Tuple[Detail, ...] = (
     Detail("connect", text="refused", causes="the peer had ended, or the address is not its own (NCCL_SOCKET_IFNAME)"),
     Detail("handshake", text="wrong type",
         why="the two ends use different kinds of connection: ranks chose different networks, or run different releases",
-        fix="compare the lines `Using network`, NET/Plugin and NCCL version of all ranks; give all nodes one NCCL, one "
-            "plugin, and the same NCCL_NET and NCCL_IB_HCA"),
+        fix="compare `Using network`, NET/Plugin and NCCL version of the ranks; give all nodes one NCCL and plugin"),
     Detail("bootstrap", code="already",
         why="two processes have the same rank number",
         fix="check what sets RANK (SLURM_PROCID, OMPI_COMM_WORLD_RANK), and that no earlier process is left over"),
@@ -156,8 +148,7 @@ DETAILS: Tuple[Detail, ...] = (
         why="a process sent rank 0 other data than the rest: another release of NCCL, or a process of an earlier start",
         fix="compare libnccl.so.2 of the ranks (`grep libnccl /proc/PID/maps`), and end what is left over"),
     Detail("mismatch", text="message truncated",
-        causes="the two ranks disagree on the size: element type, count, a call more or less on one side, NCCL_PROTO, "
-            "NCCL_ALGO or release; the message did arrive"),
+        causes="the two ranks disagree on the size: type, count, a call more on one side, NCCL_PROTO or release"),
     Detail("mismatch", code="PyTorch", proven=True,
         why="PyTorch compared the ranks' calls before they reached NCCL, and they differ",
         fix="look in the program for what only some ranks call: the traceback of each rank names its call",
@@ -169,8 +160,7 @@ DETAILS: Tuple[Detail, ...] = (
     # -- plugins and SHARP
     Detail("net_plugin", text="nresponsive receiver|UNDELIVERABLE|Undeliverable",
         why="a peer did not respond to data or a handshake: usually the peer's log has the cause",
-        fix="check the peer's process and its log, then the network (AWS: the security group has to allow all traffic "
-            "within itself)"),
+        fix="check the peer's process and its log, then the network (AWS: the security group allows itself)"),
     Detail("net_plugin", text="UNREACHABLE",
         causes="no way to a peer: security group, subnet or route, or the peer is gone"),
     Detail("net_plugin", text="rovider is supported",
@@ -179,12 +169,10 @@ DETAILS: Tuple[Detail, ...] = (
         causes="the job's limit of locked memory (`ulimit -l`), or of memory that the NIC can register"),
     Detail("net_plugin", code="FasTrak",
         why="GCP's plugin for GPUDirect-TCPXO (FasTrak) reports a failure",
-        fix="take plugin, receive daemon (rxdm) and NCCL of one release of GCP's installer; the daemon has to run on "
-            "both nodes, and to share its socket and /dev with the container"),
+        fix="take plugin, receive daemon (rxdm) and NCCL of one GCP installer; the daemon has to run on both nodes"),
     Detail("net_plugin", code="OFI",
         why="the plugin for libfabric (AWS EFA or another provider) reports a failure",
-        fix="in the job itself: `fi_info` (AWS: `-p efa`); plugin, libfabric and the NIC's driver have to be of one "
-            "installation; the security group has to allow all traffic within itself"),
+        fix="`fi_info -p efa` in the job; plugin, libfabric and driver of one installation; AWS: the security group"),
     Detail("sharp", text="reaming Tree lock|SAT tree",
         causes="the streaming tree (SAT) of one job at a time is taken by another job, or not allowed to this one"),
     Detail("sharp", text="No resource|annot create SHARP job",
@@ -211,8 +199,7 @@ DETAILS: Tuple[Detail, ...] = (
         why="PyTorch could not write a checkpoint to its end: usually the file system or a quota is full",
         fix="`df -h` and `df -i` of the checkpoint's directory, and the quota of its owner"),
     Detail("store", text="waiting for clients",
-        causes="a process was not started, ended before, came too late, or has another MASTER_ADDR, MASTER_PORT or "
-            "WORLD_SIZE"),
+        causes="a process was not started, ended before, came too late, or has another MASTER_ADDR or WORLD_SIZE"),
     Detail("store", text="failed on SocketImpl",
         why="a connection to PyTorch's store, which is usually in the process of rank 0, broke after it was made",
         fix="see how the process of rank 0 ended, and its own log",

@@ -14,21 +14,16 @@ from ..core.finding import Finding
 
 # fmt: off
 STEP_TIME = Check("nccl_log.step_time",
-    why="a network that is slow makes all steps slow; steps that vary by more than 10 % point to input, checkpoints, "
-        "garbage collection or a rank that is sometimes late",
-    fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer: torch.profiler), "
-        "and run with synthetic data: if the steps are even then, it is the input")
+    why="a slow network makes all steps slow; steps that vary point to input, checkpoints, or a rank that is late",
+    fix="time the parts of a step on every rank (torch.profiler); if they are even with synthetic data, it is input")
 "Do the steps of the training log vary by less than 10 % (`busbar diagnose --training`)"
 UTILISATION = Check("nccl_log.gpu_utilisation",
     why="GPUs that are busy 60 to 75 % of the time wait for data, or for communication that computation does not hide",
-    fix="run with synthetic data: if it rises it is the input (more loader workers, pinned memory, local data); else "
-        "overlap: larger DDP buckets, FSDP prefetch, fewer small collectives")
+    fix="if it rises with synthetic data, it is the input (loader workers, local data); else overlap (DDP buckets)")
 "Are the GPUs busy for more than 75 % of the time (`busbar diagnose --training`)"
 BEYOND = Check("nccl_log.beyond_network", severity="minor",
     why="NCCL's log shows no fault of the network: more bandwidth will not make the steps shorter",
-    fix="prove it with playbooks/benchmark.yml between these nodes; if the result is above its bar, look at compute, "
-        "input or overlap, in this order: kernels' share of a step (torch.profiler), wait for data, collectives "
-        "outside of the backward")
+    fix="prove it with playbooks/benchmark.yml between these nodes; then look at compute, input, overlap")
 "Does the network limit the training, as far as NCCL's log and the training's show"
 # fmt: on
 
