@@ -142,8 +142,8 @@ def _tier(group: Group, raised: bool) -> int:
     if _recovered(group):
         return WEAK
     quoted = raised and group.tier == WEAK and any(one.process is None for one in group.kept)
-    open_ = group.tier == WEAK or (group.tier == NETWORK and group.event.id == "net_plugin")
-    return CAUSE if quoted or (open_ and any(map(_ended_a_call, group.kept))) else group.tier
+    lenient = group.tier == WEAK or (group.tier == NETWORK and group.event.id == "net_plugin")
+    return CAUSE if quoted or (lenient and any(map(_ended_a_call, group.kept))) else group.tier
 
 
 def _recovered(group: Group) -> bool:

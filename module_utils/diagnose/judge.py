@@ -127,11 +127,11 @@ def _judge_job(log: Log, job: Job, diagnosis: Diagnosis, facts: List[Fact], slow
     if not any(group.tier <= CAUSE for group in diagnosis.groups):
         certain += ranks.same_gpu(job)
     facts += [(finding, CAUSE, PROVEN) for finding in certain if not finding.ok]
-    of_ranks_ = ranks.judge(log, job, diagnosis.groups)
-    serious = [finding for finding in of_ranks_ if not finding.ok and finding.severity != "minor"]
+    of_members = ranks.judge(log, job, diagnosis.groups)
+    serious = [finding for finding in of_members if not finding.ok and finding.severity != "minor"]
     facts += [(finding, NETWORK if finding.state == "drift" else REPORT + 1, LIKELY) for finding in serious]
     facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
-    slow += [finding for finding in (*of_ranks_, *certain) if finding.ok or finding.severity == "minor"]
+    slow += [finding for finding in (*of_members, *certain) if finding.ok or finding.severity == "minor"]
     slow += [*_driver(job), *network.judge(job, events, gpus), *nvlink.judge(job, events)]
     slow += settings.judge(job, diagnosis.groups)
 

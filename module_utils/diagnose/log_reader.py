@@ -245,8 +245,8 @@ class Reader(StateReader):
             room = 64 - len(log.state.versions)
             log.state.versions.update(found[: 0 if of_rccl else min(room, 8)])
         if "NCCL_" in text and "=" in text:
-            found_ = _TYPED_VARIABLE.findall(text[:2000])[:16]
-            log.typed.update(found_[: _TYPED - len(log.typed)])
+            pairs = _TYPED_VARIABLE.findall(text[:2000])[:16]
+            log.typed.update(pairs[: _TYPED - len(log.typed)])
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""

@@ -100,9 +100,6 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
 # Of warnings that are in no known release of NCCL.
 OTHERS: Tuple[Tuple[str, str], ...] = (
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
-    ("harmless", "dlvsym failed|Failed to open libibverbs|NCCL_SOCKET_NTHREADS is greater|total number of sockets is "
-        r"greater|NCCL_WORK_FIFO_\w+=|NCCL_NET_MERGE_POLICY|not dumping topology|Duplicate (?:option|registration)|RAS "
-        "thread terminating|^RAS received unknown|unknown event type|Profiler|remote FLID"),
     ("fallback", r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|"
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
 )

@@ -90,6 +90,8 @@ def _sockets(job: Job, nodes: Optional[int], over: str) -> Finding:
         over = "; all lines are of one host (%s): it matters only with other nodes" % host
         fix = "nothing for a job of one node; over several: %s" % (fix or NETWORK.fix)
     have = "Socket (TCP)%s%s" % ("" if host else ", ", over)
+    fewer = job.values("NCCL_HOSTID") and len(job.hosts) < (nodes or 0)
+    have += ", which NCCL_HOSTID makes of fewer hosts" if fewer else ""
     have += ", on %s; %s is named, too" % (_hosts(on), names(others)) if others and on else ""
     networks = {one.variables.get("NCCL_NET", "").lower() for one in on or job.processes}
     set_off = "socket" in networks or any(map(_disabled, on or job.processes))

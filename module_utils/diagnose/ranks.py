@@ -59,8 +59,8 @@ def present(job: Job, groups: Sequence[Group] = ()) -> Set[int]:
         return set()
     labelled = [one for one in job.processes if one.launcher_rank is not None]
     # Otherwise the launcher numbers nodes or tasks, not ranks.
-    of_ranks_ = all(one.launcher_rank in one.ranks for one in labelled if one.ranks)
-    found = {one.launcher_rank for one in labelled if of_ranks_}.union(*(group.ranks for group in groups))
+    of_members = all(one.launcher_rank in one.ranks for one in labelled if one.ranks)
+    found = {one.launcher_rank for one in labelled if of_members}.union(*(group.ranks for group in groups))
     for process in job.processes if len(job.communicators) == 1 else ():
         found |= process.named_ranks
         found |= {way.rank for way in process.ways if not process.ranks}

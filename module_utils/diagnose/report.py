@@ -233,8 +233,8 @@ def _watchdog(groups: Sequence[Group]) -> Optional[Dict[str, Any]]:
 
 
 def _program(program: Program) -> Dict[str, Any]:
-    names_ = ("size", "busbw", "busbw_in_place", "time_us", "wrong")
-    rows = [dict(zip(names_, row)) for row in program.rows]
+    columns = ("size", "busbw", "busbw_in_place", "time_us", "wrong")
+    rows = [dict(zip(columns, row)) for row in program.rows]
     return {"ranks": len(program.ranks), "rows": rows, "average_busbw": program.average, "wrong": program.wrong,
             "end": program.bounds, "below_minimum": program.below}  # fmt: skip
 

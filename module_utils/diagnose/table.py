@@ -261,10 +261,10 @@ def judge(table: Table) -> List[Finding]:
     for number, program in enumerate(table.programs):
         subject = "nccl-tests" if len(table.programs) == 1 else "nccl-tests program %d" % (number + 1)
         ranks: Dict[str, List[int]] = {}
-        for number_, rank in sorted(program.ranks.items()) if program.lists < 2 else ():
+        for index, rank in sorted(program.ranks.items()) if program.lists < 2 else ():
             # Older releases print the bus alone, which GPUs of several PCI domains have in common.
             if ":" in rank.bus:
-                ranks.setdefault("%s %s" % (rank.host, rank.bus), []).append(number_)
+                ranks.setdefault("%s %s" % (rank.host, rank.bus), []).append(index)
         shared = ["%s: ranks %s" % (gpu, numbers(on)) for gpu, on in ranks.items() if len(on) > 1]
         if shared:
             have, why = "several ranks share a GPU: %s" % names(shared), "ranks on one GPU share its memory and engines"
