@@ -97,8 +97,47 @@ PATTERNS: Tuple[Tuple[str, str], ...] = (
     ("harmless", r"Failed to open libibverbs|Could not find nccl\w{1,60} symbol"),
     ("nvml", "Failed to open libnvidia-ml"),
 )
-# Of warnings that are in no known release of NCCL.
+# Of warnings that are in no known release of NCCL, or read on a node, which has no formats.tsv.
 OTHERS: Tuple[Tuple[str, str], ...] = (
+    ("fallback", "failed to (?:NET|NVLS|IPC) register userbuff|COLLNET failed to register"),
+    ("setting", "OOO RQ is force|[0-9] plane IDs?|a plane ID that|has been set to .{0,2}1.{0,2} and communicator|GDR "
+        "Flush only supported|Cannot use physical device|TOPO/NET : Only matched"),
+    ("plugin_build", "plugin returned invalid value for max|NCCL_DEVICE_UNPACK plugin has incompatible"),
+    ("usage", "host threads racing to launch|does not satisfy symmetric registration"),
+    ("driver", "exceeds device/fn maxSharedMem"),
+    ("hca_lost", "NET/IB.*(?:Got CQE with error|marked as (?:permanently )?failed|failed devices out of|functional "
+        "device|probing attempts|The error is fatal|permanently failed|Unsupported completion status)"),
+    ("compiled", "compiled with (?:too old version of )?NCCL|NCCL library (?:version )?is too old|not initialized via "
+        "NCCL_|must be initialized via NCCL_"),
+    ("no_interface", r"(?:Bootstrap|NET/Socket) ?: no (?:socket )?interface found|NET/IB\w* ?: No IP interface found|"
+        "No usable listening|no device found (?:after excluding|matching)|verify NCCL_OOB_NET_IFNAME"),
+    ("address", r"connecting to address .{0,60}with family \d+ is neither"),
+    ("bootstrap", "Invalid NCCL_COMM_ID|Net ?: No valid .* pair found|Net ?: (?:unsupported IP family|string is null)"),
+    ("accept", r"^(?!\[).*Accept failed"),
+    ("host_memory", r"Failed to (?:m|re|c)alloc \d+ bytes|(?:m|c|re)alloc\([^)]*\) returned null|^Allocation failed"),
+    ("nvlink_p2p", "P2P is disabled between NVLINK connected GPUs"),
+    ("driver", "CUDA Driver version found is|[Rr]equires CUDA driver|CUDA driver <|CUMEM (?:Host is )?not supported "
+        "prior"),
+    ("driver", "(?:Cuda|CUDA) driver"),
+    ("no_transport", "No transport found for rank|has no transport for"),
+    ("nvml", r"nvml\w{1,60}(?:\([^)]*\))? failed|nvmlDeviceGetCount\(\) reported"),
+    ("link_layer", "incompatible (?:with the local|devices)|Detected mixed local (?:Net|CollNet) device counts|"
+        "different link_layer|different number of devices="),
+    ("handshake", "socketFinalizeAccept.*: wrong (?:type|magic)|magic mismatch"),
+    ("usage", "argument is NULL|is not a valid pointer|invalid (?:root|type|reduction operation|device count|"
+        r"communicator)|reduction operation \d+ unknown|mismatchs with NCCL device|Invalid (?:device count|rank "
+        r"requested|config|device \d)|Invalig config|[Bb]locking and nonblocking|not in a group call|already been "
+        "destroyed|corrupted comm object|Attempt to use communicator before|to self without a matching|ncclRedOp|"
+        r"Streams given to a communicator|ncclGroup\(\) can be CUDA graph captured|ncclCommGrow|improper usage of|"
+        "exceeds ndev|[nN]etName .* (?:does not match|different from)|not being captured by|ncclCommGetUniqueId|FP8 "
+        "reduction support|fails to share parent comms|Invalid (?:arguments comm|handle)|is not power of 2|invalid "
+        "pointer|not within valid range|Both NCCL_CTA_POLICY"),
+    ("device_api", r"\bGIN\b|\bRMA\b|Gin[ :A-Z]|[Ss]ymmetric (?:memory|register)|[Ww]indow (?:address|registration|"
+        r"has)|\bwindow %?\S+ |ncclDev\w+|multimem|[Mm]ulticast support requested|ncclPutSignal|ncclWaitSignal|"
+        "ncclSignal|DOCA (?:Error|failure)|GDAKI|shadow pool|extends beyond allocation|No allocation found at|lsaRank|"
+        r"GFD test|CPU-backed|\(must be 0\)|Dev comm not|needs to be valid|shared contexts"),
+    ("hca_lost", "replacement QP for the failed|initialize a resiliency send"),
+    ("registration", "register (?:userbuff|sendbuff)|^register fails"),
     ("net_plugin", r"^NET/(?!IB|Socket\b|Plugin\b|TOPO\b|MLX5\b)(?P<code>\w{2,40})\b"),
     ("fallback", r"\bfall(?:s|ing)? ?back\b|\binstead\b|\bignor(?:ed|ing)\b|[Cc]ontinu(?:e|es|ing) (?:with|without|"
         r"anyway)|retrying|\b(?:is|are) deprecated|[Rr]everting to|[Dd]efaulting to"),
@@ -138,7 +177,11 @@ def _match(rows: Iterable[Tuple[str, Pattern[str]]], text: str) -> Optional[Tupl
 
 def _of_format(text: str) -> Optional[Tuple[str, Dict[str, Any]]]:
     """Return the event of the formats that a warning can be of, where they have one."""
-    kinds = {row.kind for row in formats.lookup(text) if row.level == "WARN"}
+    try:
+        kinds = {row.kind for row in formats.lookup(text) if row.level == "WARN"}
+    except OSError:
+        # Ansible sends no data files to a node.
+        return None
     kind = kinds.pop().partition(":") if len(kinds) == 1 else ("", "", "")
     name = kind[2] if kind[0] == "event" else kind[0]
     return (name, {"code": ""}) if name in BY_ID else None

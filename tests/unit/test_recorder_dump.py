@@ -119,20 +119,9 @@ REFUSED = {
     **dict.fromkeys((b"}]Ns.", b"})Ns.", b"}(" + b")" + b"\x85" * 90_000 + b"Nu."), "a key that is not a text"),
 }
 DAMAGED = (
-    *(
-        b".",
-        b"X\x05\0\0\0ab",
-        b"N",
-        b"Na.",
-        b"}Na.",
-        b")(Ne.",
-        b"X\x01\0\0\0aNs.",
-        b"}(X\x01\0\0\0au.",
-        b"\x87.",
-        b"Nt.",
-    ),
-    *(b"h\x05.", b"q\x00.", b"Nr\xff\xff\xff\xff", b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8 + b".", b"\x80\x09N."),
-    *(b"\x8e" + b"\xff" * 8 + b".", b"X\x01\0\0\0\xff.", b"\x95" + b"\xff" * 8 + b"N.", b"(" * 40),
+    *(b".", b"X\x05\0\0\0ab", b"N", b"Na.", b"}Na.", b")(Ne.", b"X\x01\0\0\0aNs.", b"}(X\x01\0\0\0au.", b"\x87."),
+    *(b"Nt.", b"h\x05.", b"q\x00.", b"Nr\xff\xff\xff\xff", b"X\xff\xff\xff\xff.", b"\x8d" + b"\xff" * 8 + b"."),
+    *(b"\x8e" + b"\xff" * 8 + b".", b"X\x01\0\0\0\xff.", b"\x95" + b"\xff" * 8 + b"N.", b"(" * 40, b"\x80\x09N."),
 )
 
 

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
     table,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import LIKELY, PROVEN
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import _table, formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
 
 from tests import goldens
@@ -148,6 +148,14 @@ def test_each_format_of_nccl_is_an_event_or_a_fact() -> None:
             fact = facts.read(message(row.text))
             found[f"fact {fact.name}" if fact is not None else "not read"] += 1
     goldens.check("diagnose", "formats of NCCL", sorted(found.items()))
+
+
+def test_warnings_are_known_on_a_node_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible sends no data files: there is no table of formats."""
+    monkeypatch.setattr("pkgutil.get_data", lambda _package, _name: None)
+    _table.cache_clear()
+    found = [nccl_events.classify(text)[0].id for text in ("No transport found for rank 0", "something new")]
+    assert found == ["no_transport", "warning"]
 
 
 @pytest.mark.parametrize("line", Path(__file__).with_name("reports.txt").read_text().splitlines())
