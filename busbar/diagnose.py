@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BufferedIOBase
+from itertools import chain
 from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
@@ -69,59 +70,53 @@ def run(
     reader = Reader()
     codes: list[int] = []
     statuses: dict[str, RasStatus] = {}
-    read = 0
     for path in paths:
-        name = "<stdin>" if path == "-" else path
         try:
-            blocks = _blocks(path, name)
-            first = next(blocks, b"")
-            if first.lstrip()[:1] == b"{" and b'"communicators"' in first:
-                rest = (block for _number, block in zip(range(_STATUS // BLOCK), blocks, strict=False))
-                statuses[name] = _status(b"".join([first, *rest]), name)
-                read += 1
-            elif first:
-                reader.source(name)
-                read += 1
-                reader.feed(first)
-                for block in blocks:
-                    reader.feed(block)
+            _read("<stdin>" if path == "-" else path, path, reader, statuses)
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
     reader.end()
-    if not read:
+    log = reader.log
+    if not log.sources and not statuses:
         nothing = len(codes) < len(paths)
-        return complain("diagnose", "there is nothing in %s" % ", ".join(paths), UNKNOWN) if nothing else ERROR
-    reader.log.state.versions.update((status.version, 1) for status in statuses.values())
-    result = judge(reader.log)
+        return complain("diagnose", f"there is nothing in {', '.join(paths)}", UNKNOWN) if nothing else ERROR
+    log.state.versions |= {status.version for status in statuses.values()}
+    result = judge(log)
     if statuses:
-        of_lines = result.findings if reader.log.lines else []
-        result = replace(result, findings=worst_first([*of_lines, *_of_statuses(statuses)]))
+        of_lines = result.findings if log.lines else []
+        result = replace(result, findings=worst_first([*of_lines, *_judge_statuses(statuses)]))
     if training is not None:
         try:
             steps = training_log.judge(_steps(training), result.findings)
             result = replace(result, findings=worst_first([*result.findings, *steps]))
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
-    if as_json:
-        print(json.dumps(report(result), indent=1))
-    else:
-        print((render if everything else screenful)(result, terminal.WIDTH))
-    if result.unsupported or not (statuses or result.log.info or result.log.warnings or result.log.groups):
+    show = render if everything else screenful
+    print(json.dumps(report(result), indent=1) if as_json else show(result, terminal.WIDTH))
+    if result.unsupported or not (statuses or log.info or log.warnings or log.groups):
         codes.append(UNKNOWN)
-    return worst(
-        [*codes, *([FINDINGS] if result.root is not None else []), of_states(one.state for one in result.findings)]
-    )
+    codes += [FINDINGS] if result.root is not None else []
+    return worst([*codes, of_states(one.state for one in result.findings)])
 
 
-def _status(text: bytes, name: str) -> RasStatus:
-    """Parse what ``ncclras --format json`` has written. Raises ReadError."""
-    try:
-        return parse_json(text.decode("utf-8", "replace"))
-    except ParseError as error:
-        raise ReadError(name, str(error)) from error
+def _read(name: str, path: str, reader: Reader, statuses: dict[str, RasStatus]) -> None:
+    """Read a log, or what ``ncclras --format json`` has written. Raises ReadError."""
+    blocks = _blocks(path, name)
+    first = next(blocks, b"")
+    if first.lstrip()[:1] == b"{" and b'"communicators"' in first:
+        rest = (block for _number, block in zip(range(_STATUS // BLOCK), blocks, strict=False))
+        try:
+            statuses[name] = parse_json(b"".join([first, *rest]).decode("utf-8", "replace"))
+        except ParseError as error:
+            raise ReadError(name, str(error)) from error
+    elif first:
+        reader.source(name)
+        reader.feed(first)
+        for block in blocks:
+            reader.feed(block)
 
 
-def _of_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
+def _judge_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
     """Judge each status as RAS reported it at one moment."""
     views = [View(name, (), status) for name, status in statuses.items()]
     fix = "`busbar hang HOST` takes two reports some seconds apart, which show whether the job progresses"
@@ -135,7 +130,7 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
         if path == "-":
             if sys.stdin is None:
                 raise ReadError(name, "is closed")
-            yield from _from(sys.stdin.buffer)
+            yield from _decoded(sys.stdin.buffer)
             return
         with open(path, "rb") as plain:
             begin = plain.read(8)
@@ -144,32 +139,18 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
                 raise ReadError(name, why)
         opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), open)
         with opener(path, "rb") as stream:
-            yield from _from(stream)
+            yield from _decoded(stream)
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ReadError(name, f"cannot be read: {reason}") from error
 
 
-def _steps(path: str) -> training_log.Training:
-    """Read a training log. Raises ReadError."""
-    training = training_log.Training()
-    rest = b""
-    for block in _blocks(path, path):
-        *lines, rest = (rest + block).replace(b"\r", b"\n").split(b"\n")
-        rest = rest[:BLOCK]
-        for line in lines:
-            training.line(line[:2000].decode("utf-8", "replace"))
-    training.line(rest[:2000].decode("utf-8", "replace"))
-    return training
-
-
-def _from(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
+def _decoded(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
     """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
     block = stream.read(BLOCK)
     wide = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(block[:2])
     rest = b""
-    if wide:
-        block = block[2:]
+    block = block[2:] if wide else block
     while block:
         if wide:
             block = rest + block
@@ -177,3 +158,14 @@ def _from(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
             rest, block = block[even:], block[:even].decode(wide, "replace").encode("utf-8", "replace")
         yield block
         block = stream.read(BLOCK)
+
+
+def _steps(path: str) -> training_log.Training:
+    """Read a training log. Raises ReadError."""
+    training = training_log.Training()
+    rest = b""
+    for block in chain(_blocks(path, path), [b"\n"]):
+        *lines, rest = (rest[:BLOCK] + block).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
+            training.line(line[:2000].decode("utf-8", "replace"))
+    return training

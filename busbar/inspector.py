@@ -8,16 +8,11 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import (
-    MOST_LINE,
-    Collector,
-    Judgement,
-    findings,
-    judge,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import inspector
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.inspector import Collector, Judgement, findings
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import to_plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
@@ -34,7 +29,7 @@ STOPPED, SLOW, OK, NOT_KNOWN = "stopped", "slow", "ok", "unknown"
 def run(directory: str, as_json: bool, everything: bool) -> int:
     """Print the verdict on the records in a directory. Return the exit code."""
     try:
-        judgement = judge(load(Path(directory)), time.time_ns() // 1000)
+        judgement = inspector.judge(load(Path(directory)), time.time_ns() // 1000)
     except (JobFilesError, OSError) as error:
         return complain("diagnose", error)
     if as_json:
@@ -54,7 +49,7 @@ def load(directory: Path, since: int = 0) -> Collector:
                 if os.fstat(stream.fileno()).st_mtime * 1e6 < since:
                     continue
                 # A longer line is refused in parts.
-                while line := stream.readline(MOST_LINE + 1):
+                while line := stream.readline(inspector.MOST_LINE + 1):
                     room -= len(line)
                     if room < 0:
                         raise JobFilesError(f"{directory} has more than {_MOST_BYTES >> 30} GiB; name that of one job")
@@ -100,17 +95,6 @@ def render(judgement: Judgement, width: int, everything: bool) -> list[str]:
 def to_dict(judgement: Judgement) -> Plain:
     """Return the judgement as plain data. Durations: microseconds. busbw: GB/s."""
     word, sentence = verdict(judgement)
-    return {
-        "verdict": word,
-        "sentence": sentence,
-        **judgement._asdict(),
-        "late": [_plain(late) for late in judgement.late],
-        "behind": [_plain(behind) for behind in judgement.behind],
-        "figures": [_plain(figure) for figure in judgement.figures],
-        "missing": {name: missing._asdict() for name, missing in judgement.missing.items()},
-        "findings": [finding.to_dict() for finding in findings(judgement)],
-    }
-
-
-def _plain(row: NamedTuple) -> Plain:
-    return {name: value._asdict() if hasattr(value, "_asdict") else value for name, value in row._asdict().items()}
+    missing = {name: {"ranks": ranks, "first": first} for name, (ranks, first) in judgement.missing.items()}
+    found = [finding.to_dict() for finding in findings(judgement)]
+    return {"verdict": word, "sentence": sentence, **to_plain(judgement), "missing": missing, "findings": found}

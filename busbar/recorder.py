@@ -11,23 +11,13 @@ from typing import NamedTuple
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.plain_data import DumpError
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement, Suspect
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_dump import (
-    MOST_BYTES,
-    Dump,
-    Reader,
-)
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder_findings import (
-    describe_group,
-    describe_operation,
-    describe_ranks,
-    findings,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder, recorder_dump
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import recorder_findings as sentences
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.recorder import Judgement
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
 from .command_line import complain
 from .job_files import JobFilesError, open_regular, screen, walk
@@ -40,7 +30,7 @@ STOPPED, DIFFERENT, OK, NOT_KNOWN = "stopped", "mismatch", "ok", "unknown"
 class Dumps(NamedTuple):
     """of_ranks: rank -> its dump.   problems: file -> why it was not read.   ignored: files without a rank."""
 
-    of_ranks: dict[int, Dump]
+    of_ranks: dict[int, recorder_dump.Dump]
     problems: dict[str, str]
     ignored: int
 
@@ -57,7 +47,7 @@ def run(directory: str, as_json: bool, everything: bool) -> int:
     else:
         print("\n".join(map(printable, render(judgement, dumps, terminal.WIDTH, everything))))
     # What is missing for a verdict is a finding, too.
-    return of_states(finding.state for finding in findings(judgement))
+    return of_states(finding.state for finding in sentences.findings(judgement))
 
 
 def load(directory: Path) -> Dumps:
@@ -76,120 +66,85 @@ def load(directory: Path) -> Dumps:
             )
     if not paths:
         raise JobFilesError(f"{directory} has no file whose name ends with a rank, such as nccl_trace_rank_0")
-    reader = Reader()
+    reader = recorder_dump.Reader()
     dumps, problems = {}, {}
     for rank, path in sorted(paths.items()):
         try:
             with open_regular(path) as stream:
-                dumps[rank] = reader.read(stream.read(MOST_BYTES + 1))
-        except DumpError as error:
-            problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error}"
-        except OSError as error:
-            problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {error_text(error)}"
+                dumps[rank] = reader.read(stream.read(recorder_dump.MOST_BYTES + 1))
+        except (recorder_dump.DumpError, OSError) as error:
+            why = error_text(error) if isinstance(error, OSError) else error
+            problems[str(path.relative_to(directory))] = f"the dump of rank {rank} was not read: {why}"
     return Dumps(dumps, problems, ignored)
-
-
-# -- the screen --------------------------------------------------------------------------------------------------------
 
 
 def verdict(judgement: Judgement) -> tuple[str, str]:
     """Return STOPPED, DIFFERENT, OK or NOT_KNOWN, and a sentence."""
-    hung = [mismatch for mismatch in judgement.mismatches if not mismatch.finished]
-    roots = [suspect for suspect in judgement.roots if not _is_in_cycle(suspect, judgement)]
+    waits, mismatches = judgement.waits, judgement.mismatches
+    hung = [mismatch.what for mismatch in mismatches if not mismatch.finished]
+    in_cycles = {rank for cycle in judgement.cycles for rank in cycle}
+    roots = [suspect for suspect in judgement.roots if suspect.rank not in in_cycles]
     without = [suspect.rank for suspect in roots if suspect.kind == recorder.NO_DUMP]
     sure = [suspect.rank for suspect in roots if suspect.kind != recorder.NO_DUMP]
     if hung:
-        return STOPPED, f"ranks call different {hung[0].what}s under one number and wait for each other"
+        return STOPPED, f"ranks call different {hung[0]}s under one number and wait for each other"
     if sure:
-        return STOPPED, f"{describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
+        return STOPPED, f"{sentences.describe_ranks(sure)} hold{'s' * (len(sure) == 1)} up the job"
     if judgement.cycles:
-        return STOPPED, f"{describe_ranks(judgement.cycles[0])} wait for each other, each in another group"
+        return (
+            STOPPED,
+            f"{sentences.describe_ranks(judgement.cycles[0])} wait for each other, each in another group",
+        )
     if without:
-        return STOPPED, f"no dump of {describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}"
-    if judgement.waits and judgement.complete and not any(wait.unknown for wait in judgement.waits):
+        return (
+            STOPPED,
+            f"no dump of {sentences.describe_ranks(without)}, the first suspect{'s' * (len(without) > 1)}",
+        )
+    if waits and judgement.complete and not any(wait.unknown for wait in waits):
         return STOPPED, "all ranks have launched the collectives that they wait in: no rank is late"
-    if judgement.waits or judgement.pairs:
+    if waits or judgement.pairs:
         return NOT_KNOWN, "ranks wait, and the dumps do not show for whom"
     if not judgement.complete:
         return NOT_KNOWN, "no rank that has a dump waits in a collective; some dumps are missing or incomplete"
-    if judgement.mismatches:
-        return DIFFERENT, f"ranks have called different {judgement.mismatches[0].what}s under one number"
+    if mismatches:
+        return DIFFERENT, f"ranks have called different {mismatches[0].what}s under one number"
     return OK, "no rank waits in a collective"
-
-
-def _is_in_cycle(suspect: Suspect, judgement: Judgement) -> bool:
-    return any(suspect.rank in cycle for cycle in judgement.cycles)
 
 
 def render(judgement: Judgement, dumps: Dumps, width: int, everything: bool) -> list[str]:
     """Return the first screen, or all of it."""
     word, sentence = verdict(judgement)
-    waits = [
-        f"waits: {describe_ranks(wait.ranks)}: collective {wait.number} in {describe_group(wait.group)},"
-        f" {describe_operation(wait.operation)}"
-        for wait in judgement.waits
-    ]
-    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
-    return screen(head, findings(judgement), _facts(judgement, dumps), width, waits if everything else None)
-
-
-def _facts(judgement: Judgement, dumps: Dumps) -> str:
-    formats = sorted({dump.version for dump in dumps.of_ranks.values()})
-    entries = sum(len(dump.entries or ()) for dump in dumps.of_ranks.values())
+    waits = []
+    for wait in judgement.waits:
+        where = f"collective {wait.number} in {sentences.describe_group(wait.group)}"
+        what = sentences.describe_operation(wait.operation)
+        waits.append(f"waits: {sentences.describe_ranks(wait.ranks)}: {where}, {what}")
     groups = {group for dump in dumps.of_ranks.values() for group in dump.groups.values()}
-    parts = [
-        f"{len(dumps.of_ranks)} of {len(judgement.world)} dumps read",
-        f"{len(groups)} group{'s' * (len(groups) != 1)}",
-        f"{entries} records",
-        f"NCCL {', '.join(judgement.releases) or 'unknown'}",
-        f"format {', '.join(formats) or 'unknown'}",
-    ]
-    parts += [f"{dumps.ignored} other files"] if dumps.ignored else []
-    return ", ".join(parts)
+    facts = f"{len(dumps.of_ranks)} of {len(judgement.world)} dumps read, {counted(len(groups), 'group')}"
+    facts += f", {sum(len(dump.entries or ()) for dump in dumps.of_ranks.values())} records"
+    facts += f", NCCL {', '.join(judgement.releases) or 'unknown'}, format {', '.join(_formats(dumps)) or 'unknown'}"
+    facts += f", {dumps.ignored} other files" if dumps.ignored else ""
+    head = f"{word if word != NOT_KNOWN else 'cannot tell'}: {sentence}"
+    return screen(head, sentences.findings(judgement), facts, width, waits if everything else None)
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------------
+def _formats(dumps: Dumps) -> list[str]:
+    return sorted({dump.version for dump in dumps.of_ranks.values()})
 
 
 def to_dict(judgement: Judgement, dumps: Dumps) -> Plain:
     """Return the judgement as plain data."""
     word, sentence = verdict(judgement)
+    found = recorder_dump.to_plain(judgement)
     return {
         "verdict": word,
         "sentence": sentence,
         "complete": judgement.complete,
         "ranks": len(judgement.world),
         "dumps": sorted(dumps.of_ranks),
-        "missing": list(judgement.missing),
-        "nccl": list(judgement.releases),
-        "formats": sorted({dump.version for dump in dumps.of_ranks.values()}),
-        "suspects": [
-            {
-                **suspect._asdict(),
-                "group": suspect.group._asdict(),
-                "operation": suspect.operation._asdict(),
-            }
-            for suspect in judgement.suspects
-        ],
-        "cycles": [list(cycle) for cycle in judgement.cycles],
-        "mismatches": [
-            {
-                "group": mismatch.group._asdict(),
-                "number": mismatch.number,
-                "what": mismatch.what,
-                "finished": mismatch.finished,
-                "sides": [
-                    {"operation": operation._asdict(), "ranks": list(ranks), "place": place}
-                    for operation, ranks, place in mismatch.sides
-                ],
-            }
-            for mismatch in judgement.mismatches
-        ],
-        "waits": [
-            {**wait._asdict(), "group": wait.group._asdict(), "operation": wait.operation._asdict()}
-            for wait in judgement.waits
-        ],
-        "pairs": list(judgement.pairs),
-        "refused": dict(judgement.problems),
-        "findings": [finding.to_dict() for finding in findings(judgement)],
+        "nccl": found["releases"],
+        "formats": _formats(dumps),
+        **{key: found[key] for key in ("missing", "suspects", "cycles", "mismatches", "waits", "pairs")},
+        "refused": found["problems"],
+        "findings": [finding.to_dict() for finding in sentences.findings(judgement)],
     }

@@ -15,10 +15,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import REPORTED
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import PROVEN, REPORTED
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import Result, judge
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import PROVEN
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import facts_line, lines_of, report, verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
@@ -44,26 +43,24 @@ def join(registered: Plain) -> tuple[Result, list[Finding]]:
     registered: host -> what nccl_log_info returned, checked by the gate, or None.
     """
     reader = Reader()
-    missing = []
+    missing: list[tuple[str, str]] = []
     for host in sorted(registered):
         result = result_schema.given(registered[host], "nccl_log_info")
-        logs = result.get("logs") or []
-        for finding in map(from_dict, result.get("findings") or []):
-            have = finding.have or "not read"
-            missing.append(NODE.judge(f"{host} {finding.subject}", "unknown", "its log", have, "nccl_log_info"))
-        if not logs and not result.get("findings"):
-            have = str(result.get("msg") or "no result")
-            missing.append(NODE.judge(host, "unknown", "its logs", have, "nccl_log_info"))
+        logs, unread = result.get("logs") or [], list(map(from_dict, result.get("findings") or []))
+        missing += [(f"{host} {finding.subject}", finding.have or "not read") for finding in unread]
+        if not logs and not unread:
+            missing.append((host, str(result.get("msg") or "no result")))
         for log in logs:
             reader.source(f"{host}:{log['path']}")
             reader.feed(log["text"].encode("utf-8", "replace"))
             short = [f"{log['size'] - log['read']} bytes not read"] if log["read"] < log["size"] else []
             short += [f"{log['left_out']} lines had no room"] if log["left_out"] else []
             if short:
-                have = "%s: %s" % (log["path"], ", ".join(short))
-                missing.append(NODE.judge(f"{host} {log['path']}", "unknown", "all of it", have, "nccl_log_info"))
+                missing.append((f"{host} {log['path']}", f"{log['path']}: {', '.join(short)}"))
     reader.end()
-    return judge(reader.log), missing
+    return judge(reader.log), [
+        NODE.judge(subject, "unknown", "its whole log", have, "nccl_log_info") for subject, have in missing
+    ]
 
 
 def screenful(result: Result, width: int = 100, missing: Sequence[Finding] = ()) -> str:
@@ -94,9 +91,7 @@ def _shown(bad: Sequence[Finding]) -> list[Finding]:
     for finding in bad:
         if finding.because is None:
             first.setdefault((finding.check, finding.state, finding.fix), finding)
-    found = list(first.values())
-    serious = [finding for finding in found if finding.severity != "minor"]
-    return serious or found
+    return [finding for finding in first.values() if finding.severity != "minor"] or list(first.values())
 
 
 def _verdict(result: Result, width: int, most: int | None) -> list[str]:
@@ -124,19 +119,15 @@ def render(result: Result, width: int = 100, missing: Sequence[Finding] = ()) ->
         lines += ["", *_finding(finding, width, None)]
         lines += screen.wrapped(f"why: {finding.why}{follows}", width, 4, None)
         lines += screen.wrapped(f"from: {finding.subject}, {finding.source}", width, 4, None)
-    good = [finding for finding in result.findings if finding.ok]
-    lines += [""] * bool(good)
-    for finding in good:
-        lines += screen.wrapped(f"ok [{finding.check}]: {finding.have}", width, 0, None)
+    good = [f"ok [{finding.check}]: {finding.have}" for finding in result.findings if finding.ok]
+    lines += [""] * bool(good) + [line for text in good for line in screen.wrapped(text, width, 0, None)]
     data = report(result)
-    if result.diagnosis.groups:
-        lines += ["", "events, in the order of cause and effect:"]
-        for event in data["events"]:
-            because = f" <- {event['because']}" if event["because"] else ""
-            times = f", {event['count']} times" if event["count"] > 1 else ""
-            lines += screen.wrapped(
-                f"line {event['line']}{times} {event['event']}{because}: {event['text']}", width, 2, 2
-            )
+    lines += ["", "events, in the order of cause and effect:"] if data["events"] else []
+    for event in data["events"]:
+        because = f" <- {event['because']}" if event["because"] else ""
+        times = f", {event['count']} times" if event["count"] > 1 else ""
+        text = f"line {event['line']}{times} {event['event']}{because}: {event['text']}"
+        lines += screen.wrapped(text, width, 2, 2)
     for job in data["jobs"]:
         lines += ["", *_facts(job, width)]
     return "\n".join(map(printable, [*lines, "", lines_of(result)]))
@@ -145,15 +136,11 @@ def render(result: Result, width: int = 100, missing: Sequence[Finding] = ()) ->
 def _facts(job: Plain, width: int) -> list[str]:
     """Return the facts of a job as rows of a name and its values."""
     lines = [f"facts of {job['name']}:"]
-    for name, value in job.items():
-        if name in ("name", "transport", "variables") or value in (None, [], {}, 0, ""):
-            continue
-        lines += screen.wrapped(f"{name:<14} {_plain(value)}", width, 2, 6)
-    for name, values in job["variables"].items():
-        lines += screen.wrapped(f"{name}={' | '.join(values)}", width, 2, 2)
-    for text in job["transport"]["missing"]:
-        lines += screen.wrapped(f"not proven: {text}", width, 2, 2)
-    return lines
+    rows = [(f"{name:<14} {_plain(value)}", 6) for name, value in job.items()
+            if name not in ("name", "transport", "variables") and value not in (None, [], {}, 0, "")]  # fmt: skip
+    rows += [(f"{name}={' | '.join(values)}", 2) for name, values in job["variables"].items()]
+    rows += [(f"not proven: {text}", 2) for text in job["transport"]["missing"]]
+    return lines + [line for text, most in rows for line in screen.wrapped(text, width, 2, most)]
 
 
 def _plain(value: Any) -> str:

@@ -8,227 +8,192 @@ from ..core.check import Check
 
 CAPTURE = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
 AGAIN = "run it again with %s, and give this command the files of all ranks" % CAPTURE
-
 RETRIES = Check(
     "nccl_log.completion",
+    severity="critical",
     why="an HCA reports that an operation of a connection failed: its status shows possible causes",
     fix="run `busbar diagnose` on the logs of all ranks, and playbooks/verify.yml between the nodes named here",
-    severity="critical",
 )
 "Did every RDMA operation complete"
 PORT = Check(
     "nccl_log.port",
-    why="the HCA reported an event of its port or queues to the job while it ran",
-    fix="look at the port on the node named here: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's "
-    "log at that time; cable and transceiver first",
     severity="critical",
+    why="the HCA reported an event of its port or queues to the job while it ran",
+    fix="`ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's log at that time; cable and optics first",
 )
 "Did every port and queue of the HCAs stay up"
 QUEUE_PAIR = Check(
     "nccl_log.queue_pair",
-    why="an RDMA connection was not established: on RoCE the peer's address usually did not resolve, or has no route",
-    fix="remove NCCL_IB_GID_INDEX from the job (NCCL 2.21 and later find "
-    "the RoCE v2 GID automatically); run playbooks/verify.yml between the nodes: it pings every rail",
     severity="critical",
+    why="an RDMA connection was not established: on RoCE the peer's address usually did not resolve, or has no route",
+    fix="remove NCCL_IB_GID_INDEX from the job; playbooks/verify.yml between the nodes pings every rail",
 )
 "Was every RDMA connection established"
 MEMORY_LIMIT = Check(
     "nccl_log.memory_limit",
-    why="RDMA pins memory, and the HCA's driver could not: usually the process may not lock that much",
-    fix="`ulimit -l` in the job itself has to print unlimited; run site.yml for the "
-    "node with --tags host_limits, and start containers with --ulimit memlock=-1",
     severity="critical",
+    why="RDMA pins memory, and the HCA's driver could not: usually the process may not lock that much",
+    fix="`ulimit -l` in the job has to print unlimited: site.yml --tags host_limits; containers: --ulimit memlock=-1",
 )
 "May processes lock as much memory as RDMA needs"
 VERBS = Check(
     "nccl_log.verbs",
-    why="a call of the RDMA library failed: it may be the HCA, its driver, a limit, or the container's view of them",
-    fix="`ibv_devinfo -v` and `dmesg -T | grep -i mlx` on the node; in a container "
-    "/dev/infiniband has to be there; then run site.yml with --tags mofed,nvidia_peermem",
     severity="critical",
+    why="a call of the RDMA library failed: it may be the HCA, its driver, a limit, or the container's view of them",
+    fix="`ibv_devinfo -v`, `dmesg -T | grep -i mlx`; container: /dev/infiniband; site.yml --tags mofed,nvidia_peermem",
 )
 "Do the calls of the RDMA library succeed"
 DUPLICATE = Check(
     "nccl_log.duplicate_gpu",
-    why="two ranks of a communicator have the same GPU",
-    fix="one GPU a process: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the process group is made; as "
-    "many processes as GPUs; with Slurm --gpus-per-task=1 only where the program then uses device 0",
     severity="critical",
+    why="two ranks of a communicator have the same GPU",
+    fix="one GPU a process: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); as many processes as GPUs",
 )
 "Has each rank a separate GPU"
 VERSIONS = Check(
     "nccl_log.version",
-    why="all ranks of a job need the same NCCL: others refuse each other, hang, or misread each other's messages",
-    fix="use one image or environment on all nodes; `python3 -c 'import torch; "
-    "print(torch.cuda.nccl.version())'` on each",
     severity="critical",
+    why="all ranks of a job need the same NCCL: others refuse each other, hang, or misread each other's messages",
+    fix="use one image on all nodes; `python3 -c 'import torch; print(torch.cuda.nccl.version())'` on each",
 )
 "Do all ranks of a job run the same release of NCCL"
 RELEASE = Check(
     "nccl_log.release",
+    severity="minor",
     why="this release of NCCL has a defect that the job may have met",
     fix="use another release of NCCL",
-    severity="minor",
 )
 "Has the job's release of NCCL a known defect that it meets, or that has the effect that the log shows"
 BOOTSTRAP = Check(
     "nccl_log.bootstrap",
-    why="ranks find each other over TCP, not the fast network: the line is about that or its address",
-    fix="NCCL_SOCKET_IFNAME has to name an interface that is up and has an address on every "
-    "node (`ip -br address`), or be left out; each rank number may be started once",
     severity="critical",
+    why="ranks find each other over TCP, not the fast network: the line is about that or its address",
+    fix="NCCL_SOCKET_IFNAME has to name an interface with an address on every node (`ip -br address`), or be left out",
 )
 "Did the ranks find each other"
 CONNECTION = Check(
     "nccl_log.connection",
-    why="a rank whose connection is closed is usually a victim: look at the rank that ended first",
-    fix="look at the process that ended first: its last lines, `dmesg -T` on its node for OOM and "
-    "Xid, the scheduler's record",
     severity="critical",
+    why="a rank whose connection is closed is usually a victim: look at the rank that ended first",
+    fix="look at the process that ended first: its last lines, `dmesg -T` for OOM and Xid, the scheduler's record",
 )
 "Did every rank stay connected until the end"
 SHARED_MEMORY = Check(
     "nccl_log.shared_memory",
-    why="ranks of a node communicate through /dev/shm, and a segment there "
-    "could not be made or used: usually no space, or CUDA refused the memory",
-    fix="`df -h /dev/shm` in the job: start "
-    "the container with --shm-size=16g or --ipc=host (Kubernetes: an emptyDir of medium Memory on /dev/shm), and, "
-    "while no job runs on the node, remove leftover segments: rm /dev/shm/nccl-*",
     severity="critical",
+    why="a segment in /dev/shm, by which ranks of a node communicate, could not be made or used: usually no space",
+    fix="`df -h /dev/shm` in the job: --shm-size=16g or --ipc=host; leftovers with no job there: rm /dev/shm/nccl-*",
 )
 "Has /dev/shm room for NCCL"
 CUDA = Check(
     "nccl_log.cuda",
-    why="a CUDA call failed, in NCCL or in the program: the cause may be the GPU, its "
-    "driver, its memory, an invalid request, or an earlier fault of a kernel",
-    fix="`nvidia-smi -q` and `dmesg -T | "
-    "grep -i xid` on the node named here; no Xid there: run the program with CUDA_LAUNCH_BLOCKING=1 to see which "
-    "kernel fails first",
     severity="critical",
+    why="a CUDA call failed: the cause may be the GPU, its driver, memory, a request, or a kernel's earlier fault",
+    fix="`nvidia-smi -q` and `dmesg -T | grep -i xid` on the node; no Xid: CUDA_LAUNCH_BLOCKING=1 names the kernel",
 )
 "Do CUDA's calls succeed"
 FABRIC_MANAGER = Check(
     "nccl_log.fabric_manager",
-    why="a request to NVSwitch, or to NVLink across nodes, failed: "
-    "usually Fabric Manager (or IMEX) is not running, not ready, or not of the driver's version",
-    fix="`systemctl status nvidia-fabricmanager` on the node (GB200: nvidia-imex), its version has to be the driver's; "
-    "`nvidia-smi -q | grep -A 3 Fabric` has to print Completed and Success",
     severity="critical",
+    why="a request to NVSwitch or NVLink failed: Fabric Manager or IMEX does not run, or is of another version",
+    fix="`systemctl status nvidia-fabricmanager` (GB200: nvidia-imex); `nvidia-smi -q | grep -A 3 Fabric`: Completed",
 )
 "Are NVSwitches and NVLink across nodes ready"
 NVLINK_P2P = Check(
     "nccl_log.nvlink_p2p",
+    severity="critical",
     why="GPUs that NVLink joins may not reach each other: usually hardware, or a GPU that needs a reset",
     fix="drain the node, `nvidia-smi topo -p2p r` and `nvidia-smi nvlink -s` there; reset the GPUs or reboot",
-    severity="critical",
 )
 "Do GPUs that NVLink joins reach each other"
 MISMATCH = Check(
     "nccl_log.mismatch",
-    why="usually ranks did not call the same collective with the same size, or have other settings or another NCCL",
-    fix="compare NCCL's release and NCCL_ variables of all ranks (this command shows "
-    "both), then the order and sizes of the program's collectives: NCCL_DEBUG_SUBSYS=COLL shows them",
     severity="critical",
+    why="usually ranks did not call the same collective with the same size, or have other settings or another NCCL",
+    fix="compare NCCL's release and variables of all ranks, then their collectives: NCCL_DEBUG_SUBSYS=COLL shows them",
 )
 "Do all ranks call the same collectives with the same sizes and settings"
 SETTING = Check(
     "nccl_log.setting",
-    why="NCCL refuses the value of a variable",
-    fix="take NCCL_ALGO, NCCL_PROTO, "
-    "NCCL_NET and NCCL_NET_PLUGIN out of the job and out of /etc/nccl.conf, then put back what is needed one by one: "
-    "`busbar lint` explains each",
     severity="critical",
+    why="NCCL refuses the value of a variable",
+    fix="take NCCL_ALGO, NCCL_PROTO, NCCL_NET and NCCL_NET_PLUGIN out of job and /etc/nccl.conf; see `busbar lint`",
 )
 "Can NCCL do what its variables require"
 NO_WAY = Check(
     "nccl_log.no_transport",
-    why="two ranks have no way to reach each other",
-    fix="take NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_IB_HCA out of the job; all nodes have to use HCAs of the "
-    "same link layer",
     severity="critical",
+    why="two ranks have no way to reach each other",
+    fix="take NCCL_P2P_DISABLE, NCCL_SHM_DISABLE and NCCL_IB_HCA out of the job; use HCAs of one link layer",
 )
 "Is there a transport between all ranks"
 WATCHDOG = Check(
     "nccl_log.watchdog",
+    severity="critical",
     why="a collective did not end in time: PyTorch reports which ranks waited, not the cause",
     fix="while it hangs run `busbar hang HOST` to find the rank that is behind; else set "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=20000 (PyTorch before 2.9: "
     "TORCH_NCCL_TRACE_BUFFER_SIZE=20000), and compare the ranks' last collective",
-    severity="critical",
 )
 "Did every collective end in time"
 EXIT = Check(
     "nccl_log.exit",
-    why="a process ended: later waits and lost connections of others are usually caused by that",
-    fix="its own last lines show why; signal 9: `dmesg -T | grep -i oom` on its node, and the limit of its "
-    "cgroup or pod",
     severity="critical",
+    why="a process ended: later waits and lost connections of others are usually caused by that",
+    fix="its own last lines show why; signal 9: `dmesg -T | grep -i oom` on its node, and its memory limit",
 )
 "Did every process end normally"
 NET_PLUGIN = Check(
     "nccl_log.net_plugin",
     why="the network plugin reports a failure: NCCL may end, wait, or continue over TCP",
-    fix="see in the job itself whether the plugin's devices are there, and that plugin, its libraries and "
-    "the driver are of one installation; NCCL_DEBUG=INFO shows which network is used",
+    fix="see in the job whether the plugin's devices are there; plugin, libraries and driver of one installation",
 )
 "Does the network's plugin work without a failure"
 DEVICE = Check(
     "nccl_log.device",
-    why="an RDMA device without a PCI device is usually RDMA in software (rxe, siw): no "
-    "GPUDirect, and no faster than TCP",
-    fix="`rdma link` and `ls -l /sys/class/infiniband` in the job and on the "
-    "node: a device in software has no PCI address there; let NCCL_IB_HCA name the HCAs alone",
+    why="an RDMA device without a PCI device is usually RDMA in software (rxe, siw), no faster than TCP",
+    fix="`rdma link` and `ls -l /sys/class/infiniband` show it; let NCCL_IB_HCA name the HCAs alone",
 )
 "Is every RDMA device a hardware device"
 LIMITS = Check(
     "nccl_log.limits",
-    why="the system gives the process no more files, sockets or threads, usually because "
-    "of a limit: each connection of NCCL needs some",
-    fix="`ulimit -n -u` in the job itself, and pids.max of its "
-    "cgroup: raise them (LimitNOFILE, docker --ulimit, Slurm's PropagateResourceLimits); run site.yml for the node "
-    "with --tags host_limits",
     severity="critical",
+    why="the system gives the process no more files, sockets or threads, of which each connection of NCCL needs some",
+    fix="`ulimit -n -u` in the job, and pids.max of its cgroup: raise them; run site.yml with --tags host_limits",
 )
 "May processes open as many files and threads as NCCL needs"
 HOST_MEMORY = Check(
     "nccl_log.host_memory",
+    severity="critical",
     why="NCCL could not allocate memory of the host: usually the memory, or the job's share of it, ran out",
     fix="`dmesg -T | grep -i oom` on the node, and the memory limit of the job's cgroup or pod",
-    severity="critical",
 )
 "Has the host memory for NCCL"
 USAGE = Check(
     "nccl_log.usage",
-    why="NCCL refuses an invalid call: usually an error of the program or framework, which "
-    "no setting of the node repairs",
-    fix="look in the program's own traceback for the call of NCCL that was refused; "
-    "try another release of the framework",
     severity="critical",
+    why="NCCL refuses an invalid call: usually an error of the program or framework, which no setting repairs",
+    fix="look in the program's own traceback for the call that was refused; try another release of the framework",
 )
 "Does the program call NCCL correctly"
 TOPOLOGY = Check(
     "nccl_log.topology",
     why="NCCL warns about the node's PCI and NVLink topology as this process sees it",
-    fix="`nvidia-smi topo -m` in the job and on the node: they have to agree; in a virtual machine NCCL needs the "
-    "provider's file (NCCL_TOPO_FILE), in a container the whole of /sys; take NCCL_TOPO_FILE and NCCL_GRAPH_FILE out "
-    "of the job where the provider did not set them",
+    fix="`nvidia-smi topo -m` in the job and on the node have to agree; NCCL_TOPO_FILE only as the provider set it",
 )
 "Does NCCL understand the node's topology"
 STORE = Check(
     "nccl_log.store",
-    why="PyTorch's processes meet at a store in rank 0's process "
-    "(MASTER_ADDR:MASTER_PORT), by TCP and before NCCL: usually it was not reached, ended, or a process came too late",
-    fix="find out first how the process of rank 0 ended, and read its own log; then check whether every node reaches "
-    "MASTER_ADDR and MASTER_PORT (`nc -vz ADDRESS PORT`), and whether as many processes were started as in WORLD_SIZE",
     severity="critical",
+    why="PyTorch's processes meet at rank 0 (MASTER_ADDR:MASTER_PORT): it was not reached, or one came too late",
+    fix="find out how rank 0 ended; `nc -vz MASTER_ADDR MASTER_PORT` on every node; as many processes as WORLD_SIZE",
 )
 "Did PyTorch's processes find each other"
 RANKS = Check(
     "nccl_log.ranks",
-    why="a communicator needs all of its ranks: while one is missing the others wait",
-    fix="see on the nodes of the missing ranks whether their processes run, and can reach rank 0's address; run "
-    "`busbar hang HOST` while it waits",
     severity="critical",
+    why="a communicator needs all of its ranks: while one is missing the others wait",
+    fix="see whether the missing ranks run, and reach rank 0's address; `busbar hang HOST` while it waits",
 )
 "Did all ranks of every communicator start and complete its initialisation"
 WARNING = Check(
@@ -247,38 +212,33 @@ LEVEL = Check(
 "Does the log have INFO lines, and those on the network and the connections"
 NETWORK = Check(
     "nccl_log.network",
-    why="over TCP a node reaches a fraction of the bandwidth of its HCAs, and the CPU copies every byte",
-    fix="run `ibv_devinfo` on one of the hosts, in the job's own container: it has to show the "
-    "HCAs with state PORT_ACTIVE; then run site.yml for the node",
     severity="critical",
+    why="over TCP a node reaches a fraction of the bandwidth of its HCAs, and the CPU copies every byte",
+    fix="`ibv_devinfo` in the job's own container has to show HCAs as PORT_ACTIVE; then run site.yml for the node",
 )
 "Does NCCL use an RDMA network between nodes, and if not, why (`busbar diagnose`)"
 INTERFACE = Check(
     "nccl_log.interface",
-    why="ranks find each other by TCP over this interface: one that does not reach the other nodes may end in a hang",
-    fix="set NCCL_SOCKET_IFNAME in the job to the interface of the network "
-    "between the nodes (`ip -br address`), with = before the name: NCCL_SOCKET_IFNAME==NAME",
     severity="critical",
+    why="ranks find each other by TCP over this interface: one that does not reach the other nodes may end in a hang",
+    fix="set NCCL_SOCKET_IFNAME==NAME (`ip -br address`) to the interface of the network between the nodes",
 )
 "Is the interface by which ranks find each other one that reaches other nodes"
 HCA_SPEED = Check(
     "nccl_log.hca_speed",
     why="the slowest port that carries connections sets the pace of every collective",
-    fix="on the node named here: `ibstat DEVICE` or `ethtool INTERFACE` shows the rate of the port; "
-    "check cable, transceiver and the speed set on the switch port, then run site.yml --tags platform for it",
+    fix="`ibstat DEVICE` shows the rate; check cable, transceiver and switch port; then site.yml --tags platform",
 )
 "Have all HCAs with connections the same speed"
 HCAS = Check(
     "nccl_log.hcas",
     why="each idle HCA is bandwidth that was paid for and is not used",
-    fix="run site.yml for the node with --tags platform,nccl_conf: it holds the rails to the profile; GRAPH in "
-    "NCCL_DEBUG_SUBSYS shows which HCA NCCL gives to which GPU",
+    fix="run site.yml with --tags platform,nccl_conf; GRAPH in NCCL_DEBUG_SUBSYS shows the HCA of each GPU",
 )
 "Does every HCA that NCCL sees on a node carry data, and do all nodes see as many"
 GDR = Check(
     "nccl_log.gdr",
-    why="without GPUDirect RDMA every byte goes through the host's memory: that may cost up to "
-    "half of the bandwidth, and CPU time; not a failure",
+    why="without GPUDirect RDMA every byte goes through the host's memory: up to half of the bandwidth; not a failure",
     fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
 )
 "Has every connection between nodes GPUDirect RDMA, and if not, why"
@@ -298,16 +258,15 @@ MNNVL = Check(
     "nccl_log.mnnvl",
     severity="major",
     why="NVLinks between trays have several times the bandwidth of the NICs, and the job waits for the NICs",
-    fix="run site.yml for these nodes with --tags node_health: imex.* and "
-    "node_health.fabric_state show why a GPU is not in its domain; in containers /dev/nvidia-caps-imex-channels has to "
-    "be there; then run the job again",
+    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a GPU is "
+    "not in its domain; in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
 )
 "Do GPUs of one NVLink domain on several hosts reach each other by NVLink, and not by the network (`busbar diagnose`)"
 EFFECT = Check(
     "nccl_log.variable_effect",
+    severity="minor",
     why="a variable was set without effect: NCCL does not report that",
     fix="remove the variable, or provide what it needs",
-    severity="minor",
 )
 "Did the variables take effect"
 SAME = Check(
@@ -318,9 +277,8 @@ SAME = Check(
 "Have all ranks the same settings"
 PROGRAM = Check(
     "nccl_log.program",
-    why="a program reports a failure, which the lines do not show to be NCCL's",
-    fix="read it with the lines around it, of the rank that reports it first: a traceback there, if there is one, "
-    "names the call that failed",
     severity="critical",
+    why="a program reports a failure, which the lines do not show to be NCCL's",
+    fix="read it with the lines around it, of the rank that reports it first: a traceback names the call that failed",
 )
 "Do the programs of the job report no failure"

@@ -1,25 +1,94 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Order the events of a log and find the one upstream of all others, with the confidence that relations give it."""
+"""Order the events of a log and find the one upstream of all others, with the confidence that relations give it.
+
+A relation is a row. Beside these rows one rule holds for all events: what is more upstream (``events.py``) comes first,
+of the same tier the earliest, and effects and reports follow from it.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
+from .events import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Group, Occurrence
 from .jobs import Job
 from .lines import same_day
 from .log_reader import Log
-from .relations import LIKELY, PROVEN, RELATIONS
-from .state import Call, Process
+from .names import UNNAMED
+from .state import Call
 
-# Confidence in a root: a line or a proven relation states it; it is upstream of all others; it is only reported.
-REPORTED = "reported"
+# Confidence in a root or relation: a line or a proven relation states it; it is upstream of all others; reported.
+PROVEN, LIKELY, REPORTED = "proven", "likely", "reported"
+
+
+class Relation(NamedTuple):
+    """effect, cause: events, with a code behind a blank where it has to be that one.
+
+    condition: before: the cause is earlier.   any: in any order, as launchers report ends late.   peer: the cause is on
+    the host that the effect names as its peer, or on its own device.   other: another process or rank.   lost: the
+    effect names the cause's host as lost.   own: each rank of the effect has had the cause before.
+    link: how sure the relation is where the condition holds.
+    """
+
+    effect: str
+    cause: str
+    condition: str
+    link: str
+
+
+_KILLED = ("exit signal 9", "exit signal 11", "exit signal 7", "oom", "node_failure", "evicted")
+_LOST = ("closed", "connect", "completion", "store", "gloo", "tcp", "exception_remote", "coordination", "uds")
+RELATIONS: Tuple[Relation, ...] = (
+    # A link that went down: the peer's, as the address of the completion shows, or one of the job's at all.
+    Relation("completion", "port port error", "peer", PROVEN),
+    Relation("completion", "port", "before", LIKELY),
+    Relation("completion", "link_down", "before", LIKELY),
+    Relation("hca_lost", "port", "before", LIKELY),
+    Relation("hca_lost", "completion", "any", LIKELY),
+    Relation("completion 5", "completion", "any", LIKELY),
+    # What a call reports, and the line that says what the call was for.
+    Relation("system", "shared_memory", "any", LIKELY),
+    # A process that was killed: its peers lose it, and say so before the launcher reports its end.
+    *(Relation(effect, cause, "other", LIKELY) for effect in _LOST for cause in _KILLED),
+    Relation("exception_nccl", "exit signal 9", "other", LIKELY),
+    Relation("closed", "exit", "lost", LIKELY),
+    Relation("closed", "connect", "before", LIKELY),
+    Relation("exit signal 9", "oom", "any", LIKELY),
+    Relation("exit signal 11", "xid", "before", LIKELY),
+    Relation("exit signal 11", "cuda", "before", LIKELY),
+    # Hardware below CUDA, and what CUDA reports of it.
+    Relation("cuda", "xid", "before", LIKELY),
+    Relation("cuda", "sxid", "before", LIKELY),
+    Relation("cuda", "gpu_lost", "any", LIKELY),
+    Relation("cuda", "gpu_reset", "any", LIKELY),
+    Relation("cuda", "fabric_manager MNNVL", "any", LIKELY),
+    Relation("cuda device-side assert triggered", "kernel_assert", "any", PROVEN),
+    Relation("cuda unspecified launch failure", "expert_wait", "before", LIKELY),
+    Relation("xid 45", "xid", "any", LIKELY),
+    Relation("gpu_lost", "xid 79", "any", PROVEN),
+    # An interruption before a wait ran out.
+    Relation("watchdog", "order", "before", PROVEN),
+    Relation("watchdog", "cancelled", "before", LIKELY),
+    Relation("signalled", "closed", "any", LIKELY),
+    Relation("signalled", "watchdog", "any", PROVEN),
+    Relation("stuck", "watchdog", "any", LIKELY),
+    Relation("gloo", "watchdog", "before", LIKELY),
+    Relation("store", "store_port", "any", LIKELY),
+    Relation("store_connect", "store_port", "any", LIKELY),
+    Relation("store", "store_connect", "any", LIKELY),
+    # A plugin that failed leaves NCCL without a network; a login that was refused, the launcher without its daemon.
+    Relation("no_network", "net_plugin", "before", LIKELY),
+    Relation("no_network", "libfabric", "before", LIKELY),
+    Relation("node_failure", "remote_shell", "before", PROVEN),
+    # Ranks that wait, and PyTorch's or Horovod's list of those that have not come.
+    *(Relation(effect, "behind", "any", PROVEN) for effect in ("watchdog", "signalled", "stall")),
+    # An exception of the call that the watchdog has ended.
+    Relation("exception", "watchdog", "own", LIKELY),
+)
 # Functions that the program has called, by file of NCCL's sources: an error that they return ends a call of it.
 _PROGRAM_CALLS = re.compile(r"(?:^|/)(?:init|transport|generic|group|enqueue|collectives)\.(?:cc|cpp|cu):")
-
 # Reports, the one that says most of what failed first.
 _REPORTS = (
     *("signal", "exception_nccl", "test", "exit", "mpi_abort"),
@@ -29,36 +98,31 @@ _REPORTS = (
 
 @dataclass
 class Diagnosis:
-    """groups: events that matter, the root first.   root: None where nothing failed.   confidence: of the root.
-
-    calls: calls within NCCL that returned an error to the program, without a warning.
-    """
+    """groups: events that matter, the root first.   root: None where nothing failed.   confidence: of the root."""
 
     groups: List[Group] = field(default_factory=list)
     root: Optional[Group] = None
     confidence: str = ""
-    calls: List[Tuple[Process, Call]] = field(default_factory=list)
 
 
 def diagnose(log: Log, jobs: Sequence[Job]) -> Diagnosis:
     """Return the events of a log in the order of cause and effect."""
     groups = [group for group in log.groups.values() if group.event.id not in ("harmless", "progress")]
-    addresses = {process.bootstrap[1]: process.host for process in log.state.processes.values() if process.bootstrap[1]}
-    addresses.update({process.oob[1]: process.host for process in log.state.processes.values() if process.oob[1]})
     failing = [group for group in groups if group.tier != NOTICE]
     _name_ranks(failing, jobs)
-    _promote(failing)
-    _link(failing, addresses)
+    raised = any(group.event.id == "exception_nccl" for group in failing)
+    for group in failing:
+        group.tier = _tier(group, raised)
+    _link(failing, log)
     root = _root(log, failing)
-    if root is not None:
-        _follow(failing, root)
+    for group in failing if root is not None else ():
+        _follow(group, root)
     failing.sort(key=lambda group: (group is not root, group.because is not None, group.tier, group.first.order))
     notices = [group for group in groups if group.tier == NOTICE]
-    calls = _calls(log) if root is None or root.tier >= EFFECT else []
-    return Diagnosis([*failing, *notices], root, _confidence(root, failing), calls)
+    return Diagnosis([*failing, *notices], root, _confidence(root, failing))
 
 
-def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
+def _name_ranks(groups: Sequence[Group], jobs: Sequence[Job]) -> None:
     """Add the ranks of the processes that wrote warnings."""
     job_of = {id(process): job for job in jobs for process in job.processes}
     for group in groups:
@@ -70,31 +134,32 @@ def _name_ranks(groups: Iterable[Group], jobs: Sequence[Job]) -> None:
                 group.ranks.add(rank)
 
 
-def _promote(groups: Iterable[Group]) -> None:
-    """Make a warning that need not be a failure one where its call returned an error to the program."""
-    raised = any(group.event.id == "exception_nccl" for group in groups)
-    for group in groups:
-        if _recovered(group):
-            group.tier = WEAK
-        elif group.tier in (WEAK, NETWORK) and (group.tier == WEAK or group.event.id == "net_plugin"):
-            if any(ended_a_call(one) for one in group.kept):
-                group.tier = CAUSE
-            elif raised and group.tier == WEAK and any(one.process is None for one in group.kept):
-                # PyTorch quotes it as NCCL's last error.
-                group.tier = CAUSE
+def _tier(group: Group, raised: bool) -> int:
+    """Return a group's tier: a warning that need not be a failure is one where its call returned an error.
+
+    raised: the program reports that a call of NCCL failed: PyTorch quotes a warning without process as its last error.
+    """
+    if _recovered(group):
+        return WEAK
+    quoted = raised and group.tier == WEAK and any(one.process is None for one in group.kept)
+    lenient = group.tier == WEAK or (group.tier == NETWORK and group.event.id == "net_plugin")
+    return CAUSE if quoted or (lenient and any(map(_ended_a_call, group.kept))) else group.tier
 
 
 def _recovered(group: Group) -> bool:
     """Return whether each process tried the connection again later, or took another network."""
-    if group.event.id == "connect":
-        retries = [(one.process.retry if one.process is not None else None, one.order) for one in group.kept]
-        return all(retry is not None and retry.fields.get("order", 0) > order for retry, order in retries)
-    started = (max(one.process.completed, one.process.networked) > one.order if one.process is not None else False
-               for one in group.kept)  # fmt: skip
-    return group.event.id in ("net_plugin", "sharp") and all(started)
+    for one in group.kept if group.event.id in ("connect", "net_plugin", "sharp") else ():
+        later = 0
+        if one.process is not None and group.event.id == "connect":
+            later = one.process.retry["_where"][1] if one.process.retry is not None else 0
+        elif one.process is not None:
+            later = max(one.process.completed, one.process.networked)
+        if later <= one.order:
+            return False
+    return group.event.id in ("connect", "net_plugin", "sharp")
 
 
-def ended_a_call(one: Occurrence) -> bool:
+def _ended_a_call(one: Occurrence) -> bool:
     """Return whether calls behind a warning returned an error to the program or to the thread that moves its data."""
     plugin = one.event.id == "plugin_warning"
     return any(to_program(call) or (plugin and call.place.startswith("proxy.")) for call in calls_after(one))
@@ -111,76 +176,50 @@ def to_program(call: Call) -> bool:
     return call.progress or _PROGRAM_CALLS.search(call.place) is not None
 
 
-def _calls(log: Log) -> List[Tuple[Process, Call]]:
-    """Return the first failed call of each process that has no warning before it."""
-    warned = {id(group_one.process) for group in log.groups.values() for group_one in group.kept
-              if group_one.process is not None and group.tier not in (NOTICE, REPORT)}  # fmt: skip
-    silent = [one for one in log.state.processes.values() if one.calls and id(one) not in warned]
-    return [(process, process.calls[0]) for process in silent[:64]]
-
-
-# -- links -------------------------------------------------------------------------------------------------------------
-
-
-def _link(groups: Sequence[Group], addresses: Dict[str, str]) -> None:
+def _link(groups: Sequence[Group], log: Log) -> None:
     """Set ``because`` of groups by the table of relations."""
-    by_event: Dict[str, List[Group]] = {}
+    processes = log.state.processes.values()
+    addresses = {address: one.host for one in processes for _name, address in (one.bootstrap, one.oob) if address}
+    by_name: Dict[str, List[Group]] = {}
     for group in groups:
-        by_event.setdefault(group.event.id, []).append(group)
+        for name in {group.event.id, "%s %s" % (group.event.id, group.code)}:
+            by_name.setdefault(name, []).append(group)
     for relation in RELATIONS:
-        effect_id, _blank, effect_code = relation.effect.partition(" ")
-        cause_id, _blank, cause_code = relation.cause.partition(" ")
-        for effect in by_event.get(effect_id, ()):
-            if effect.because is not None or (effect_code and effect.code != effect_code):
-                continue
-            for cause in by_event.get(cause_id, ()):
-                wanted = not cause_code or cause.code == cause_code
-                if cause is effect or not wanted or _leads_to(cause, effect):
-                    continue
-                if _holds(relation.condition, effect, cause, addresses):
+        for effect in by_name.get(relation.effect, ()):
+            for cause in by_name.get(relation.cause, ()) if effect.because is None else ():
+                if not _leads_to(cause, effect) and _holds(relation.condition, effect, cause, addresses):
                     effect.because, effect.link = cause, relation.link
                     break
 
 
 def _leads_to(group: Group, to: Group) -> bool:
-    """Return whether a group already follows from another one, however indirectly."""
-    seen = 0
+    """Return whether a group is another one, or follows from it, however indirectly."""
     at: Optional[Group] = group
-    while at is not None and seen < 64:
-        if at is to:
-            return True
-        at, seen = at.because, seen + 1
-    return False
+    for _step in range(64):
+        if at is None or at is to:
+            break
+        at = at.because
+    return at is to
 
 
 def _holds(condition: str, effect: Group, cause: Group, addresses: Dict[str, str]) -> bool:
-    if condition == "any":
-        return True
-    if condition == "before":
-        return before(cause.first, effect.first)
+    earlier = before(cause.first, effect.first)
+    if condition in ("any", "before"):
+        return earlier or condition == "any"
+    if condition == "own":
+        return bool(effect.ranks) and effect.ranks <= cause.ranks and earlier
+    if condition == "other":
+        # A launcher reports an end after the others were ended.
+        late = cause.event.id in ("exit", "oom", "node_failure", "evicted")
+        return (earlier or late) and not (cause.ranks and cause.ranks == effect.ranks)
     named = [one.fields.get("peer") or "" for one in effect.kept]
     peers = {_short(addresses.get(peer, peer)) for peer in named} & {_short(host) for host in cause.hosts} - {""}
     if condition == "peer":
-        own = any(_one_device(one, other) for one in effect.kept for other in cause.kept)
-        return before(cause.first, effect.first) and (own or bool(peers))
-    if condition == "lost":
-        return cause.code != "signal 6" and bool(peers - {_short(host) for host in effect.hosts})
-    if condition == "own":
-        return bool(effect.ranks) and effect.ranks <= cause.ranks and before(cause.first, effect.first)
-    if condition == "other":
-        apart = not (cause.ranks and cause.ranks == effect.ranks)
-        return apart and (before(cause.first, effect.first) or _reported_late(cause))
-    raise ValueError("relation condition %r is not known" % condition)
-
-
-def _reported_late(group: Group) -> bool:
-    """Return whether a launcher, which reports an end after the others were ended, is the reporter."""
-    return group.event.id in ("exit", "oom", "node_failure", "evicted") and group.tier != ORDER
-
-
-def _one_device(one: Occurrence, other: Occurrence) -> bool:
-    device = one.fields.get("device")
-    return bool(device) and device == other.fields.get("device") and one.host == other.host
+        ports = {(one.fields.get("device"), one.host) for one in cause.kept if one.fields.get("device")}
+        own = any((one.fields.get("device"), one.host) in ports for one in effect.kept)
+        return earlier and (own or bool(peers))
+    # lost
+    return cause.code != "signal 6" and bool(peers - {_short(host) for host in effect.hosts})
 
 
 def _short(host: str) -> str:
@@ -194,40 +233,32 @@ def before(one: Occurrence, other: Occurrence) -> bool:
     return one.order <= other.order
 
 
-# -- the root ----------------------------------------------------------------------------------------------------------
-
-
 def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
     open_groups = [group for group in groups if group.because is None]
     failures = [group for group in open_groups if group.tier not in (ORDER, WEAK)]
     orders = [group for group in open_groups if group.event.id in ("order", "cancelled")]
-    outside = [group for group in failures if group.tier == OUTSIDE]
-    if orders and not outside:
+    if orders and not any(group.tier == OUTSIDE for group in failures):
         first = _earliest(orders)
-        others = [group for group in groups if group.tier not in (ORDER, WEAK) and not _late_exit(group)]
+        reports = ("exit", "worker_lost", "error_line")
+        others = [group for group in groups if group.tier not in (ORDER, WEAK) and group.event.id not in reports]
         if not others or before(first.first, _earliest(others).first):
             return first
-    if failures:
-        best = min(failures, key=lambda group: (group.tier, _position(group, failures)))
-        if best.tier == REPORT:
-            weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
-            best = min(failures, key=_report_rank)
-            if best.event.id == "exit" and not _crashed(best):
-                lines = [one for one in failures if one.event.id == "error_line" and before(one.first, best.first)]
-                best = max(lines, key=lambda group: group.first.order, default=best)
-            elif weak and best.event.id != "exit":
-                best = _earliest(weak)
-        return best
-    return None
+    if not failures:
+        return None
+    least = min(group.tier for group in failures)
+    if least != REPORT:
+        return _earliest([group for group in failures if group.tier == least], failures)
+    best = min(failures, key=_report_rank)
+    if best.event.id == "exit" and not _crashed(best):
+        lines = [one for one in failures if one.event.id == "error_line" and before(one.first, best.first)]
+        return max(lines, key=lambda group: group.first.order, default=best)
+    weak = [group for group in open_groups if group.tier == WEAK and not continued(log, group)]
+    return _earliest(weak) if weak and best.event.id != "exit" else best
 
 
 def _crashed(group: Group) -> bool:
     """Return whether a signal ended a process; SIGABRT is the end of an exception that nothing caught."""
     return group.event.id == "exit" and group.code.startswith("signal") and group.code != "signal 6"
-
-
-def _late_exit(group: Group) -> bool:
-    return group.event.id in ("exit", "worker_lost", "error_line")
 
 
 def _report_rank(group: Group) -> Tuple[int, int]:
@@ -236,53 +267,42 @@ def _report_rank(group: Group) -> Tuple[int, int]:
     return (_REPORTS.index(name) if name in _REPORTS else len(_REPORTS), group.first.order)
 
 
-def _position(group: Group, groups: Sequence[Group]) -> Tuple[str, int]:
-    """Return what groups of one tier are ordered by: clocks where all have one and several files are read."""
-    sources = {other.first.source for other in groups}
-    clocks = len(sources) > 1 and all(other.first.time for other in groups)
-    return (same_day(group.first.time) if clocks else "", group.first.order)
+def _earliest(groups: Sequence[Group], beside: Sequence[Group] = ()) -> Group:
+    """Return the first by its clock, where all have one and several files are read; else by its line."""
+    every = beside or groups
+    clocks = len({group.first.source for group in every}) > 1 and all(group.first.time for group in every)
+    return min(groups, key=lambda group: (same_day(group.first.time) if clocks else "", group.first.order))
 
 
-def _earliest(groups: Sequence[Group]) -> Group:
-    return min(groups, key=lambda group: _position(group, groups))
-
-
-def _follow(groups: Iterable[Group], root: Group) -> None:
-    """Let effects and reports that no relation explains follow from the root."""
-    for group in groups:
-        if group is root or group.because is not None or _leads_to(root, group):
-            continue
-        if (
-            (group.tier in (EFFECT, ORDER, REPORT) and group.tier >= root.tier)
-            or (root.tier == ORDER and group.tier != OUTSIDE and before(root.first, group.first))
-            or (group.tier == NETWORK and root.tier in (OUTSIDE, CAUSE) and before(root.first, group.first))
-        ):
-            group.because, group.link = root, LIKELY
+def _follow(group: Group, root: Group) -> None:
+    """Let an effect or report that no relation explains follow from the root."""
+    later = before(root.first, group.first)
+    if group.because is None and not _leads_to(root, group) and (
+        (group.tier in (EFFECT, ORDER, REPORT) and group.tier >= root.tier)
+        or (root.tier == ORDER and group.tier != OUTSIDE and later)
+        or (group.tier == NETWORK and root.tier in (OUTSIDE, CAUSE) and later)
+    ):  # fmt: skip
+        group.because, group.link = root, LIKELY
 
 
 def _confidence(root: Optional[Group], groups: Sequence[Group]) -> str:
     if root is None:
         return ""
-    if root.event.plain or root.detail.proven:
-        return PROVEN
-    proves = any(one.because is root and one.link == PROVEN for one in groups)
-    if root.tier in (OUTSIDE, ORDER) or (root.tier < EFFECT and proves):
+    proves = root.tier < EFFECT and any(one.because is root and one.link == PROVEN for one in groups)
+    if root.event.plain or root.detail.proven or root.tier in (OUTSIDE, ORDER) or proves:
         return PROVEN
     return LIKELY if root.tier == CAUSE else REPORTED
 
 
 def continued(log: Log, group: Group) -> int:
     """Return the line by which the job continued behind an event; 0 where none shows it."""
-    if len(log.sources) > 1:
-        return 0
     later = max(log.last_step, log.last_success)
-    if log.table.finished:
-        later = max(later, log.lines)
-    if _all_destroyed(log):
+    if log.table.finished or _all_destroyed(log):
         later = log.lines
     others = [other for other in log.groups.values() if other is not group and other.event.id != "consequence"]
     failed = [other for other in others if other.tier in (OUTSIDE, CAUSE, EFFECT, REPORT)]
-    return 0 if later <= group.last or any(other.last > group.first.order for other in failed) else later
+    ended = len(log.sources) > 1 or later <= group.last or any(other.last > group.first.order for other in failed)
+    return 0 if ended else later
 
 
 def _all_destroyed(log: Log) -> bool:
@@ -302,3 +322,39 @@ def in_order(log: Log) -> str:
     if log.last_step < log.last_success and log.last_step:
         return "the program reports its end in line %d" % log.last_success
     return ""
+
+
+# NCCL reports errors and returns as asynchronous events (ncclIbAsyncThreadMain in src/transport/net_ib): fatal until
+# 2.28.3, from 2.28.7 on "non-fatal", as the job survives where the link returns within the retry time.
+
+
+def _ports(log: Log) -> Dict[Tuple[str, str], List[Occurrence]]:
+    """Return host and device of the ports that reported an error, and their errors and returns in order."""
+    found: Dict[Tuple[str, str], List[Occurrence]] = {}
+    every = [one for group in log.groups.values() for one in group.kept]
+    for one in sorted(every, key=lambda one: one.order):
+        if one.event.id == "port_active" or (one.event.id == "port" and one.code == "port error"):
+            found.setdefault((one.host, str(one.fields.get("device") or "a port")), []).append(one)
+    return {port: events for port, events in found.items() if any(one.event.id == "port" for one in events)}
+
+
+def tolerate_ports(log: Log, diagnosis: Diagnosis) -> None:
+    """Take a port error for no failure where each port came back and nothing else failed."""
+    root = diagnosis.root
+    if root is None or root.event.id != "port" or root.code != "port error":
+        return
+    failed = {group.event.id for group in diagnosis.groups if group.tier in (OUTSIDE, CAUSE, NETWORK, EFFECT)}
+    if failed == {"port"} and all(events[-1].event.id == "port_active" for events in _ports(log).values()):
+        root.tier = WEAK
+        diagnosis.root, diagnosis.confidence = None, ""
+
+
+def describe_ports(log: Log, group: Group) -> List[str]:
+    """Return the life of each port of a group, in sentences."""
+    found = []
+    for (host, device), events in list(_ports(log).items())[:4] if group.code == "port error" else ():
+        count = sum(one.event.id == "port" for one in events)
+        times, back = "once" if count == 1 else "%d times" % count, events[-1].event.id == "port_active"
+        text = "link of %s on %s went down %s and %s"
+        found.append(text % (device, host or UNNAMED, times, "came back" if back else "is not back here"))
+    return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, List, Set
 
@@ -49,7 +50,7 @@ def read(host: Host, path: str, most: int, room: int, interest: Interest) -> Exc
                 break
             seen += len(block)
             keeper.feed(block)
-        keeper.end()
+        keeper.feed(b"")
     return Excerpt(path, size, seen, b"".join(keeper.kept).decode("utf-8", "replace"), keeper.left_out)
 
 
@@ -57,28 +58,23 @@ def _open(host: Host, path: str) -> BinaryIO:
     """Open a regular file through no link. Raises ReadError."""
     if not path.startswith("/") or ".." in path.split("/"):
         raise ReadError(path, "is not an absolute path without ..")
-    descriptor = -1
+    parts = [part for part in path.split("/") if part]
+    flags = os.O_RDONLY | os.O_CLOEXEC
     try:
-        descriptor = os.open(host.system_root or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        parts = [part for part in path.split("/") if part]
-        for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            # A pipe would wait for a writer.
-            kind = os.O_NONBLOCK if last else os.O_DIRECTORY
-            inner = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ReadError(path, "is not a regular file")
-        stream = os.fdopen(descriptor, "rb")
-        descriptor = -1
-        return stream
+        with ExitStack() as opened:
+            descriptor = os.open(host.system_root or "/", flags | os.O_DIRECTORY)
+            opened.callback(os.close, descriptor)
+            for number, part in enumerate(parts):
+                # A pipe would wait for a writer.
+                kind = os.O_NONBLOCK if number == len(parts) - 1 else os.O_DIRECTORY
+                descriptor = os.open(part, flags | os.O_NOFOLLOW | kind, dir_fd=descriptor)
+                opened.callback(os.close, descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ReadError(path, "is not a regular file")
+            return os.fdopen(os.dup(descriptor), "rb")
     except OSError as error:
         why = "cannot be read: %s; it is read by no link: give its real path (realpath %s)" % (error.strerror, path)
         raise ReadError(path, why) from error
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 class _Keeper:
@@ -93,30 +89,23 @@ class _Keeper:
         self._after = 0
 
     def feed(self, block: bytes) -> None:
-        found = (self._rest + block).replace(b"\r", b"\n").split(b"\n")
+        """Take a block in; an empty one ends the last line."""
+        found = (self._rest + (block or b"\n")).replace(b"\r", b"\n").split(b"\n")
         self._rest = found.pop()[: lines.LONGEST]
         for line in found:
-            if self._says(line):
+            if self._reports(line):
                 self._keep(line[: lines.LONGEST])
 
-    def end(self) -> None:
-        if self._says(self._rest):
-            self._keep(self._rest)
-        self._rest = b""
-
-    def _says(self, line: bytes) -> bool:
+    def _reports(self, line: bytes) -> bool:
         after = self._after
         self._after = max(after - 1, 0)
         at = line.find(b" NCCL ")
-        if at >= 0:
-            level = line[at + 6 : at + 11]
-            if level == b"INFO ":
-                return facts.may_read(line[at + 11 : at + 15])
-            self._after = max(self._after, _BEHIND if level == b"WARN " else 0)
-            return True
-        behind = self._interest(line[: lines.LONGEST])
-        self._after = max(self._after, behind - 1)
-        return behind > 0 or after > 0
+        level = line[at + 6 : at + 11] if at >= 0 else b""
+        if level == b"INFO ":
+            return facts.may_read(line[at + 11 : at + 15])
+        behind = self._interest(line[: lines.LONGEST]) - 1 if at < 0 else _BEHIND if level == b"WARN " else 0
+        self._after = max(self._after, behind)
+        return behind >= 0 or after > 0
 
     def _keep(self, line: bytes) -> None:
         at = line.find(b"NCCL INFO Channel ")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Dict, Iterable, List, NamedTuple, Pattern, Set, Tuple
 
@@ -69,8 +68,7 @@ class Format(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class ReleaseRange:
+class ReleaseRange(NamedTuple):
     """Releases that can have printed some messages.
 
     releases: those of RELEASES that print all of them; empty where no single release does.
@@ -81,35 +79,6 @@ class ReleaseRange:
     recognised: int
 
 
-class _Matcher:
-    """A format as segments between its strings: each is searched once, from the end of the one before."""
-
-    def __init__(self, text: str) -> None:
-        text = text.partition("\\n")[0].strip()
-        segments, at = [""], 0
-        for conversion in _CONVERSION.finditer(text):
-            segments[-1] += re.escape(text[at : conversion.start()])
-            at = conversion.end()
-            if conversion.group("kind") in "sm":
-                segments.append("")
-                continue
-            prefix = "(?:0x)?" if "#" in conversion.group("flags") else ""
-            segments[-1] += prefix + _NUMBERS[conversion.group("kind")]
-        segments[-1] += re.escape(text[at:])
-        if segments[-1]:
-            segments[-1] += r"\Z"
-        self._first = re.compile(segments[0], re.ASCII)
-        self._others: List[Pattern[str]] = [re.compile(segment, re.ASCII) for segment in segments[1:] if segment]
-
-    def fits(self, text: str) -> bool:
-        match = self._first.match(text)
-        for segment in self._others:
-            if match is None:
-                return False
-            match = segment.search(text, match.end())
-        return match is not None
-
-
 class _Table:
     """index: a word -> formats that have it, and their releases as bits.   places: file -> releases as bits."""
 
@@ -118,18 +87,23 @@ class _Table:
         if data is None:
             raise OSError("formats.tsv cannot be read from this package")
         rows = [Format(*line.split("\t")) for line in data.decode("ascii").splitlines()[1:]]
+        self.formats = tuple(row for row in rows if row.level != "PLACE")
         self.places: Dict[str, int] = {}
         for row in rows:
             if row.level == "PLACE":
-                self.places[row.text] = self.places.get(row.text, 0) | _bits(row)
-        self.formats = tuple(row for row in rows if row.level != "PLACE")
+                self.places[row.text] = self.places.get(row.text, 0) | _bits(row.first, row.last)
         words = [_words(row.text) for row in self.formats]
         common = Counter(word for found in words for word in found)
         self.index: Dict[str, List[Tuple[Format, int]]] = {}
         for row, found in zip(self.formats, words):
             if sum(character.isalpha() for word in found for character in word) >= _LETTERS:
                 rarest = min(found, key=lambda word: (common[word], -len(word), word))
-                self.index.setdefault(rarest, []).append((row, _bits(row)))
+                self.index.setdefault(rarest, []).append((row, _bits(row.first, row.last)))
+
+
+@lru_cache(maxsize=None)
+def _table() -> _Table:
+    return _Table()
 
 
 def formats() -> Tuple[Format, ...]:
@@ -155,10 +129,8 @@ class ReleaseEvidence:
         place: as NCCL prints it before a warning (``misc/socket.cc:58``, ``init.cc:9 (func)``; else "").
         """
         name, _colon, behind = place[:_LONGEST].partition(":")
-        for kind, bits in (
-            (name, _table().places.get(name, ALL)),
-            ("(", _with_function() if behind.endswith(")") else ALL),
-        ):
+        function = _bits(_FUNCTION_SINCE, RELEASES[-1]) if behind.endswith(")") else ALL
+        for kind, bits in ((name, _table().places.get(name, ALL)), ("(", function)):
             if bits != ALL and kind not in self._kinds:
                 self._kinds.add(kind)
                 self._narrow(bits)
@@ -188,13 +160,32 @@ class ReleaseEvidence:
 def _matching_formats(text: str) -> Iterable[Tuple[Format, int]]:
     """Yield the formats that fit a message, and their releases as bits."""
     text = text.strip()
-    if len(text) > _LONGEST:
-        return
-    index = _table().index
-    for word in sorted(set(_WORD.findall(text)[:_WORDS])):
-        for row, releases in index.get(word, ()):
-            if _matcher(row.text).fits(text):
+    for word in sorted(set(_WORD.findall(text)[:_WORDS])) if len(text) <= _LONGEST else ():
+        for row, releases in _table().index.get(word, ()):
+            first, *others = _segments(row.text)
+            match = first.match(text)
+            for segment in others:
+                match = match and segment.search(text, match.end())
+            if match:
                 yield row, releases
+
+
+@lru_cache(maxsize=None)
+def _segments(text: str) -> Tuple[Pattern[str], ...]:
+    """Compile a format as segments between its strings: each is searched once, from the end of the one before."""
+    text = text.partition("\\n")[0].strip()
+    segments, at = [""], 0
+    for conversion in _CONVERSION.finditer(text):
+        segments[-1] += re.escape(text[at : conversion.start()])
+        at = conversion.end()
+        if conversion.group("kind") in "sm":
+            segments.append("")
+        else:
+            prefix = "(?:0x)?" if "#" in conversion.group("flags") else ""
+            segments[-1] += prefix + _NUMBERS[conversion.group("kind")]
+    segments[-1] += re.escape(text[at:])
+    segments[-1] += r"\Z" if segments[-1] else ""
+    return tuple(re.compile(segment, re.ASCII) for number, segment in enumerate(segments) if segment or not number)
 
 
 def _words(text: str) -> Set[str]:
@@ -203,21 +194,6 @@ def _words(text: str) -> Set[str]:
     return {word for word in _WORD.findall(_CONVERSION.sub(gap, text.partition("\\n")[0])) if gap not in word}
 
 
-def _bits(row: Format) -> int:
-    """Return the releases of a row as bits."""
-    return ALL >> (len(RELEASES) - 1 - RELEASES.index(row.last)) & ALL << RELEASES.index(row.first)
-
-
-def _with_function() -> int:
-    """Return the releases that print a function behind the place of a warning."""
-    return ALL & ALL << RELEASES.index(_FUNCTION_SINCE)
-
-
-@lru_cache(maxsize=None)
-def _table() -> _Table:
-    return _Table()
-
-
-@lru_cache(maxsize=None)
-def _matcher(text: str) -> _Matcher:
-    return _Matcher(text)
+def _bits(first: str, last: str) -> int:
+    """Return the releases from the first to the last one as bits."""
+    return ALL >> (len(RELEASES) - 1 - RELEASES.index(last)) & ALL << RELEASES.index(first)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding, worst_first
@@ -39,9 +39,9 @@ LATE = Check(
 "Do all ranks enter their collectives together"
 BEHIND = Check(
     "inspector.behind",
+    severity="critical",
     why="its peers have finished a collective that this rank has not, and no rank has finished one since",
     fix="on its host: `ps` (T stopped, Z dead, D in the kernel), `dmesg`, `py-spy dump --pid PID`",
-    severity="critical",
 )
 "Has every rank finished the collectives that its peers have finished"
 READABLE = Check(
@@ -111,13 +111,6 @@ class BehindRank(NamedTuple):
     quiet: int
 
 
-class Missing(NamedTuple):
-    """Ranks without records: how many, and the first."""
-
-    ranks: int
-    first: int
-
-
 class Figure(NamedTuple):
     """busbw: median, GB/s, within 1 %."""
 
@@ -128,16 +121,16 @@ class Figure(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """late: one for each process, the longest wait first.   missing: by communicator.   refused: lines not read.
+    """late: one for each process, the longest wait first.   refused: lines not read.   compared: collectives.
 
-    compared: collectives.   uncompared: communicators without one that all ranks have recorded.
-    future: ranks whose records are dated in the future.
+    missing: of a communicator, how many ranks have no records, and the first.   future: ranks whose records are dated
+    in the future.   uncompared: communicators without a collective that all ranks have recorded.
     """
 
     late: Sequence[LateRank]
     behind: Sequence[BehindRank]
     figures: Sequence[Figure]
-    missing: Mapping[str, Missing]
+    missing: Mapping[str, Tuple[int, int]]
     ranks: int
     communicators: int
     records: int
@@ -155,14 +148,14 @@ def parse_record(line: str) -> Optional[Record]:
         data = json.loads(line)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(data, dict):
-        raise ValueError("it is not an object")
-    if "coll_perf" not in data:
-        if "header" in data and "metadata" in data:
+    if not isinstance(data, dict) or not isinstance(data.get("coll_perf"), dict):
+        if isinstance(data, dict) and "coll_perf" not in data and "header" in data and "metadata" in data:
             return None
         raise ValueError("it is not a record of NCCL's Inspector")
-    header, metadata, values = (_object(data, key) for key in ("header", "metadata", "coll_perf"))
-    ranks = _integer(header, "n_ranks", 1 << 20)
+    header, metadata, values = data.get("header"), data.get("metadata"), data["coll_perf"]
+    ranks, busbw = _integer(header, "n_ranks", 1 << 20), values.get("coll_busbw_gbs")
+    if isinstance(busbw, bool) or not isinstance(busbw, (int, float)) or not 0 <= busbw < 1e6:
+        raise ValueError("coll_busbw_gbs is not a number of 0 to 1000000")
     return Record(
         communicator=_name(header, "id"),
         rank=_integer(header, "rank", ranks - 1),
@@ -171,36 +164,23 @@ def parse_record(line: str) -> Optional[Record]:
         operation=Operation(_name(values, "coll"), _integer(values, "coll_msg_size_bytes", 1 << 50)),
         number=_integer(values, "coll_sn", 1 << 62),
         duration=_integer(values, "coll_exec_time_us", 1 << 50),
-        busbw=_bandwidth(values.get("coll_busbw_gbs")),
+        busbw=float(busbw),
         time=_integer(metadata, "dump_timestamp_us", 1 << 62),
     )
 
 
-def _object(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data.get(key)
-    if not isinstance(value, dict):
-        raise ValueError("%s is not an object" % key)
-    return value
-
-
-def _name(data: Mapping[str, Any], key: str) -> str:
-    value = data.get(key)
+def _name(data: object, key: str) -> str:
+    value = data.get(key) if isinstance(data, dict) else None
     if not isinstance(value, str) or not 0 < len(value) <= _MOST_NAME:
         raise ValueError("%s is not a name" % key)
     return value
 
 
-def _integer(data: Mapping[str, Any], key: str, most: int) -> int:
-    value = data.get(key)
+def _integer(data: object, key: str, most: int) -> int:
+    value = data.get(key) if isinstance(data, dict) else None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError("%s is not a number of 0 to %d" % (key, most))
     return value
-
-
-def _bandwidth(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
-        raise ValueError("coll_busbw_gbs is not a number of 0 to 1000000")
-    return float(value)
 
 
 class _Member:
@@ -233,18 +213,13 @@ class Collector:
         self.records = self.refused = self.count = 0
 
     def add_line(self, line: str) -> None:
-        """Count a line; one that is not a record is counted as refused."""
+        """Count a line; one that is not a record, or that has no room, is counted as refused."""
         try:
             record = parse_record(line)
         except ValueError:
             self.refused += 1
             return
-        if record is not None:
-            self.add(record)
-
-    def add(self, record: Record) -> None:
-        """Count a record."""
-        if record.time < self.since:
+        if record is None or record.time < self.since:
             return
         member = self.members.get(record.communicator, {}).get(record.rank)
         has_room = member is not None or self.count < _MOST_MEMBERS
@@ -268,29 +243,32 @@ def judge(collector: Collector, now: int) -> Judgement:
     times = [member.time for members in collector.members.values() for member in members.values()]
     # A date in the future, of a clock that is wrong, would hide a stop.
     newest = max((time for time in times if time <= now + QUIET), default=0)
-    compared = uncompared = 0
+    compared = uncompared = most = 0
     late: List[LateRank] = []
     behind: List[BehindRank] = []
-    missing: Dict[str, Missing] = {}
+    missing: Dict[str, Tuple[int, int]] = {}
     for communicator, members in sorted(collector.members.items()):
         ranks = max(member.ranks for member in members.values())
+        most = max(most, ranks)
         if len(members) < ranks:
             first = next(rank for rank in range(ranks) if rank not in members)
-            missing[communicator] = Missing(ranks - len(members), first)
+            missing[communicator] = (ranks - len(members), first)
         found, count = _late(communicator, members, list(collector.operations))
         compared += count
         uncompared += ranks > 1 and not count
         late += found
-        if now - newest >= QUIET:
-            behind += _behind(communicator, members, (now - newest) // 1000000)
-    sizes = [max(member.ranks for member in members.values()) for members in collector.members.values()]
+        last = max(member.last for member in members.values())
+        for rank, member in sorted(members.items()):
+            if now - newest >= QUIET and member.last < last:
+                quiet = (now - newest) // 1000000
+                behind.append(BehindRank(communicator, rank, member.process, member.last, last, quiet))
     return Judgement(
         late=list({one.process: one for one in sorted(late, key=lambda one: one.lost)}.values())[::-1],
         behind=behind,
         figures=figures(collector),
         missing=missing,
-        ranks=max(sizes, default=0),
-        communicators=len(sizes),
+        ranks=most,
+        communicators=len(collector.members),
         records=collector.records,
         refused=collector.refused,
         compared=compared,
@@ -321,18 +299,16 @@ def _late(communicator: str, members: Mapping[int, _Member], names: Sequence[Ope
     compared, total = 0, 0
     waits: Dict[int, List[Tuple[float, int]]] = {}
     for place in range(WINDOW) if len(members) > 1 else ():
-        number = max(member.numbers[place] for member in members.values())
-        at = {rank: member for rank, member in members.items() if member.numbers[place] == number}
-        operations = {member.operations[place] for member in at.values()}
-        operation = operations.pop()
-        if number < 0 or operations or len(at) < len(members):
+        numbers = {member.numbers[place] for member in members.values()}
+        operations = {member.operations[place] for member in members.values()}
+        if len(numbers) > 1 or len(operations) > 1 or min(numbers) < 0:
             continue
-        durations = sorted((member.durations[place], rank) for rank, member in at.items())
+        durations = sorted((member.durations[place], rank) for rank, member in members.items())
         others = durations[1:]
-        wait = others[len(others) // 2][0] - durations[0][0]
+        half = others[len(others) // 2][0]
         compared += 1
-        total += others[len(others) // 2][0]
-        waits.setdefault(durations[0][1], []).append((wait, operation))
+        total += half
+        waits.setdefault(durations[0][1], []).append((half - durations[0][0], operations.pop()))
     lost = {rank: sum(wait for wait, _operation in found) for rank, found in waits.items()}
     if not total or sum(lost.values()) <= 0:
         return [], compared
@@ -346,41 +322,27 @@ def _late(communicator: str, members: Mapping[int, _Member], names: Sequence[Ope
     return [LateRank(communicator, rank, process, longest, compared, len(long), share, mean)], compared
 
 
-def _behind(communicator: str, members: Mapping[int, _Member], quiet: int) -> Iterable[BehindRank]:
-    most = max(member.last for member in members.values())
-    for rank, member in sorted(members.items()):
-        if member.last < most:
-            yield BehindRank(communicator, rank, member.process, member.last, most, quiet)
-
-
 def findings(judgement: Judgement) -> List[Finding]:
     """Return what is wrong and what is unknown, worst first."""
-    source = "NCCL Inspector"
+    source, records = "NCCL Inspector", "records of all ranks"
     found = []
     for late in judgement.late:
-        have = "the others wait %.1f ms for it in %d of %d collectives (%s): %.0f %% of their time in them" % (
-            late.wait / 1000,
-            late.waits,
-            late.compared,
-            late.operation,
-            100 * late.lost,
-        )
+        have = "the others wait %.1f ms for it in %d of %d collectives" % (late.wait / 1000, late.waits, late.compared)
+        have += " (%s): %.0f %% of their time in them" % (late.operation, 100 * late.lost)
         found.append(LATE.judge(_subject(late), "drift", "all ranks enter together", have, source))
     for behind in judgement.behind:
         have = "its last collective is %d; no rank has finished another for %d s" % (behind.number, behind.quiet)
         found.append(BEHIND.judge(_subject(behind), "drift", "collective %d" % behind.most, have, source))
     for communicator, missing in judgement.missing.items():
         have = "%d of its ranks have no record, the first is rank %d" % missing
-        found.append(READABLE.judge("communicator %s" % communicator, "unknown", "records of all ranks", have, source))
-    for count, have in (
-        (judgement.refused, "lines or files that were not read: %d"),
-        (judgement.uncompared, "communicators without a collective that all ranks have recorded: %d"),
-        (judgement.future, "ranks with records of the future, whose clock is wrong: %d"),
+        found.append(READABLE.judge("communicator %s" % communicator, "unknown", records, have, source))
+    rows = (
+        (judgement.refused, "lines or files that were not read: %d" % judgement.refused),
+        (judgement.uncompared, "communicators without a collective of all ranks: %d" % judgement.uncompared),
+        (judgement.future, "ranks with records of the future, whose clock is wrong: %d" % judgement.future),
         (not judgement.compared and not judgement.uncompared, "no collective of several ranks"),
-    ):
-        if count:
-            text = have % count if "%" in have else have
-            found.append(READABLE.judge("the job", "unknown", "records of all ranks", text, source))
+    )
+    found += [READABLE.judge("the job", "unknown", records, have, source) for holds, have in rows if holds]
     return worst_first(found)
 
 

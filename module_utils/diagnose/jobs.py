@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Set, Tuple
 
 from .state import Communicator, Key, Process, State
 
@@ -31,16 +31,21 @@ class Job:
     def nodes(self) -> Optional[int]:
         """Nodes as NCCL counts them; else hosts, where all ranks are in the log; None where neither is known."""
         counted = max((one.nodes or 0 for one in self.communicators), default=0)
-        if counted:
-            return counted
-        if self.world is not None and len(self.world.began) == self.world.ranks:
-            hosts = {process.node for process in self.world.began.values()}
-            return len(hosts) if "" not in hosts else None
-        return None
+        hosts = {process.node for process in self.world.began.values()} if self.world is not None else {""}
+        whole = self.world is not None and len(self.world.began) == self.world.ranks and "" not in hosts
+        return counted or (len(hosts) if whole else None)
 
     @cached_property
     def hosts(self) -> List[str]:
         return sorted({process.host for process in self.processes if process.host})
+
+    @cached_property
+    def by_node(self) -> Dict[str, List[Process]]:
+        """Processes of each node."""
+        found: Dict[str, List[Process]] = {}
+        for process in self.processes:
+            found.setdefault(process.node, []).append(process)
+        return found
 
     @cached_property
     def version(self) -> Optional[Tuple[int, ...]]:
@@ -88,33 +93,33 @@ def jobs(state: State) -> List[Job]:
             parent[find(key)] = find(keys[0])
     groups: Dict[Optional[Key], List[Process]] = {}
     on_host: Dict[str, List[Key]] = {}
-    began = [process for process in state.processes.values() if process.key in parent]
-    for process in began:
-        root = find(process.key)
-        groups.setdefault(root, []).append(process)
-        roots = on_host.setdefault(process.host, [])
-        roots += [root] if root not in roots[-2:] else []
+    for process in state.processes.values():
+        if process.key in parent:
+            root = find(process.key)
+            groups.setdefault(root, []).append(process)
+            roots = on_host.setdefault(process.host, [])
+            roots += [root] if root not in roots[-2:] else []
     first = next(iter(groups), None)
     for process in state.processes.values():
         if process.key not in parent:
             roots = on_host.get(process.host, [])
             target = roots[0] if len(roots) == 1 or (roots and not process.host) else first
             groups.setdefault(target, []).append(process)
-    of_group: Dict[Key, List[Communicator]] = {}
+    own: Dict[Optional[Key], List[Communicator]] = {}
     for communicator in state.communicators.values():
         for process in list(communicator.began.values())[:1]:
-            of_group.setdefault(find(process.key), []).append(communicator)
-    ordered = sorted(groups.items(), key=lambda found: min(process.order for process in found[1]))
+            own.setdefault(find(process.key), []).append(communicator)
     made = []
+    ordered = sorted(groups.items(), key=lambda found: min(process.order for process in found[1]))
     for number, (root_key, processes) in enumerate(ordered):
-        own = of_group.get(root_key, []) if root_key is not None else []
-        world = max(own, key=lambda one: (one.ranks, len(one.began)), default=None)
+        of_job = tuple(own.get(root_key, ()))
+        world = max(of_job, key=lambda one: (one.ranks, len(one.began)), default=None)
         versions = {version for process in processes for version in process.versions}
-        if not versions and (number == 0 or len(ordered) == 1):
-            versions = set(state.versions)
+        by_number = sorted(
+            versions or (() if number else state.versions), key=lambda text: [int(part) for part in text.split(".")]
+        )
         name = "job" if len(ordered) == 1 else "job %d" % (number + 1)
-        by_number = sorted(versions, key=lambda text: [int(part) for part in text.split(".")])
-        made.append(Job(name, tuple(processes), tuple(own), world, tuple(by_number)))
+        made.append(Job(name, tuple(processes), of_job, world, tuple(by_number)))
     return made or [Job("job", (), (), None, tuple(sorted(state.versions)))]
 
 
@@ -123,19 +128,11 @@ def rival_sets(communicators: Iterable[Communicator]) -> List[List[Communicator]
     by_size: Dict[int, List[Communicator]] = {}
     for one in communicators:
         odd = one.split or one.partial or one.formed or one.gone.keys() - {"Abort"}
-        if not odd and one.ranks > 1 and len(one.began) < one.ranks:
+        if not odd and 1 < one.ranks > len(one.began):
             by_size.setdefault(one.ranks, []).append(one)
-    found = []
-    for ranks, rivals in by_size.items():
-        began = [rank for one in rivals for rank in one.began]
-        if len(rivals) > 1 and len(began) == len(set(began)) == ranks:
-            found.append(rivals)
-    return found
-
-
-def nodes_of(processes: Sequence[Process]) -> Dict[str, List[Process]]:
-    """Return the processes of each node."""
-    found: Dict[str, List[Process]] = {}
-    for process in processes:
-        found.setdefault(process.node, []).append(process)
-    return found
+    began = {ranks: [rank for one in rivals for rank in one.began] for ranks, rivals in by_size.items()}
+    return [
+        rivals
+        for ranks, rivals in by_size.items()
+        if len(rivals) > 1 and len(began[ranks]) == len(set(began[ranks])) == ranks
+    ]

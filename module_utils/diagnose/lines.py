@@ -108,48 +108,40 @@ def _unwrap(line: bytes) -> bytes:
     except (ValueError, RecursionError):
         return line
     text = next((wrapped[key] for key in _WRAPPED if isinstance(wrapped.get(key), str)), None)
-    if text is None:
-        return line
-    time = wrapped.get("time")
-    plain = ("%s F " % time if isinstance(time, str) else "") + str(text).strip().replace("\n", " ")
-    return plain.encode("utf-8", "replace")
+    time = "%s F " % wrapped["time"] if isinstance(wrapped.get("time"), str) else ""
+    plain = time + str(text).strip().replace("\n", " ")
+    return line if text is None else plain.encode("utf-8", "replace")
 
 
 def numbered(lines: Sequence[bytes]) -> bool:
     """Return whether the first lines of a file carry consecutive line numbers of an editor."""
-    found = [_NUMBERED.match(line) for line in lines[:_CONSECUTIVE]]
-    first = [int(match.group(1)) for match in found if match is not None]
-    return len(first) == _CONSECUTIVE and first == list(range(first[0], first[0] + _CONSECUTIVE))
+    found = [int(match.group(1)) for match in map(_NUMBERED.match, lines[:_CONSECUTIVE]) if match is not None]
+    return len(found) == _CONSECUTIVE and found == list(range(found[0], found[0] + _CONSECUTIVE))
 
 
 def without_number(line: bytes) -> bytes:
     """Return the line without an editor's line number."""
-    match = _NUMBERED.match(line)
-    return line if match is None else line[match.end() :]
+    return _NUMBERED.sub(b"", line, count=1) if _NUMBERED.match(line) else line
 
 
 def records(line: str) -> List[Record]:
     """Return NCCL's records of a line: usually one, several where processes tore each other's lines."""
+    found: List[Record] = []
     marks = list(MARK.finditer(line))
-    found = []
     begin = 0
     for mark, after in zip(marks, [*marks[1:], None]):
-        before, end = line[begin : mark.start()], len(line)
-        if after is not None:
-            inner = line[mark.end() : after.start()]
-            end = mark.end() + len(inner) - len(_tail_head(inner))
-        found.append(Record(head(before), mark.group(1), line[mark.end() : end].rstrip()))
+        end = len(line) if after is None else _head_before(line, mark.end(), after.start())
+        found.append(Record(head(line[begin : mark.start()]), mark.group(1), line[mark.end() : end].rstrip()))
         begin = end
     return found
 
 
-def _tail_head(text: str) -> str:
-    """Return the head of the next record at the end of a text."""
-    match = _HEAD.search(text, max(len(text) - _END, 0)) or _NO_DEVICE.search(text, max(len(text) - _END, 0))
-    if match is None:
-        return ""
-    name = _NAME.search(match.group("host") or "")
-    return text[match.start() + (name.start() if name else 0) :]
+def _head_before(line: str, begin: int, end: int) -> int:
+    """Return where the head of the next record begins that ends a part of a line; its end where it has none."""
+    start = max(end - _END, begin)
+    match = _HEAD.search(line[:end], start) or _NO_DEVICE.search(line[:end], start)
+    name = _NAME.search(match.group("host") or "") if match is not None else None
+    return end if match is None else match.start() + (name.start() if name else 0)
 
 
 def head(before: str) -> Head:
@@ -161,40 +153,31 @@ def head(before: str) -> Head:
     if site is not None:
         rank = _SITE_RANK.search(before)
         number = int(rank.group(1)) if rank else launcher_rank(before)
-        return Head(
-            site.group("host"), int(site.group("pid")), place=site.group("place") or "", rank=number, time=clock(before)
-        )
+        place = site.group("place") or ""
+        return Head(site.group("host"), int(site.group("pid")), place=place, rank=number, time=clock(before))
     match = _HEAD.search(before) or _NO_DEVICE.search(before)
-    if match is None:
-        bare = _PLACE.search(before) or _FUNCTION.search(before)
-        prefix = before[: bare.start()].rstrip() if bare else before
-        rest = head(prefix) if bare and prefix.endswith("]") else Head(rank=launcher_rank(before), time=clock(before))
-        return rest._replace(place=bare.group("place") if bare else "")
-    return _head_of(match, before[: match.start()])
+    if match is not None:
+        return _head_of(match, before[: match.start()])
+    bare = _PLACE.search(before) or _FUNCTION.search(before)
+    prefix = before[: bare.start()].rstrip() if bare else before
+    rest = head(prefix) if bare and prefix.endswith("]") else Head(rank=launcher_rank(before), time=clock(before))
+    return rest._replace(place=bare.group("place") if bare else "")
 
 
 def _head_of(match: Match[str], prefix: str) -> Head:
     found = match.groupdict()
     host, pid, tid = (found.get(name) or "" for name in ("host", "pid", "tid"))
-    stuck = _STUCK_RANK.match(host)
+    stuck, name = _STUCK_RANK.match(host), _NAME.search(host)
     if stuck:
         host = stuck.group("host")
-    elif host and _ODD.search(host):
-        name = _NAME.search(host)
-        host = name.group() if name else host
+    elif name and _ODD.search(host):
+        host = name.group()
     if host.isdigit() and not tid:
         # A host name of digits alone is the rest of PID:TID.
         host, pid, tid = ("", host, pid) if pid else ("", "", "")
-    device = found.get("device")
-    return Head(
-        host.lstrip("\u2026"),
-        int(pid) if pid else None,
-        int(tid) if tid else None,
-        int(device) if device else None,
-        found.get("place") or "",
-        int(stuck.group("rank")) if stuck else launcher_rank(prefix),
-        clock(prefix),
-    )
+    pid_, tid_, device = (int(text) if text else None for text in (pid, tid, found.get("device")))
+    rank = int(stuck.group("rank")) if stuck else launcher_rank(prefix)
+    return Head(host.lstrip("\u2026"), pid_, tid_, device, found.get("place") or "", rank, clock(prefix))
 
 
 def launcher_rank(prefix: str) -> Optional[int]:

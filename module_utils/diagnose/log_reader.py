@@ -8,19 +8,18 @@ Lines that differ in digits alone, and that no row reads, are matched once and c
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from ..core.number import whole
-from . import nccl_events, program_events, ras, report_details
-from .event import Event, Group
-from .facts import Fact
+from . import nccl_events, program_events, ras
+from .events import Event, Group
+from .facts import fold
 from .facts import read as read_fact
-from .folds import fold
 from .formats import ReleaseEvidence
 from .lines import LONGEST, Head, Record, clock, decode, launcher_rank
 from .program_events import LABEL
 from .reader import StateLog, StateReader
-from .state import Key, Process
+from .state import Key
 from .table import Table, read_row
 
 # Forms of lines that are matched, those without a report that are remembered, and variables of command lines.
@@ -65,17 +64,14 @@ class Log(StateLog):
     releases: by the forms of its messages, up to a line that names the release.
     """
 
-    DETAILS = (*StateLog.DETAILS, *report_details.OF_REPORTS)
-
     def __init__(self) -> None:
         super().__init__()
         self.table = Table()
         self.ras = ras.Report()
-        self.binary = self.last_step = self.last_success = 0
+        self.releases = ReleaseEvidence()
+        self.binary = self.last_step = self.last_success = self.cut = 0
         self.typed: Dict[str, str] = {}
         self.rccl = False
-        self.cut = 0
-        self.releases = ReleaseEvidence()
 
 
 class Reader(StateReader):
@@ -88,23 +84,24 @@ class Reader(StateReader):
         # Form of a line without a report -> its silent event, or "".
         self._quiet: Dict[bytes, str] = {}
         self._forms = 0
-        self._ras_left = 0
+        self._named = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ras_left = self._error_lines = 0
         # Label of a rank's lines -> whether its traceback counts.
         self._tracebacks: Dict[str, bool] = {}
         # Rank of an exception whose last error follows; -1 for one without a rank.
         self._last_error: Optional[int] = None
-        self._error_lines = 0
         self._last_rank: Optional[int] = None
         # A warning whose text stands in the next line.
         self._unfinished: Optional[Record] = None
         # Host and rank in torchrun's list of failures, whose lines precede the exit code.
         self._failed: Dict[str, str] = {}
-        self._named = False
 
     def source(self, name: str) -> None:
         super().source(name)
-        self._tracebacks, self._last_error, self._last_rank, self._ras_left = {}, None, None, 0
-        self._unfinished, self._failed = None, {}
+        self._begin()
 
     def _info(self, record: Record, line: bytes) -> None:
         self._unfinished = None
@@ -121,10 +118,8 @@ class Reader(StateReader):
         """Return the key of a process, without the rest of another line that is glued to its host."""
         host, pid, _rank = key
         first = self._pids.get(pid, host)
-        if first == host or not host or not first:
-            return super()._with_host(key)
         name, longer = sorted((first, host), key=len)
-        if not longer.endswith(name):
+        if first == host or not name or not longer.endswith(name):
             return super()._with_host(key)
         self._pids[pid] = name
         self.log.state.rename((first, pid, None), (name, pid, None))
@@ -148,21 +143,16 @@ class Reader(StateReader):
             self._silent(known)
             return
         log.binary += b"\0" in line
-        if any(mark in line for mark in ras.BEGIN):
-            self._ras_left = ras.LINES
         text = decode(line)
         if self._unfinished is not None:
             record, self._unfinished = self._unfinished._replace(text=text.strip()), None
-            self.log.cut -= 1
+            log.cut -= 1
             self._warning(record)
             return
-        if self._continued(text):
-            return
-        if self._ras_left:
-            self._ras_left -= 1
-            if log.ras.line(text):
-                return
-        if log.table.line(line, text):
+        in_ras, self._ras_left = self._ras_left > 0, max(self._ras_left - 1, 0)
+        if any(mark in line for mark in ras.BEGIN):
+            in_ras, self._ras_left = True, ras.LINES
+        if self._continued(text) or (in_ras and log.ras.line(text)) or log.table.line(line, text):
             return
         if self._last_error is not None and LABEL.sub("", text, count=1).strip():
             rank, self._error_lines = self._last_error, self._error_lines - 1
@@ -201,24 +191,19 @@ class Reader(StateReader):
 
     def _quoted(self, text: str, rank: int) -> bool:
         """Read NCCL's last error as PyTorch quotes it. rank: of the exception; -1: not known."""
-        label = LABEL.match(text)
-        words = text[label.end() :] if label else text
-        event, fields = nccl_events.classify(words)
-        if event.id == "warning":
-            return False
+        event, fields = nccl_events.classify(LABEL.sub("", text, count=1))
         named = program_events.rank_of(text)
         number = named if named is not None else rank if rank >= 0 else None
-        self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
-        return True
+        if event.id != "warning":
+            self._occurrence(event, fields, text.strip(), None, Head(rank=number, time=clock(text)))
+        return event.id != "warning"
 
     def _report(self, text: str) -> Optional[str]:
         """Read a line of a program, launcher, scheduler or kernel.
 
         Return None where it reports something; else its silent event, "" where no row fits.
         """
-        log = self.log
-        label = LABEL.match(text)
-        body = text[label.end() :] if label else text
+        body = LABEL.sub("", text, count=1)
         name = text[: len(text) - len(body)]
         if _TRACEBACK in text:
             self._tracebacks[name] = self._tracebacks.get(name, True)
@@ -226,29 +211,27 @@ class Reader(StateReader):
         if "^^^" in body and not body.strip(" ^~"):
             return None
         self._mentions(text)
-        if self._lists_failure(body) or self._bare(text) or self._last_error_begins(text):
+        listed = _FAILED.match(body)
+        if listed:
+            self._failed[listed.group("key")] = listed.group("value")
+        if listed or self._bare(text) or self._last_error_begins(text):
             return None
         if self._forms >= _FORMS:
-            log.beyond += 1
+            self.log.beyond += 1
             return ""
         self._forms += 1
         inside = self._tracebacks.get(name)
         if inside is not None and body[:1] in (" ", "\t"):
             return ""
-        ends = inside is not None and bool(body)
-        found = program_events.classify(text, in_traceback=ends)
-        if ends:
-            del self._tracebacks[name]
-            if not inside and found is not None and found[0].id.startswith("exception"):
-                return None
-        if found is None:
-            return ""
-        event, fields = found
-        if event.id in _SILENT:
+        found = program_events.classify(text, in_traceback=inside is not None and bool(body))
+        if body and self._tracebacks.pop(name, None) is False and found and found[0].id.startswith("exception"):
+            return None
+        event, fields = found or (None, {})
+        if event is None or event.id in _SILENT:
             if "Exception ignored" in text:
                 self._tracebacks[name] = False
                 return None
-            return event.id
+            return event.id if event is not None else ""
         self._take(event, fields, text)
         return None
 
@@ -256,32 +239,27 @@ class Reader(StateReader):
         """Note releases and variables that a line mentions."""
         log = self.log
         if any(mark in text for mark in _RELEASES):
-            log.rccl = log.rccl or _RCCL.search(text) is not None
-            for release in (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))[:8]:
-                if len(log.state.versions) < 64 and not _RCCL.search(text):
-                    log.state.versions[release] = log.state.versions.get(release, 0) + 1
+            of_rccl = _RCCL.search(text) is not None
+            log.rccl = log.rccl or of_rccl
+            found = (*_VERSION.findall(text), *_LIBRARY.findall(text), *map(_release, _CODE.findall(text)))
+            room = 64 - len(log.state.versions)
+            log.state.versions.update(found[: 0 if of_rccl else min(room, 8)])
         if "NCCL_" in text and "=" in text:
-            for name, value in _TYPED_VARIABLE.findall(text[:2000])[:16]:
-                if len(log.typed) < _TYPED:
-                    log.typed[name] = value
-
-    def _lists_failure(self, body: str) -> bool:
-        """Read host or rank in torchrun's list of failures."""
-        listed = _FAILED.match(body)
-        if listed:
-            self._failed[listed.group("key")] = listed.group("value")
-        return listed is not None
+            pairs = _TYPED_VARIABLE.findall(text[:2000])[:16]
+            log.typed.update(pairs[: _TYPED - len(log.typed)])
 
     def _bare(self, text: str) -> bool:
         """Read a line of NCCL's that has lost its head, or a list of HCAs that goes on."""
-        if self._last_process is not None and "/" in text and _MORE_HCAS.match(text):
-            fold(self.log.state, self._last_process, Fact("hcas", {"devices": text}))
-            return True
-        match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
-        fact = read_fact(text[match.start(1) :].rstrip()) if match else None
-        process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
+        process = self._last_process
+        if process is not None and "/" in text and _MORE_HCAS.match(text):
+            fact = read_fact("NET/IB : Using %s" % text.strip())
+        else:
+            match = _BARE.match(text) if "NET/" in text or "Using network" in text or "Channel" in text else None
+            fact = read_fact(text[match.start(1) :].rstrip()) if match else None
+            process = self._process(Head(rank=launcher_rank(text))) if fact is not None else None
         if fact is None or process is None:
             return False
+        fact.fields["_where"] = (len(self.log.sources), self.log.lines, None)
         fold(self.log.state, process, fact)
         return True
 
@@ -304,28 +282,20 @@ class Reader(StateReader):
     def _take(self, event: Event, fields: Dict[str, Any], text: str) -> None:
         """Add an occurrence of an event in a line of others."""
         rank = self._last_rank = program_events.rank_of(text)
-        process = self._by_pid(str(fields.get("pid") or ""))
-        if event.id == "exit" and "exitcode" in text and self._failed:
-            fields = {**self._failed, **fields}
-            self._failed = {}
+        processes, pid = self.log.state.processes, whole(fields.get("pid"))
+        few = len(processes) <= _LOOKED_UP and pid is not None
+        of_pid = [one for key, one in processes.items() if key[1] == pid] if few else []
+        process = of_pid[0] if len(of_pid) == 1 else None
+        if event.id == "exit" and "exitcode" in text:
+            fields, self._failed = {**self._failed, **fields}, {}
         if fields.get("rank"):
             rank = int(fields["rank"])
-        elif fields.get("local") and rank is None and process is None:
-            rank = int(fields["local"])
-        if rank is None and process is not None:
-            rank = process.rank_at(None)
+        elif rank is None:
+            rank = process.rank_at(None) if process is not None else whole(fields.get("local"))
         ranks = [whole(word) for word in str(fields.get("behind") or "").split(",")[: Group.LIMIT]]
         for number in [one for one in ranks if one is not None] or [rank]:
             head = Head(host=str(fields.get("host") or ""), rank=number, time=clock(text))
             self._occurrence(event, fields, text.strip(), process, head)
-
-    def _by_pid(self, pid: str) -> Optional[Process]:
-        processes = self.log.state.processes
-        number = whole(pid)
-        if number is None or len(processes) > _LOOKED_UP:
-            return None
-        found: List[Process] = [one for key, one in processes.items() if key[1] == number]
-        return found[0] if len(found) == 1 else None
 
 
 def _release(code: str) -> str:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, List
+from typing import Iterable, List, Sequence, Tuple
 
 from ..core.finding import printable
 
@@ -25,26 +25,28 @@ def hosts_of(hosts: Iterable[str], most: int = 4) -> str:
 
 def numbers(values: Iterable[int], most: int = 8) -> str:
     """Return ``0-3,7``: runs of consecutive numbers."""
-    found = sorted(set(values))
-    runs: List[str] = []
-    begin = 0
-    for at in range(1, len(found) + 1):
-        if at == len(found) or found[at] != found[at - 1] + 1:
-            first, last = found[begin], found[at - 1]
-            runs.append("%d" % first if first == last else "%d-%d" % (first, last))
-            begin = at
-    return ",".join(runs[:most]) + (" and more" if len(runs) > most else "")
+    runs: List[Tuple[int, int]] = []
+    for number in sorted(set(values)):
+        begin = runs.pop()[0] if runs and runs[-1][1] == number - 1 else number
+        runs.append((begin, number))
+    return _listed(runs, most)
 
 
 def missing(present: Iterable[int], total: int, most: int = 8) -> str:
     """Return the numbers of 0 to total - 1 that are not present, as ``numbers``; work is in what is present."""
-    runs: List[str] = []
-    after = 0
-    for number in [*sorted({one for one in present if 0 <= one < total}), total]:
-        if number > after:
-            runs.append("%d" % after if number == after + 1 else "%d-%d" % (after, number - 1))
-        after = number + 1
-    return ",".join(runs[:most]) + (" and more" if len(runs) > most else "")
+    inside = [-1, *sorted({number for number in present if 0 <= number < total}), total]
+    return _listed([(one + 1, other - 1) for one, other in zip(inside, inside[1:]) if other > one + 1], most)
+
+
+def _listed(runs: Sequence[Tuple[int, int]], most: int) -> str:
+    texts = ["%d" % first if first == last else "%d-%d" % (first, last) for first, last in runs[:most]]
+    more = " and more, %d in all" % sum(last - first + 1 for first, last in runs)
+    return ",".join(texts) + (more if len(runs) > most else "")
+
+
+def causes_text(causes: Sequence[str], proven: bool) -> str:
+    """Return ``cause: a; b``, or the same of possible ones."""
+    return "%s: %s" % ("cause" if proven else "possible causes", "; ".join(causes))
 
 
 def of_ranks(which: str, one: str = "", many: str = "") -> str:

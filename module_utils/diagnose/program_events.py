@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Events in lines of others than NCCL: PyTorch, launchers, schedulers, the kernel, libraries, the program.
 
-A new message is a row of SPECIFIC or GENERAL and, where it means something new, one of EVENTS. The first row of which a
-mark is in the line, and whose pattern fits, decides.
+A new message is a row of SPECIFIC or GENERAL and, where it means something new, one of events.py. The first row decides
+of which a mark is in the line, and whose pattern fits.
 """
 
 from __future__ import annotations
@@ -12,382 +12,10 @@ import re
 from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
-from . import nccl_events
-from .checks import BOOTSTRAP, CUDA, EXIT, FABRIC_MANAGER, PORT, PROGRAM, STORE, WARNING, WATCHDOG
-from .event import CAUSE, EFFECT, NETWORK, NOTICE, ORDER, OUTSIDE, REPORT, WEAK, Event
-from .exit_codes import exit_code
-from .nccl_events import CUDA_NOT_READY, FREE_PORT
+from .events import BY_ID, Event
 
 # Characters of a line that are matched.
 _LONGEST = 2048
-_FIRST_WARNING = ": the first warning of NCCL, of any rank, has the cause"
-EVENTS: Tuple[Event, ...] = (
-    Event(
-        "oom",
-        EXIT,
-        OUTSIDE,
-        plain=True,
-        why="the kernel or the scheduler killed a process because memory of the host, or of its cgroup, ran out",
-        fix="raise the job's memory limit (cgroup, pod, Slurm --mem), or let it need less",
-    ),
-    Event(
-        "time_limit",
-        EXIT,
-        OUTSIDE,
-        why="the scheduler ended the job at its time limit",
-        plain=True,
-        fix="if it was still working, raise the limit (`scontrol show job`); if it hung, run `busbar hang HOST` next "
-        "time",
-    ),
-    Event(
-        "node_failure",
-        EXIT,
-        OUTSIDE,
-        why="the scheduler or launcher lost a node",
-        plain=True,
-        fix="see whether the node named here is up: `sinfo -R`, its console, and BMC",
-    ),
-    Event(
-        "xid",
-        CUDA,
-        OUTSIDE,
-        by_code=True,
-        why="the driver reports an error on a GPU (Xid)",
-        fix="look the number up in NVIDIA's list of Xid errors; 48, 63, 64, 74, 79, 94, 95, 119 or 140: drain the "
-        "node, and reset the GPU or replace it",
-    ),
-    Event(
-        "sxid",
-        FABRIC_MANAGER,
-        OUTSIDE,
-        by_code=True,
-        why="an NVSwitch reports a fatal fault of itself or of a link",
-        fix="drain the node; /var/log/fabricmanager.log and `nvidia-smi nvlink -e` name link and GPU; restart the "
-        "node, or reset all GPUs and NVSwitches with the Fabric Manager stopped",
-    ),
-    Event(
-        "nvswitch",
-        PROGRAM,
-        WEAK,
-        severity="major",
-        state="unknown",
-        why="Fabric Manager reports an error of an NVSwitch or of a link of it",
-        fix="`nvidia-smi nvlink -e` on the node; a non-fatal error that recurs on one link: plan a reset",
-    ),
-    Event(
-        "gpu_lost",
-        PROGRAM,
-        OUTSIDE,
-        why="the driver does not reach this GPU: its slot, power, heat or the GPU",
-        fix="drain and restart the node; `dmesg -T | grep -i -E 'xid|nvrm'` shows what came before",
-        state="unknown",
-    ),
-    Event(
-        "gpu_reset",
-        PROGRAM,
-        OUTSIDE,
-        why="the driver requires the GPU to be reset before its next use",
-        fix="drain the node and reset the GPU (`nvidia-smi --gpu-reset`), or restart the node",
-        state="unknown",
-    ),
-    Event(
-        "link_down",
-        PORT,
-        OUTSIDE,
-        state="unknown",
-        why="the driver of the NIC reports that its link went down, or that its firmware failed",
-    ),
-    Event(
-        "kernel",
-        PROGRAM,
-        OUTSIDE,
-        why="the kernel reports that hardware failed, or that a CPU or a task hangs",
-        fix="`dmesg -T` of that node around this time, `lspci -vv -s ADDRESS` of a device; drain it if it recurs",
-        state="unknown",
-    ),
-    Event(
-        "order",
-        EXIT,
-        ORDER,
-        state="unknown",
-        why="the job was told to end: by a user, the scheduler, or a launcher after another process failed",
-        fix="see what failed before this line, else who or what ended it (`sacct -j JOB`, the shell, a script's limit)",
-    ),
-    Event("launcher", EXIT, NOTICE),
-    Event(
-        "cancelled",
-        EXIT,
-        ORDER,
-        why="the job was cancelled: by a user, the scheduler, or another task's end",
-        fix="see `sacct -j JOB`",
-        state="unknown",
-    ),
-    Event("exit", EXIT, REPORT, by_code=True),
-    Event("watchdog", WATCHDOG, EFFECT),
-    Event(
-        "signalled",
-        WATCHDOG,
-        EFFECT,
-        why="a rank gave up the wait for a collective and had all others write their flight recorders",
-        fix="read the log of the rank that signalled; then compare the dumps: `busbar diagnose --recorder DIR`",
-    ),
-    Event(
-        "stuck",
-        WATCHDOG,
-        EFFECT,
-        why="PyTorch's heartbeat monitor got no heartbeat from the watchdog's thread",
-        fix="py-spy dump of all ranks while it hangs, and the flight recorder's dumps of all ranks "
-        "(TORCH_NCCL_DUMP_ON_TIMEOUT=1)",
-        causes="another rank is gone, a GPU that hangs (Xid), or a deadlock in the program",
-    ),
-    Event("progress", WATCHDOG, NOTICE),
-    Event(
-        "store",
-        STORE,
-        EFFECT,
-        causes="rank 0 ended first, or was not started; MASTER_ADDR or MASTER_PORT is "
-        "another one on some nodes; a firewall; ranks that came too late",
-    ),
-    Event(
-        "store_port",
-        STORE,
-        CAUSE,
-        why="the process that is to open the port of PyTorch's store could not",
-        fix=FREE_PORT,
-        causes="another process on that host has the port, or MASTER_ADDR is not an address of that host",
-    ),
-    Event(
-        "store_connect",
-        STORE,
-        NETWORK,
-        why="a process got no TCP connection to PyTorch's store, which rank 0 opens: NCCL has not started there",
-        fix="from the host that reports it: `nc -vz MASTER_ADDR MASTER_PORT`; refused: nothing listens (rank 0 has not "
-        "started, or has ended); no answer: a firewall, a route, or the address of another network",
-    ),
-    Event(
-        "store_wait",
-        STORE,
-        WEAK,
-        severity="critical",
-        why="PyTorch waits until all processes have come to make a process group: NCCL has not started",
-        fix="see which processes have not come: their logs, and whether as many were started as in WORLD_SIZE",
-    ),
-    Event(
-        "unresolved",
-        BOOTSTRAP,
-        CAUSE,
-        by_code=True,
-        plain=True,
-        why="a host's name does not resolve where the line was written",
-        fix="`getent hosts NAME` on that node, or in that pod (Kubernetes: its headless service has to "
-        "be there before the launcher starts); give addresses, or add the name to DNS or /etc/hosts",
-    ),
-    *(
-        Event(
-            name,
-            WARNING,
-            REPORT,
-            severity="critical",
-            state="unknown",
-            why=why + _FIRST_WARNING,
-            fix="run it with NCCL_DEBUG=INFO on all ranks, and give this command all of their logs",
-        )
-        for name, why in (
-            ("exception_nccl", "the program reports that a call of NCCL failed"),
-            ("test", "nccl-tests ends where a call fails"),
-        )
-    ),
-    Event(
-        "exception_remote",
-        PROGRAM,
-        REPORT,
-        why="an exception that reports another process's end, or a wait for "
-        "one: the process that raised it is not the cause",
-        state="unknown",
-    ),
-    Event(
-        "exception",
-        PROGRAM,
-        CAUSE,
-        why="a program failed by its own exception, not by the network or a node",
-        fix="read the traceback of the rank that is named: its last call of the program's own code",
-        plain=True,
-    ),
-    Event(
-        "arguments",
-        PROGRAM,
-        CAUSE,
-        why="a program did not accept its command line",
-        fix="compare the command line with the program's --help",
-        plain=True,
-    ),
-    Event(
-        "import",
-        PROGRAM,
-        CAUSE,
-        why="a library or module is missing, or does not fit",
-        fix="run the import that failed in the job's own environment; `ldd` shows what a library lacks",
-        plain=True,
-    ),
-    Event("assertion", PROGRAM, CAUSE, why="a check in the program or in PyTorch failed"),
-    Event(
-        "kernel_assert",
-        CUDA,
-        CAUSE,
-        why="a check in a kernel of the program failed: an index or label that is out of range",
-        fix="look at the data of that step on that rank; CUDA_LAUNCH_BLOCKING=1 gives the call",
-        plain=True,
-    ),
-    Event(
-        "triton",
-        PROGRAM,
-        CAUSE,
-        why="CUDA failed at the launch of a Triton kernel of the program",
-        fix="CUDA_LAUNCH_BLOCKING=1 shows which kernel fails first",
-    ),
-    Event("cuda_not_ready", PROGRAM, CAUSE, why=CUDA_NOT_READY, fix=FABRIC_MANAGER.fix, state="unknown"),
-    Event(
-        "imex",
-        PROGRAM,
-        CAUSE,
-        state="unknown",
-        why="memory that is shared over NVLink between nodes (IMEX, MNNVL) was not available",
-        fix="`systemctl status nvidia-imex` and `nvidia-imex-ctl -N` on every node; `ls "
-        "/dev/nvidia-caps-imex-channels` in the container; NCCL_MNNVL_ENABLE=0 continues without",
-    ),
-    Event(
-        "library",
-        PROGRAM,
-        CAUSE,
-        state="unknown",
-        why="an error of another library than NCCL: of UCX, EFA, verbs, NVSHMEM or CUDA",
-        fix="read its line: device and call; `ibv_devinfo -v`, `fi_info`, `nvidia-smi` and `dmesg -T` on the node",
-    ),
-    Event(
-        "expert_wait",
-        PROGRAM,
-        EFFECT,
-        state="unknown",
-        why="expert parallelism waited for a peer in vain: the waiting rank is not the cause",
-        fix="read the log of the peer that is named: what it did at that time, and whether its process runs",
-    ),
-    Event(
-        "gloo",
-        PROGRAM,
-        EFFECT,
-        why="Gloo (TCP between CPUs, not NCCL) waited for another rank or lost it",
-        fix="read the log of the rank that is named or that ended first",
-        state="unknown",
-    ),
-    Event(
-        "coordination",
-        PROGRAM,
-        EFFECT,
-        state="unknown",
-        why="a coordination service (torchrun's rendezvous, JAX, TensorFlow; not NCCL): a process did not come, or its "
-        "heartbeat stopped",
-        fix="read the log of the process that it names, or that ended first",
-    ),
-    Event(
-        "behind",
-        WATCHDOG,
-        NETWORK,
-        why="the ranks that wait name those that have not joined their collective: what these did instead is the cause",
-        fix="read the logs of the ranks named here at that time; while it hangs: `py-spy dump` of them, `busbar hang "
-        "HOST`",
-    ),
-    Event(
-        "stall",
-        PROGRAM,
-        EFFECT,
-        why="some ranks or threads wait for others that have not come",
-        fix="look at the ranks that are missing: their stack, another branch of the program",
-        state="unknown",
-    ),
-    Event(
-        "worker_lost",
-        PROGRAM,
-        REPORT,
-        why="a launcher or serving engine lost a worker",
-        state="unknown",
-        fix="read the first exception above it, and the worker's own log (Ray: worker-*.err, raylet.out of that node)",
-    ),
-    Event(
-        "evicted",
-        EXIT,
-        OUTSIDE,
-        why="Kubernetes or the container's runtime ended a container or pod",
-        fix="kubectl describe pod, and its log with --previous",
-    ),
-    Event(
-        "mpi_transport",
-        PROGRAM,
-        CAUSE,
-        why="MPI's own transport, by which the processes find each other, failed between the hosts: NCCL has not begun",
-        fix="give all hosts the same network for MPI, or let it use TCP: mpirun --mca pml ob1 --mca btl tcp,self "
-        "--mca btl_tcp_if_include INTERFACE (NCCL's own network is not changed by that)",
-    ),
-    Event(
-        "remote_shell",
-        PROGRAM,
-        CAUSE,
-        plain=True,
-        why="the launcher could not log in to a host to start its daemon there: no process of the job has started",
-        fix="from the launcher's host: `ssh HOST true`; refused: no sshd on that port yet (a pod that is not ready); "
-        "permission or host key: `ssh-copy-id`, known_hosts",
-    ),
-    Event(
-        "mpi_start",
-        PROGRAM,
-        CAUSE,
-        why="the launcher and the program's MPI do not fit each other: no process reached NCCL",
-        fix="start it with the mpirun of that MPI, or with srun --mpi=TYPE (`srun --mpi=list`) where Open MPI was "
-        "built --with-pmix or --with-pmi",
-        plain=True,
-    ),
-    Event("mpi_abort", EXIT, REPORT, why="a rank requested MPI to end all of the job", state="unknown"),
-    Event(
-        "permission",
-        PROGRAM,
-        WEAK,
-        state="unknown",
-        why="the process may not do this: a device, file or right that it, or its container, does not have",
-    ),
-    Event(
-        "file_system",
-        PROGRAM,
-        WEAK,
-        why="a file system is full; /dev/shm counts as one",
-        fix="`df -h` of the path in the job itself",
-        state="unknown",
-    ),
-    Event(
-        "host_memory_program",
-        PROGRAM,
-        CAUSE,
-        why="the program was refused memory of the host",
-        fix="`free -h`, the memory limit of the job's cgroup or pod, `ulimit -v`",
-        state="unknown",
-    ),
-    Event(
-        "tcp",
-        PROGRAM,
-        NETWORK,
-        why="a TCP connection failed or was lost: its reporter need not be the cause",
-        fix="read the log of the other end",
-        state="unknown",
-    ),
-    Event(
-        "timeout",
-        PROGRAM,
-        EFFECT,
-        why="something did not come in time: the line names the process that waited, not the cause",
-        fix="read the log of what it waited for",
-        state="unknown",
-    ),
-    *(Event(name, PROGRAM, NOTICE) for name in ("waits", "success", "step", "noise")),
-    Event("error_line", PROGRAM, REPORT, state="unknown"),
-)
 # Marks, one of which a line has to contain, the event and the pattern; "": a mark is enough.
 # fmt: off
 SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
@@ -619,7 +247,6 @@ GENERAL: Tuple[Tuple[str, str, str], ...] = (
     ("ERROR|FATAL|CRITICAL|rror:", "error_line", r"\b(?:ERROR|FATAL|CRITICAL)\b|\b[Ee]rror: "),
 )
 # fmt: on
-BY_ID: Dict[str, Event] = {**nccl_events.BY_ID, **{event.id: event for event in EVENTS}}
 _TRACEBACK = "Traceback (most recent call last)"
 _SPECIFIC, _GENERAL = (
     tuple((tuple(marks.split("|")), name, re.compile(pattern)) for marks, name, pattern in table)
@@ -627,15 +254,8 @@ _SPECIFIC, _GENERAL = (
 )
 _PROGRESS = tuple(row for row in _GENERAL if row[1] in ("success", "step"))
 # Marks of lines that report something: an excerpt of a log keeps them.
-MARKS = tuple(
-    {
-        mark
-        for marks, name, _pattern in (*_SPECIFIC, *_GENERAL)
-        if name not in ("noise", "step", "waits")
-        for mark in marks
-    }
-    | {_TRACEBACK, "CCL version", "Last error:"}
-)
+_REPORTS = (row[0] for row in (*_SPECIFIC, *_GENERAL) if row[1] not in ("noise", "step", "waits"))
+MARKS = tuple({_TRACEBACK, "CCL version", "Last error:"}.union(*_REPORTS))
 # What stands before the text of a line: labels of launchers, loggers and collectors.
 LABEL = re.compile(
     r"(?:\[(?:rank|default)? ?\d{1,8}\]:? ?|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?|\([^()]{1,80}\) ?|\d{1,7}: |"
@@ -643,10 +263,10 @@ LABEL = re.compile(
     r"\d{1,8}\.\ds\s\d{1,8}\s|> ){0,4}"
 )
 _EXCEPTION = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died))"
-    r"(?:\([\w-]{0,20}\))?(?::|$) ?(?P<text>\S.{0,600})?"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Timeout|Exit|Failure|Died)"
+    r"(?:\([\w-]{0,20}\))?(?::|$)"
 )
-_IN_TRACEBACK = re.compile(r"(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}): (?P<text>\S.{0,600})")
+_IN_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}: \S")
 # An exception that only reports another process's end, or a wait for one.
 _REMOTE = re.compile(
     r"closed by (?:remote )?peer|reset by peer|[Bb]roken ?[Pp]ipe|recvValue failed|sendBytes failed|EOFError|"
@@ -669,6 +289,36 @@ _LOCAL_RANK = re.compile(r"\[default(\d{1,4})\]:")
 _PART = re.compile(r"\[PG [^\]]{0,60}\((?!default_pg)[^)\]]{1,80}\) ?Rank \d")
 
 
+_SIGNALS = {
+    "HUP": 1,
+    "INT": 2,
+    "QUIT": 3,
+    "ILL": 4,
+    "ABRT": 6,
+    "BUS": 7,
+    "FPE": 8,
+    "KILL": 9,
+    "SEGV": 11,
+    "PIPE": 13,
+    "TERM": 15,
+    "Segmentation fault": 11,
+    "Segfault": 11,
+    "Bus error": 7,
+    "Aborted": 6,
+    "Killed": 9,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+    "Terminated": 15,
+    "Interrupt": 2,
+    "killed": 9,
+    "terminate called": 6,
+}
+_SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
+_NUMBER = re.compile(r"-?\d{1,5}")
+# Codes of events whose lines have none.
+_CODES = {"xid": "79", "mismatch": "PyTorch"}
+
+
 def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dict[str, Any]]]:
     """Return the event of a line and its fields; None where the line reports nothing.
 
@@ -678,9 +328,10 @@ def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dic
     found = _match(_SPECIFIC, line)
     if found is not None:
         return found
-    raised = exception(line, in_traceback)
-    if raised is not None:
-        return raised
+    text = LABEL.sub("", line, count=1)
+    # Python reports an exception that nothing caught.
+    if _EXCEPTION.match(text) or (in_traceback and _IN_TRACEBACK.match(text)):
+        return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], {"code": ""}
     return _match(_PROGRESS if _INFO.search(line[:200]) else _GENERAL, line)
 
 
@@ -695,33 +346,30 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
         if match is None:
             continue
         fields = {key: value for key, value in match.groupdict().items() if value is not None}
-        if name == "exit":
-            fields["code"] = exit_code(fields)
-            if not fields["code"]:
-                return None
-        else:
-            fields["code"] = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
-        if name == "xid" and not fields["code"]:
-            fields["code"] = "79"
-        if name == "mismatch":
-            fields["code"] = "PyTorch"
-        if name == "cuda" and not fields["code"] and "emory" in line:
-            fields["code"] = "out of memory"
+        code = next((fields[key] for key in ("code", "code2", "code3") if key in fields), "").strip()
+        code = exit_code(fields) if name == "exit" else code or _CODES.get(name, "")
+        if name == "exit" and not code:
+            return None
+        if name == "cuda" and not code and "emory" in line:
+            code = "out of memory"
         if name == "cuda" and ("NVLink SHARP" in line or "ulticast" in line):
-            return BY_ID["fabric_manager"], {**fields, "code": "NVLS"}
-        return BY_ID[name], fields
+            name, code = "fabric_manager", "NVLS"
+        return BY_ID[name], {**fields, "code": code}
     return None
 
 
-def exception(line: str, in_traceback: bool) -> Optional[Tuple[Event, Dict[str, Any]]]:
-    """Return the event of the line with which Python reports an exception that nothing caught."""
-    label = LABEL.match(line)
-    text = line[label.end() :] if label else line
-    match = _EXCEPTION.match(text) or (_IN_TRACEBACK.match(text) if in_traceback else None)
-    if match is None:
-        return None
-    fields = {"type": match.group("type"), "code": "", "label": line[: len(line) - len(text)]}
-    return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], fields
+def exit_code(fields: Dict[str, Any]) -> str:
+    """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
+    words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
+    digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), words)
+    match, named = _NUMBER.search(digits), _SIGNAL_NAME.search(words)
+    if fields.get("octal") or match is not None:
+        number = int(fields["octal"], 8) if fields.get("octal") else int(match.group() if match is not None else 0)
+        signal = -number if number < 0 else number - 128
+        if "ignal" in words or any(key.startswith("signal") for key in fields):
+            signal = number
+        return "signal %d" % signal if 0 < signal < 32 else "exit code %d" % number if number else ""
+    return "signal %d" % _SIGNALS[named.group(1)] if named is not None else words[:40]
 
 
 def rank_of(line: str) -> Optional[int]:

@@ -58,6 +58,20 @@ class Block:
     who: List[Who] = field(default_factory=list)
     counts: Dict[int, int] = field(default_factory=dict)
 
+    def line(self, text: str) -> None:
+        """Take a line below its heading in."""
+        who, count = _WHO.match(text), _COUNT.search(text)
+        if who is not None and len(self.who) < NAMED:
+            number = int(count.group("number")) if count else 0 if "not launched" in (who.group("text") or "") else None
+            rank = int(who.group("rank")) if who.group("rank") else None
+            self.who.append(Who(rank, "process %s on %s" % who.group("pid", "node"), number))
+            if number is not None:
+                self.counts[number] = self.counts.get(number, 0) + 1
+        elif who is None and len(self.text) < NAMED:
+            self.text.append(text.strip()[:200])
+            if count and count.group("ranks"):
+                self.counts[int(count.group("number"))] = int(count.group("ranks"))
+
 
 @dataclass
 class Report:
@@ -69,40 +83,25 @@ class Report:
     def line(self, text: str) -> bool:
         """Take a line in; return whether it is one of the report's."""
         text = text[:400]
-        group = _GROUP.match(text)
+        group, block = _GROUP.match(text), BLOCK.match(text)
         if group is not None:
             self.groups.append(group.groupdict())
-            return True
-        block = BLOCK.match(text)
-        if block is not None:
+        elif block is not None:
             self.blocks.append(Block(block.group("what"), block.group("comm") or ""))
-            return True
-        if not self.blocks or not text.startswith("  "):
+        elif self.blocks and text.startswith("  "):
+            self.blocks[-1].line(text)
+        else:
             return False
-        now, who = self.blocks[-1], _WHO.match(text)
-        if who is not None and len(now.who) < NAMED:
-            count = _COUNT.search(who.group("text") or "")
-            number = int(count.group("number")) if count else 0 if "not launched" in (who.group("text") or "") else None
-            rank = who.group("rank")
-            now.who.append(Who(int(rank) if rank else None, "process %s on %s" % who.group("pid", "node"), number))
-            if number is not None:
-                now.counts[number] = now.counts.get(number, 0) + 1
-        elif who is None and len(now.text) < NAMED:
-            now.text.append(text.strip()[:200])
-            count = _COUNT.search(text)
-            if count and count.group("ranks"):
-                now.counts[int(count.group("number"))] = int(count.group("ranks"))
         return True
 
 
 def judge(report: Report) -> List[Finding]:
     """Return findings on a report; an ok one where it lists no error and no warning."""
-    found = [_judge(block) for block in report.blocks]
-    if not found and report.groups:
+    if report.groups and not report.blocks:
         ranks = sum(int(group["there"]) for group in report.groups)
         have = "RAS reports OK for %d ranks: all have launched as many operations, which excludes no hang" % ranks
         return [RANKS.judge("ras", "ok", "as many operations on all ranks", have, "RAS")]
-    return found[:8]
+    return list(map(_judge, report.blocks[:8]))
 
 
 def _judge(block: Block) -> Finding:

@@ -8,13 +8,13 @@ All that is stored has a limit, and what is beyond it is counted. ``log_reader``
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-from . import nccl_events, warning_details
-from .event import Detail, Event, Group, Occurrence
-from .facts import Fact, may_read
+from . import nccl_events
+from .details import DETAILS
+from .events import Detail, Event, Group, Occurrence
+from .facts import Fact, fold, may_read
 from .facts import read as read_fact
-from .folds import fold
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
 from .state import Found, Key, Process, State
 
@@ -27,6 +27,10 @@ _BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
 # Words of warnings, and what NET/IB did not find.
 _ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface"))
+_DETAILS: Dict[str, List[Tuple[Detail, Any, Any, Any]]] = {}
+for _row in DETAILS:
+    _patterns = (re.compile(part) for part in (_row.code, _row.text, _row.place))
+    _DETAILS.setdefault(_row.event, []).append((_row, *_patterns))
 
 
 class StateLog:
@@ -35,72 +39,51 @@ class StateLog:
     groups: event and code -> its occurrences.   unmatched: lines that no row reads.   beyond: lines that had no room.
     """
 
-    DETAILS: Sequence[Detail] = warning_details.OF_WARNINGS
-
     def __init__(self) -> None:
         self.sources: List[str] = []
         self.lines = self.info = self.warnings = self.unmatched = self.beyond = 0
         self.state = State()
         self.groups: Dict[Tuple[str, str], Group] = {}
-        self.details = _compiled(self.DETAILS)
-
-    def occurrences(self) -> Iterable[Occurrence]:
-        """Return the stored occurrences of all events."""
-        return (one for group in self.groups.values() for one in group.kept)
 
     def add(self, one: Occurrence) -> None:
         """Put an occurrence into the group of its event and code."""
-        key = self._key(one)
-        group = self.groups.get(key)
-        if group is None:
-            if len(self.groups) >= _GROUPS:
-                self.beyond += 1
-                return
-            group = self.groups[key] = Group(one.event, key[1], one.event.tier, one, self._detail(one))
-            group.tier = group.tier if group.detail.tier is None else group.detail.tier
-        group.take(one)
+        key = _key(one)
+        if key not in self.groups and len(self.groups) >= _GROUPS:
+            self.beyond += 1
+            return
+        if key not in self.groups:
+            detail = _detail(one)
+            tier = one.event.tier if detail.tier is None else detail.tier
+            self.groups[key] = Group(one.event, key[1], tier, one, detail)
+        self.groups[key].take(one)
 
     def forget(self, one: Occurrence) -> None:
         """Take an occurrence back."""
-        group = self.groups.get(self._key(one))
+        group = self.groups.get(_key(one))
         if group is not None and one in group.kept:
             group.kept.remove(one)
             group.count -= 1
             if not group.count:
-                del self.groups[self._key(one)]
-
-    def _key(self, one: Occurrence) -> Tuple[str, str]:
-        by_form = form_of(one.text) if one.event.id in _BY_FORM else ""
-        return one.event.id, one.code if one.event.by_code else by_form
-
-    def _detail(self, one: Occurrence) -> Detail:
-        """Merge the rows of ``details`` that fit an occurrence."""
-        why = fix = causes = ""
-        proven = False
-        tier: Optional[int] = None
-        for detail, code, text, place in self.details.get(one.event.id, ()):
-            if code and not code.match(one.code):
-                continue
-            if (text and not text.search(one.text)) or (place and not place.search(one.place)):
-                continue
-            why, fix = why or detail.why, fix or detail.fix
-            if detail.causes and not causes:
-                causes, proven = detail.causes, detail.proven
-            tier = detail.tier if tier is None else tier
-        return Detail(one.event.id, why=why, fix=fix, causes=causes, proven=proven, tier=tier)
+                del self.groups[_key(one)]
 
 
-def _compiled(rows: Iterable[Detail]) -> Dict[str, List[Any]]:
-    found: Dict[str, List[Any]] = {}
-    for detail in rows:
-        patterns = (re.compile(part) if part else None for part in (detail.code, detail.text, detail.place))
-        found.setdefault(detail.event, []).append((detail, *patterns))
-    return found
+def _key(one: Occurrence) -> Tuple[str, str]:
+    # Numbers apart, begins of texts that are alike are of one form.
+    form = _NUMBERS.sub("#", one.text[:60]) if one.event.id in _BY_FORM else ""
+    return one.event.id, one.code if one.event.by_code else form
 
 
-def form_of(text: str) -> str:
-    """Return the begin of a text with # in the place of numbers."""
-    return _NUMBERS.sub("#", text[:60])
+def _detail(one: Occurrence) -> Detail:
+    """Merge the rows that fit an occurrence: the first of them gives each text."""
+    rows = [
+        row
+        for row, code, text, place in _DETAILS.get(one.event.id, ())
+        if code.match(one.code) and text.search(one.text) and place.search(one.place)
+    ]
+    why, fix = (next(filter(None, texts), "") for texts in ((row.why for row in rows), (row.fix for row in rows)))
+    causes = next((row for row in rows if row.causes), Detail(one.event.id))
+    tier = next((row.tier for row in rows if row.tier is not None), None)
+    return causes._replace(why=why, fix=fix, tier=tier)
 
 
 class StateReader:
@@ -146,21 +129,18 @@ class StateReader:
 
     def end(self) -> None:
         """Take the last line of the file in, which has no end."""
-        if self._first is not None:
-            lines, self._first = self._first, None
-            for line in lines:
-                self._line(line)
-        if self._rest:
-            line, self._rest = self._rest, b""
-            self._at_end = True
+        lines, self._first = self._first or [], None
+        for line in lines:
             self._line(line)
-            self._at_end = False
+        rest, self._rest, self._at_end = self._rest, b"", True
+        if rest:
+            self._line(rest)
+        self._at_end = False
         self._flush_channels()
 
     def _line(self, line: bytes) -> None:
         self.log.lines += 1
-        if self._numbered:
-            line = without_number(line)
+        line = without_number(line) if self._numbered else line
         at = line.find(b" NCCL ")
         if at < 0:
             if line.strip():
@@ -183,11 +163,10 @@ class StateReader:
         """Count a connection of which a line that differs in the channel alone has been parsed."""
         begin = line.find(b" : ", at + 11, at + 40)
         found = self._channels.get((line[:at], line[begin:])) if begin >= 0 and not self._at_end else None
-        if found is None:
-            return False
-        found[0] += 1
-        self._open = None
-        return True
+        if found is not None:
+            found[0] += 1
+            self._open = None
+        return found is not None
 
     def _flush_channels(self) -> None:
         for count, process, fields in self._channels.values():
@@ -196,8 +175,7 @@ class StateReader:
         self._channels = {}
 
     def _records(self, line: bytes) -> None:
-        text = decode(line)
-        found = records(text)
+        found = records(decode(line))
         for record in found:
             if record.level in ("WARN", "ATTN"):
                 self.log.warnings += 1
@@ -248,17 +226,9 @@ class StateReader:
             self.log.unmatched += fact is None
             return
         self._last_process = process
+        fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
         if fact.name == "channel":
             self._remember(line, process, fact)
-        elif fact.name == "returned":
-            fact.fields["_where"] = (len(self.log.sources), self.log.lines, head.device)
-        elif fact.name == "init" and fact.fields["phase"] == "COMPLETE":
-            process.completed = self.log.lines
-        elif fact.name == "network":
-            process.networked = self.log.lines
-        elif fact.name == "retry":
-            fact.fields["order"] = self.log.lines
-            process.retry = fact
         fold(self.log.state, process, fact)
 
     def _remember(self, line: bytes, process: Process, fact: Fact) -> None:

@@ -12,22 +12,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
 
 from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
 # What holds up others: a collective that only this rank has not finished; one that it has not launched; no dump.
 BEHIND, ABSENT, NO_DUMP = "behind", "not launched", "no dump"
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
-# Collective -> which of input sizes, output sizes and types have to be equal on all ranks. Of any other, none.
+# Collective -> whose sizes have to be equal on all ranks, as have its types. Of any other, none.
 _EQUAL = {
-    **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), (True, True, True)),
-    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor_coalesced"), (True, True, True)),
-    **dict.fromkeys(
-        ("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"), (True, True, True)
-    ),
-    "all_gather": (False, True, True),
-    "reduce_scatter": (True, False, True),
+    **dict.fromkeys(("all_reduce", "allreduce_coalesced", "broadcast", "reduce"), "in out"),
+    **dict.fromkeys(("_all_gather_base", "all_gather_single", "all_gather_into_tensor_coalesced"), "in out"),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced"), "in out"),
+    "all_gather": "out",
+    "reduce_scatter": "in",
 }
 PAIR = re.compile(r"\w{1,10}:(send|recv) ([0-9]{1,7})(?:->|<-)([0-9]{1,7})")
 # Seconds between the last records of two ranks; twice the timeout, where that is more.
@@ -57,6 +55,14 @@ class Suspect(NamedTuple):
     causes: Tuple[int, ...] = ()
 
 
+class Side(NamedTuple):
+    """Ranks that have called one operation under a number, and where one of them has."""
+
+    operation: Operation
+    ranks: Tuple[int, ...]
+    place: str
+
+
 class Mismatch(NamedTuple):
     """Different operations under one number.   what: "collective", "size" or "type".   sides: largest first."""
 
@@ -64,7 +70,7 @@ class Mismatch(NamedTuple):
     number: int
     what: str
     finished: bool
-    sides: Tuple[Tuple[Operation, Tuple[int, ...], str], ...]
+    sides: Tuple[Side, ...]
 
 
 class Wait(NamedTuple):
@@ -109,33 +115,27 @@ class Judgement(NamedTuple):
         return self.has_world and not (self.missing or self.unlisted or self.problems)
 
 
-class _Progress:
-    """What a rank has done of a group.   first: its first unfinished collective.   last: number of the last one."""
-
-    def __init__(self) -> None:
-        self.first: Optional[Entry] = None
-        self.last = -1
-
-    def add(self, entry: Entry) -> None:
-        self.last = max(self.last, entry.number)
-        if entry.state != COMPLETED and (self.first is None or entry.number < self.first.number):
-            self.first = entry
-
-
 class _Rank:
-    """A rank's dump, by group.   idle: it has nothing unfinished.   whole: no record is missing."""
+    """A rank's dump.   first, last: of each group, its first unfinished collective and the number of its last one.
+
+    idle: it has nothing unfinished.   whole: no record is missing.   is_known: it is shown what the rank does.
+    """
 
     def __init__(self, rank: int, dump: Dump) -> None:
         self.rank, self.dump = rank, dump
         entries = dump.entries or ()
-        self.progress: Dict[Group, _Progress] = {}
+        self.first: Dict[Group, Entry] = {}
+        self.last: Dict[Group, int] = {}
         self.pairs: List[Tuple[Group, Entry]] = []
         for entry in entries:
             group = self.group(entry.group)
-            if not entry.is_p2p:
-                self.progress.setdefault(group, _Progress()).add(entry)
-            elif entry.state != COMPLETED:
-                self.pairs.append((group, entry))
+            is_open = entry.state != COMPLETED
+            if entry.is_p2p:
+                self.pairs += [(group, entry)] if is_open else []
+                continue
+            self.last[group] = max(self.last.get(group, -1), entry.number)
+            if is_open and (group not in self.first or entry.number < self.first[group].number):
+                self.first[group] = entry
         self.whole = dump.entries is not None and [entry.record for entry in entries] == [*range(len(entries))]
         rests = dump.status is not None and all(status.enqueued == status.completed for status in dump.status.values())
         self.idle = rests if dump.entries is None else all(entry.state == COMPLETED for entry in entries)
@@ -147,32 +147,27 @@ class _Rank:
 
     def position(self, group: Group) -> Optional[Tuple[int, bool]]:
         """Return the first unfinished number and whether it is launched; None where the dump does not show it."""
-        progress = self.progress.get(group)
-        if progress is None:
+        if group not in self.last:
             return (1, False) if self.whole and self.dump.entries else None
-        return (progress.last + 1, False) if progress.first is None else (progress.first.number, True)
+        first = self.first.get(group)
+        return (self.last[group] + 1, False) if first is None else (first.number, True)
 
     def overwritten(self) -> List[Group]:
         """Return groups of which unfinished collectives may have been overwritten in the recorder's buffer."""
-        entries = self.dump.entries or ()
-        mixed = {entry.group_id for entry in entries if entry.is_p2p}
-        found = []
-        for entry in entries:
-            group, status = self.group(entry.group), (self.dump.status or {}).get(entry.group_id)
-            first = self.progress[group].first if group in self.progress else None
-            if status and first is entry and entry.group_id not in mixed and 0 <= status.completed < entry.number - 1:
-                found.append(group)
-        return found
+        mixed = {entry.group_id for entry in self.dump.entries or () if entry.is_p2p}
+        done = {number: status.completed for number, status in (self.dump.status or {}).items() if number not in mixed}
+        firsts = self.first.items()
+        return [group for group, first in firsts if 0 <= done.get(first.group_id, -1) < first.number - 1]
 
 
 class _Job:
     def __init__(self, dumps: Mapping[int, Dump]) -> None:
         self.ranks = {rank: _Rank(rank, dumps[rank]) for rank in sorted(dumps)}
         groups = {group for dump in dumps.values() for group in dump.groups.values()}
-        groups |= {group for member in self.ranks.values() for group in member.progress}
+        groups |= {group for member in self.ranks.values() for group in member.last}
         self.members: Dict[Group, Set[int]] = {group: set(group.ranks) for group in groups}
         for member in self.ranks.values():
-            for group in member.progress:
+            for group in member.last:
                 self.members[group].add(member.rank)
         world = {rank for group in groups for rank in group.ranks} | set(dumps)
         self.world = sorted(world)
@@ -185,16 +180,9 @@ class _Job:
         """Return the groups in which ranks wait, with the first unfinished collective of each."""
         found = []
         for group in sorted(self.members):
-            members = sorted(self.members[group])
-            firsts = {rank: self._first(rank, group) for rank in members if rank in self.ranks}
-            waiting = {rank: entry for rank, entry in firsts.items() if entry is not None}
-            if waiting:
-                found.append((group, waiting))
-        return found
-
-    def _first(self, rank: int, group: Group) -> Optional[Entry]:
-        progress = self.ranks[rank].progress.get(group)
-        return None if progress is None else progress.first
+            members = [self.ranks[rank] for rank in sorted(self.members[group]) if rank in self.ranks]
+            found.append((group, {member.rank: member.first[group] for member in members if group in member.first}))
+        return [(group, waiting) for group, waiting in found if waiting]
 
     def link(self, name: Tuple[str, object], waiting: Iterable[int], targets: Iterable[int]) -> None:
         self.edges.setdefault(name, set()).update(targets)
@@ -211,117 +199,88 @@ def _suspects_of(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> List[
     held = tuple(sorted(rank for rank in waiting if known[rank] > lowest))
     unlaunched = sorted(rank for rank, where in positions.items() if where is None and job.ranks[rank].idle)
     missing = sorted(job.members[group] - set(job.ranks))
-    number = lowest[0]
+    everyone = tuple(sorted(waiting))
+    rows = [
+        (late if held else [], BEHIND if lowest[1] else ABSENT, CERTAIN, held),
+        (unlaunched, ABSENT, LIKELY, everyone),
+        (missing if not held and not unlaunched else [], NO_DUMP, SUSPECT, everyone),
+    ]
     found: List[Suspect] = []
-
-    def add(ranks: Sequence[int], kind: str, confidence: str, waiters: Tuple[int, ...]) -> None:
-        entries = [waiting[rank] for rank in waiters if waiting[rank].number >= number]
+    for ranks, kind, confidence, waiters in rows:
+        entries = [waiting[rank] for rank in waiters if waiting[rank].number >= lowest[0]]
         shown = min(entries, key=lambda entry: entry.number) if entries else waiting[min(waiting)]
         for rank in ranks:
             entry = waiting[rank] if kind == BEHIND else shown
             where = (group, entry.number, entry.operation, waiters, entry.place)
             found.append(Suspect(rank, kind, confidence, *where))
-        job.link((kind, group), waiters, ranks)
-
-    if held:
-        add(late, BEHIND if lowest[1] else ABSENT, CERTAIN, held)
-    if unlaunched:
-        add(unlaunched, ABSENT, LIKELY, tuple(sorted(waiting)))
-    if missing and not found:
-        add(missing, NO_DUMP, SUSPECT, tuple(sorted(waiting)))
+        if ranks:
+            job.link((kind, group), waiters, ranks)
     return found
 
 
 def _link_pairs(job: _Job) -> List[Suspect]:
     """Note who waits in a send or receive for whom; return those that have nothing unfinished, or no dump."""
-    open_pairs = {
-        (group, match.groups())
+    pairs = [
+        (member.rank, group, entry, PAIR.match(entry.operation.name))
         for member in job.ranks.values()
         for group, entry in member.pairs
-        for match in [PAIR.match(entry.operation.name)]
-        if match
-    }
+    ]
+    open_pairs = {(group, match.groups()) for _rank, group, _entry, match in pairs if match}
     waiters: Dict[Tuple[int, Group], List[Tuple[int, Entry]]] = {}
-    for member in job.ranks.values():
-        for group, entry in member.pairs:
-            match = PAIR.match(entry.operation.name)
-            if match is None or member.rank not in group.ranks:
-                continue
-            kind, first, second = match.groups()
-            other = "recv" if kind == "send" else "send"
-            if (group, (other, second, first)) in open_pairs or int(second) >= len(group.ranks):
-                continue
-            waiters.setdefault((group.ranks[int(second)], group), []).append((member.rank, entry))
+    for rank, group, entry, match in pairs:
+        kind, first, second = match.groups() if match is not None else ("", "", "-1")
+        other = (group, ("recv" if kind == "send" else "send", second, first))
+        if other not in open_pairs and rank in group.ranks and 0 <= int(second) < len(group.ranks):
+            waiters.setdefault((group.ranks[int(second)], group), []).append((rank, entry))
     found = []
     for (rank, group), by in sorted(waiters.items(), key=lambda item: item[0]):
         waiting = tuple(sorted({waiter for waiter, _entry in by}))
         job.link(("pair", (rank, group)), waiting, [rank])
-        peer = job.ranks.get(rank)
+        peer, entry = job.ranks.get(rank), by[0][1]
         if peer is None or peer.idle:
             kind, confidence = (NO_DUMP, SUSPECT) if peer is None else (ABSENT, LIKELY)
-            entry = by[0][1]
             found.append(Suspect(rank, kind, confidence, group, entry.number, entry.operation, waiting, ""))
     return found
 
 
-def _components(edges: Mapping[Node, Set[Node]]) -> List[List[Node]]:
-    """Return the strongly connected components, each after those that it leads to (Tarjan 1972, without recursion)."""
-    order: Dict[Node, int] = {}
-    low: Dict[Node, int] = {}
-    stack: List[Node] = []
-    on_stack: Set[Node] = set()
-    found: List[List[Node]] = []
-    for start in edges:
-        if start in order:
-            continue
-        work = [(start, iter(edges.get(start, ())))]
-        order[start] = low[start] = len(order)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, targets = work[-1]
-            for target in targets:
-                if target not in order:
-                    order[target] = low[target] = len(order)
-                    stack.append(target)
-                    on_stack.add(target)
-                    work.append((target, iter(edges.get(target, ()))))
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], order[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    component: List[Node] = []
-                    while not component or component[-1] != node:
-                        component.append(stack.pop())
-                        on_stack.discard(component[-1])
-                    found.append(component)
-    return found
-
-
-def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
-    """Return the suspected ranks that each suspected rank waits for in the end, and those that wait for each other."""
-    roots: Dict[Node, FrozenSet[int]] = {}
+def _causes(job: _Job, suspected: Set[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
+    """Return a suspected rank that each suspected rank waits for in the end, and those that wait for each other."""
+    sources: Dict[Node, Set[Node]] = {}
+    for node, target in ((node, target) for node, targets in job.edges.items() for target in targets):
+        sources.setdefault(target, set()).add(node)
+    causes: Dict[Node, Tuple[int, ...]] = {}
+    empty: Set[Node] = set()
+    _spread(sources, [(rank,) for rank in sorted(suspected) if rank not in job.edges], causes)
+    # What leads to no end leads to a cycle: what remains without all that waits for nothing, or that nothing waits for.
+    circle = job.edges.keys() - causes.keys()
+    ends = list(circle)
+    while ends:
+        node = ends.pop()
+        behind, before = job.edges.get(node, empty), sources.get(node, empty)
+        if node in circle and (circle.isdisjoint(behind) or circle.isdisjoint(before)):
+            circle.remove(node)
+            ends += behind | before
     cycles = []
-    for component in _components(job.edges):
-        inside = frozenset(node for node in component if isinstance(node, int)) & suspected
-        targets = {target for node in component for target in job.edges.get(node, ())} - set(component)
-        beyond = frozenset(root for target in targets for root in roots[target])
-        if not beyond and len(component) > 1 and len(inside) > 1:
-            cycles.append(tuple(sorted(inside)))
-        for node in component:
-            roots[node] = beyond or inside
-    causes = {}
-    for rank in suspected:
-        own = roots.get(rank, frozenset())
-        causes[rank] = () if rank in own else tuple(sorted(own))
-    return causes, cycles
+    while circle:
+        inside = [circle.pop()]
+        for node in inside:
+            beside = (job.edges.get(node, empty) | sources.get(node, empty)) & circle
+            circle -= beside
+            inside += beside
+        cycle = tuple(sorted(suspected.intersection(inside)))
+        cycles += [cycle] if len(cycle) > 1 else []
+    _spread(sources, cycles, causes)
+    return {rank: causes.get(rank, ()) for rank in suspected}, cycles
 
 
-# -- different operations ----------------------------------------------------------------------------------------------
+def _spread(sources: Mapping[Node, Set[Node]], roots: List[Tuple[int, ...]], causes: Dict[Node, Any]) -> None:
+    """Give everything that waits for the ranks of a root, and has no cause yet, its first rank as the cause."""
+    causes.update((rank, ()) for ranks in roots for rank in ranks)
+    reached: List[Tuple[Node, int]] = [(rank, ranks[0]) for ranks in roots for rank in ranks]
+    for node, root in reached:
+        for source in sources.get(node, set()) - causes.keys():
+            causes[source] = (root,)
+            reached.append((source, root))
 
 
 def _mismatches(job: _Job) -> List[Mismatch]:
@@ -334,51 +293,43 @@ def _mismatches(job: _Job) -> List[Mismatch]:
                 numbers.setdefault(entry.number, {}).setdefault(member.rank, []).append(entry)
     found = []
     for group, numbers in sorted(by_group.items()):
-        for number in sorted(numbers):
-            mismatch = _mismatch(group, number, numbers[number])
-            if mismatch is not None:
-                found.append(mismatch)
-                break
-    return found
+        every = (_mismatch(group, number, of_ranks) for number, of_ranks in sorted(numbers.items()))
+        found.append(next(filter(None, every), None))
+    return list(filter(None, found))
 
 
-def _mismatch(group: Group, number: int, of_ranks: Mapping[int, Sequence[Entry]]) -> Optional[Mismatch]:
+def _mismatch(group: Group, number: int, of_ranks: Mapping[int, List[Entry]]) -> Optional[Mismatch]:
     # Operations of one coalesced group share its number: they are not compared.
     single = {rank: entries[0] for rank, entries in of_ranks.items() if len(entries) == 1}
-    for what, key in (("collective", _name), ("size", _size), ("type", _type)):
-        sides: Dict[object, List[int]] = {}
+    for what, key in _COMPARED.items():
+        sides: Dict[str, List[int]] = {}
         for rank, entry in sorted(single.items()):
             sides.setdefault(repr(key(entry.operation)), []).append(rank)
         if len(sides) > 1:
             ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), ranks))
-            shown = tuple((single[side[0]].operation, tuple(side), single[side[0]].place) for side in ordered)
+            shown = tuple(Side(single[side[0]].operation, tuple(side), single[side[0]].place) for side in ordered)
             finished = all(entry.state == COMPLETED for entry in single.values())
             return Mismatch(group, number, what, finished, shown)
     return None
 
 
-def _name(operation: Operation) -> object:
-    return operation.name
-
-
-def _size(operation: Operation) -> object:
+def _sizes(operation: Operation) -> List[int]:
     """Return the numbers of elements that have to be equal; their shapes may differ."""
-    read, written, _types = _equal(operation)
-    return (
-        sum(map(math.prod, operation.input_sizes)) if read else None,
-        sum(map(math.prod, operation.output_sizes)) if written else None,
-    )
+    compared = _EQUAL.get(operation.name.partition(":")[2], "")
+    sides = (("in", operation.input_sizes), ("out", operation.output_sizes))
+    return [sum(map(math.prod, sizes)) for side, sizes in sides if side in compared]
 
 
-def _type(operation: Operation) -> object:
-    return sorted({*operation.input_types, *operation.output_types}) if _equal(operation)[2] else None
+def _types(operation: Operation) -> List[str]:
+    known = operation.name.partition(":")[2] in _EQUAL
+    return sorted({*operation.input_types, *operation.output_types}) if known else []
 
 
-def _equal(operation: Operation) -> Tuple[bool, bool, bool]:
-    return _EQUAL.get(operation.name.partition(":")[2], (False, False, False))
-
-
-# -- all of it ---------------------------------------------------------------------------------------------------------
+_COMPARED: Dict[str, Callable[[Operation], object]] = {
+    "collective": lambda operation: operation.name,
+    "size": _sizes,
+    "type": _types,
+}
 
 
 def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
@@ -388,7 +339,7 @@ def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
     waits = job.waits()
     found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
     found += _link_pairs(job)
-    causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
+    causes, cycles = _causes(job, {suspect.rank for suspect in found})
     overwritten = Counter(group for member in job.ranks.values() for group in member.overwritten())
     return Judgement(
         suspects=tuple(_best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)),
@@ -419,19 +370,15 @@ def _old(dumps: Mapping[int, Dump]) -> Dict[str, str]:
 
 def _best(found: Iterable[Suspect]) -> List[Suspect]:
     """Return one of each rank: what is most certain, in the group that most ranks wait in; roots first."""
-    order = {CERTAIN: 0, LIKELY: 1, SUSPECT: 2}
+    order = [CERTAIN, LIKELY, SUSPECT].index
     first: Dict[int, Suspect] = {}
-    for suspect in sorted(
-        found, key=lambda suspect: (order[suspect.confidence], -len(suspect.waiting), suspect.group, suspect.number)
-    ):
-        first.setdefault(suspect.rank, suspect)
-    return sorted(first.values(), key=lambda suspect: (bool(suspect.causes), order[suspect.confidence], suspect.rank))
+    for one in sorted(found, key=lambda one: (order(one.confidence), -len(one.waiting), one.group, one.number)):
+        first.setdefault(one.rank, one)
+    return sorted(first.values(), key=lambda one: (bool(one.causes), order(one.confidence), one.rank))
 
 
 def _wait(job: _Job, group: Group, waiting: Mapping[int, Entry]) -> Wait:
-    number = min(entry.number for entry in waiting.values())
-    at = {rank: entry for rank, entry in waiting.items() if entry.number == number}
-    entry = at[min(at)]
+    entry = min(waiting.values(), key=lambda entry: entry.number)
     members = [job.ranks[rank] for rank in sorted(job.members[group]) if rank in job.ranks]
     unknown = tuple(member.rank for member in members if member.position(group) is None and not member.idle)
-    return Wait(group, number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)
+    return Wait(group, entry.number, entry.operation, tuple(sorted(waiting)), entry.place, unknown)

@@ -12,31 +12,34 @@ from ..core.host import ParseError
 from ..nccl_conf import known_bad
 from ..nccl_conf.known_bad import HANG, SCALE
 from ..nccl_conf.version import parse_version
-from ..ras.answer import ranges
-from .recorder import ABSENT, BEHIND, LIKELY, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
+from .names import numbers, of_ranks
+from .recorder import ABSENT, BEHIND, LIKELY, NO_DUMP, PAIR, SUSPECT, Judgement, Mismatch, Suspect, Wait
 from .recorder_dump import Group, Operation
 
-_STOPPED = "copy its dump here; if its host has none: `ps` (T stopped, Z dead, D in the kernel), `dmesg` there"
-_STACK = "`py-spy dump --pid PID` on the host: data loader, storage, exception handler, another program path"
+_FIXES = {
+    BEHIND: "on the host: `dmesg` (Xid, link down), `nvidia-smi -q`; NCCL's log of the rank, its NIC's counters",
+    ABSENT: "`py-spy dump --pid PID` on the host: data loader, storage, exception handler, another program path",
+    NO_DUMP: "copy its dump here; if its host has none: `ps` (T stopped, Z dead, D in the kernel), `dmesg` there",
+}
 
 RANK = Check(
     "recorder.rank",
-    why="the others wait in this collective for the rank, and every collective after it waits too",
     severity="critical",
+    why="the others wait in this collective for the rank, and every collective after it waits too",
 )
 "Has every rank launched and finished the collectives that its peers wait in"
 MATCH = Check(
     "recorder.match",
+    severity="critical",
     why="ranks that call different collectives, sizes or types under one number hang, or mix up their data",
     fix="compare the code paths of these ranks at the places above: a condition on the rank, uneven batches, a barrier",
-    severity="critical",
 )
 "Do all ranks call the same collective, size and type under each number"
 ORDER = Check(
     "recorder.order",
+    severity="critical",
     why="each of these ranks waits in one group for a rank that waits for it in another: the order of calls differs",
     fix="call the collectives of the groups in the same order on all ranks, or wait for one before the next",
-    severity="critical",
 )
 "Do ranks call the collectives of several groups in the same order"
 DUMPS = Check(
@@ -48,8 +51,8 @@ DUMPS = Check(
 READABLE = Check(
     "recorder.readable",
     why="a dump that cannot be read, or lacks records, says nothing about its rank",
-    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9:"
-    " TORCH_NCCL_TRACE_BUFFER_SIZE=20000)",
+    fix="copy the file again; for missing records set TORCH_FR_BUFFER_SIZE=20000 (before PyTorch 2.9: "
+    "TORCH_NCCL_TRACE_BUFFER_SIZE=20000)",
 )
 "Could each dump be read, with all records that are needed"
 STUCK = Check(
@@ -58,18 +61,17 @@ STUCK = Check(
     fix="look at the network and the GPUs: NCCL's log of these ranks (busbar diagnose LOG), port counters, Xid",
 )
 "Does a collective that all ranks have launched end"
-RELEASE = Check("recorder.release", why="this release of NCCL is known to hang", severity="minor")
+RELEASE = Check("recorder.release", severity="minor", why="this release of NCCL is known to hang")
 "Is the NCCL of the dumps a release that is known to hang"
 
-# Parts of a list of ranks, and characters of an operation, in a sentence.
-_PARTS, _TEXT = 8, 160
+# Characters of an operation in a sentence.
+_TEXT = 160
+_SOURCE = "flight recorder"
 
 
 def describe_ranks(ranks: Sequence[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many more there are."""
-    shown = ranges(ranks).split(",")
-    text = ",".join(shown[:_PARTS]) + (" and more, %d in all" % len(ranks) if len(shown) > _PARTS else "")
-    return "rank%s %s" % ("s" * (len(ranks) > 1), text)
+    """Return ``rank 3`` or ``ranks 0-3,7``, and of many parts how many there are."""
+    return of_ranks(numbers(ranks))
 
 
 def describe_group(group: Group) -> str:
@@ -85,101 +87,92 @@ def describe_operation(operation: Operation) -> str:
 
 def findings(judgement: Judgement) -> List[Finding]:
     """Return what is wrong and what is unknown, worst first."""
-    source = "flight recorder"
-    found = [_mismatch_finding(mismatch, source) for mismatch in judgement.mismatches]
+    found = [_mismatch_finding(mismatch) for mismatch in judgement.mismatches]
     pairs = zip(judgement.mismatches, found)
     hung_in = {(mismatch.group, mismatch.number): finding for mismatch, finding in pairs if not mismatch.finished}
     in_cycle = {rank: cycle for cycle in judgement.cycles for rank in cycle}
     for cycle in judgement.cycles:
         have = "%s wait for each other" % describe_ranks(cycle)
-        found.append(ORDER.judge(describe_ranks(cycle), "drift", "one order", have, source))
+        found.append(ORDER.judge(describe_ranks(cycle), "drift", "one order", have, _SOURCE))
     for suspect in judgement.suspects:
         because: Union[Finding, str, None] = hung_in.get((suspect.group, suspect.number))
         if suspect.rank in in_cycle:
             because = ORDER.finding_id(describe_ranks(in_cycle[suspect.rank]))
         elif suspect.causes:
             because = RANK.finding_id("rank %d" % suspect.causes[0])
-        found.append(_suspect_finding(suspect, source, because))
+        found.append(_suspect_finding(suspect, because))
     if not judgement.suspects and not hung_in:
-        found += [_stuck(wait, source) for wait in judgement.waits]
+        found += map(_stuck, judgement.waits)
         if judgement.pairs and not judgement.waits:
             have = "%s: open sends or receives; no dump shows for whom they wait" % describe_ranks(judgement.pairs)
-            found.append(STUCK.judge("the job", "unknown", "they end", have, source))
-    found += _incomplete(judgement, source)
+            found.append(STUCK.judge("the job", "unknown", "they end", have, _SOURCE))
+    found += _incomplete(judgement)
     is_certain = any(suspect.confidence != SUSPECT for suspect in judgement.suspects)
     if judgement.waits and not is_certain and not judgement.mismatches:
-        found += [finding for version in judgement.releases for finding in _release(version, source)]
+        found += [finding for version in judgement.releases for finding in _release(version)]
     return worst_first(found)
 
 
-def _mismatch_finding(mismatch: Mismatch, source: str) -> Finding:
+def _mismatch_finding(mismatch: Mismatch) -> Finding:
     sides = [
-        "%s: %s%s" % (describe_ranks(ranks), describe_operation(operation), " at %s" % place if place else "")
-        for operation, ranks, place in mismatch.sides[:3]
+        "%s: %s%s"
+        % (describe_ranks(side.ranks), describe_operation(side.operation), side.place and " at " + side.place)
+        for side in mismatch.sides[:3]
     ]
-    more = ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
+    sides += ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
     subject = "%s collective %d" % (describe_group(mismatch.group), mismatch.number)
-    have = "different %ss: %s" % (mismatch.what, "; ".join([*sides, *more]))
+    want, have = "one %s" % mismatch.what, "different %ss: %s" % (mismatch.what, "; ".join(sides))
     # It has ended: what the ranks got is in doubt, but it is not what they wait for.
-    return MATCH.judge(
-        subject, "drift", "one %s" % mismatch.what, have, source, severity="major" if mismatch.finished else None
-    )
+    return MATCH.judge(subject, "drift", want, have, _SOURCE, severity="major" if mismatch.finished else None)
 
 
-def _suspect_finding(suspect: Suspect, source: str, because: Union[Finding, str, None]) -> Finding:
+def _suspect_finding(suspect: Suspect, because: Union[Finding, str, None]) -> Finding:
     what = "send or receive" if PAIR.match(suspect.operation.name) else "collective"
-    where = "%s %d in %s, %s" % (
-        what,
-        suspect.number,
-        describe_group(suspect.group),
-        describe_operation(suspect.operation),
-    )
+    where = "%s %d in %s, " % (what, suspect.number, describe_group(suspect.group))
+    where += describe_operation(suspect.operation)
     waiters = "%s wait%s" % (describe_ranks(suspect.waiting), "s" * (len(suspect.waiting) == 1))
-    at = " at %s" % suspect.place if suspect.place else ""
-    if suspect.kind == BEHIND:
-        have = "not finished: %s%s; %s in a later one" % (where, at, waiters)
-        fix = "on the host: `dmesg` (Xid, link down), `nvidia-smi -q`; NCCL's log of the rank, its NIC's counters"
-    elif suspect.kind == ABSENT:
-        doubt = " (the rank has nothing unfinished)" if suspect.confidence == LIKELY else ""
-        have = "not launched%s: %s; %s in it%s" % (doubt, where, waiters, at)
-        fix = _STACK
-    else:
-        have = "no dump; %s in %s%s" % (waiters, where, at)
-        fix = _STOPPED
-    return RANK.judge("rank %d" % suspect.rank, "drift", "the same place as its peers", have, source, fix, because)
+    at = suspect.place and " at " + suspect.place
+    doubt = " (the rank has nothing unfinished)" if suspect.confidence == LIKELY else ""
+    texts = {
+        BEHIND: "not finished: %s%s; %s in a later one" % (where, at, waiters),
+        ABSENT: "not launched%s: %s; %s in it%s" % (doubt, where, waiters, at),
+        NO_DUMP: "no dump; %s in %s%s" % (waiters, where, at),
+    }
+    subject, have, fix = "rank %d" % suspect.rank, texts[suspect.kind], _FIXES[suspect.kind]
+    return RANK.judge(subject, "drift", "the same place as its peers", have, _SOURCE, fix, because)
 
 
-def _stuck(wait: Wait, source: str) -> Finding:
+def _stuck(wait: Wait) -> Finding:
     subject = "%s collective %d" % (describe_group(wait.group), wait.number)
     have = "launched and not finished on %s: %s" % (describe_ranks(wait.ranks), describe_operation(wait.operation))
     if not wait.unknown:
-        return STUCK.judge(subject, "drift", "it ends", have, source)
+        return STUCK.judge(subject, "drift", "it ends", have, _SOURCE)
     have += "; the dump of %s does not show it" % describe_ranks(wait.unknown)
     why = "whether every rank has launched the collective is unknown: the dumps have unfinished records only"
-    return STUCK.judge(subject, "unknown", "it ends", have, source, why=why)
+    return STUCK.judge(subject, "unknown", "it ends", have, _SOURCE, why=why)
 
 
-def _incomplete(judgement: Judgement, source: str) -> List[Finding]:
+def _incomplete(judgement: Judgement) -> List[Finding]:
     """Return findings on dumps that are missing, not read, or without the records that are needed."""
-    found = []
+    rows = [(READABLE, name, why) for name, why in sorted(judgement.problems.items())]
     missing = sorted(set(judgement.missing) - {suspect.rank for suspect in judgement.suspects})
     if missing:
         have = "no dump of %s; the job has %d ranks" % (describe_ranks(missing), len(judgement.world))
-        found.append(DUMPS.judge("the job", "unknown", "a dump of each rank", have, source))
+        rows.append((DUMPS, "the job", have))
     if not judgement.has_world:
         have = "no dump names the group of all ranks: how many ranks the job has is unknown"
-        found.append(DUMPS.judge("the group of all ranks", "unknown", "a dump of each rank", have, source))
-    found += [READABLE.judge(name, "unknown", "a dump", why) for name, why in sorted(judgement.problems.items())]
+        rows.append((DUMPS, "the group of all ranks", have))
     if judgement.unlisted:
-        have = "the dump lists no collectives"
-        found.append(READABLE.judge(describe_ranks(judgement.unlisted), "unknown", "all records", have, source))
+        rows.append((READABLE, describe_ranks(judgement.unlisted), "the dump lists no collectives"))
     for group, number in judgement.overwritten:
         have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))
-        found.append(READABLE.judge(describe_group(group), "unknown", "all records", have, source))
-    return found
+        rows.append((READABLE, describe_group(group), have))
+    return [
+        check.judge(subject, "unknown", "a whole dump of each rank", have, _SOURCE) for check, subject, have in rows
+    ]
 
 
-def _release(version: str, source: str) -> List[Finding]:
+def _release(version: str) -> List[Finding]:
     """Return a finding where the release is known to hang; on which hosts it does, the dumps do not show."""
     try:
         release = parse_version(version)
@@ -194,4 +187,4 @@ def _release(version: str, source: str) -> List[Finding]:
         return []
     want, have = known_bad.describe_good_release(release, None, hangs), known_bad.describe_effects(release, hangs)
     fix = known_bad.describe_fix(release, None, hangs)
-    return [RELEASE.judge("NCCL", "drift", want, have, source, fix, why=known_bad.describe_causes(hangs))]
+    return [RELEASE.judge("NCCL", "drift", want, have, _SOURCE, fix, why=known_bad.describe_causes(hangs))]

@@ -7,9 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from sys import intern
-from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Set, Tuple
-
-from .facts import Fact
+from typing import AbstractSet, Any, Dict, List, NamedTuple, Optional, Set, Sized, Tuple
 
 SOCKETS = "Socket"
 # Processes, communicators and distinct values of one kind that are stored; more are counted.
@@ -132,7 +130,7 @@ class Process:
     fabric_faults: AbstractSet[str] = frozenset()
     algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
-    retry: Optional[Fact] = None
+    retry: Optional[Found] = None
     root_waits: str = ""
     pointers: Dict[str, str] = _EMPTY
     ranks: Dict[int, str] = _EMPTY
@@ -213,19 +211,15 @@ class State:
         self.processes: Dict[Key, Process] = {}
         self.communicators: Dict[str, Communicator] = {}
         self.left_out: Dict[str, int] = {}
-        self.versions: Dict[str, int] = {}
+        self.versions: Set[str] = set()
         # communicator, operation count -> rank -> (function, count, datatype)
         self.operations: Dict[Tuple[str, str], Dict[int, Tuple[str, int, int]]] = {}
         self.stuck_operations: Set[Tuple[str, int]] = set()
 
     def process(self, key: Key, order: int, launcher_rank: Optional[int]) -> Optional[Process]:
-        process = self.processes.get(key)
-        if process is None:
-            if len(self.processes) >= PROCESSES:
-                self._leave_out("processes")
-                return None
-            process = self.processes[key] = Process(key, order, launcher_rank)
-        return process
+        if key not in self.processes and self._has_room(self.processes, PROCESSES, "processes"):
+            self.processes[key] = Process(key, order, launcher_rank)
+        return self.processes.get(key)
 
     def rename(self, old: Key, new: Key) -> None:
         """Give a process the key that better lines have, unless another one has it."""
@@ -234,22 +228,20 @@ class State:
             process.key = new
 
     def communicator(self, key: str, ranks: int) -> Optional[Communicator]:
-        found = self.communicators.get(key)
-        if found is None:
-            if len(self.communicators) >= COMMUNICATORS:
-                self._leave_out("communicators")
-                return None
-            found = self.communicators[key] = Communicator(key, ranks)
-        return found
+        if key not in self.communicators and self._has_room(self.communicators, COMMUNICATORS, "communicators"):
+            self.communicators[key] = Communicator(key, ranks)
+        return self.communicators.get(key)
 
-    def _leave_out(self, kind: str) -> None:
-        self.left_out[kind] = self.left_out.get(kind, 0) + 1
+    def _has_room(self, stored: Sized, most: int, kind: str) -> bool:
+        """Return whether one more is stored; count it where not."""
+        if len(stored) >= most:
+            self.left_out[kind] = self.left_out.get(kind, 0) + 1
+        return len(stored) < most
 
     # -- facts that concern communicators ------------------------------------------------------------------------------
 
     def init(self, process: Process, found: Found) -> None:
-        rest = found["rest"] or ""
-        matches = ((name, pattern.search(rest)) for name, pattern in _OF_INIT.items())
+        matches = ((name, pattern.search(found["rest"] or "")) for name, pattern in _OF_INIT.items())
         extra = {name: match.group(1) if match else "" for name, match in matches}
         rank, ranks, pointer = found["rank"], found["ranks"], found["comm"]
         key = extra["id"] or process.pointers.get(pointer, "")
@@ -258,14 +250,14 @@ class State:
         communicator = self.communicator(key, ranks) if key else self._of_size(ranks)
         if communicator is None:
             return
-        key = communicator.key
-        communicator.split = communicator.split or bool(extra["color"])
-        communicator.one_process = communicator.one_process or found.get("call") == "ncclCommInitAll"
+        key, complete = communicator.key, found["phase"] == "COMPLETE"
+        process.completed = found["_where"][1] if complete else process.completed
+        communicator.split |= bool(extra["color"])
+        communicator.one_process |= found.get("call") == "ncclCommInitAll"
         process.put("pointers", pointer, key)
         if rank < ranks:
             communicator.began.setdefault(rank, process)
-            if found["phase"] == "COMPLETE":
-                communicator.done.add(rank)
+            communicator.done |= {rank} if complete else set()
         biggest = max((self.communicators[one].ranks for one in process.ranks.values()), default=0)
         if ranks > biggest:
             process.ranks, process.buses, process.cuda_devices = {}, {}, {}
@@ -297,18 +289,18 @@ class State:
     def shape(self, process: Process, found: Found) -> None:
         if found.get("mnnvl") is not None:
             process.mnnvl = bool(found["mnnvl"])
-        key = process.pointers.get(found["comm"] or "", "")
-        nodes, local = found["nodes"], found["local"] or 0
-        communicator = self.communicators.get(key)
-        if not key and found["rank"] is not None:
+        pointers = process.pointers
+        communicator = self.communicators.get(pointers.get(found["comm"] or "", ""))
+        if communicator is None and found["rank"] is not None and (found["comm"] or "") not in pointers:
             communicator = self._begin(process, found)
-        elif communicator is None and len(process.pointers) == 1:
-            only = self.communicators.get(next(iter(process.pointers.values())))
+        elif communicator is None and len(pointers) == 1:
+            only = self.communicators.get(next(iter(pointers.values())))
             communicator = only if only is not None and only.ranks == found["ranks"] else None
+        nodes = found["nodes"]
         if communicator is not None:
             communicator.met = True
             communicator.nodes = max(communicator.nodes or 0, nodes)
-            communicator.local_ranks = max(communicator.local_ranks, local)
+            communicator.local_ranks = max(communicator.local_ranks, found["local"] or 0)
         if nodes > process.shapes[0]:
             process.shapes = (nodes, found["ranks"])
 
@@ -328,15 +320,12 @@ class State:
         if not process.pointers:
             self._begin(process, found)
 
-    def channel(self, process: Process, found: Dict[str, Any], count: int = 1) -> None:
+    def channel(self, process: Process, found: Found, count: int = 1) -> None:
         source, target, path = found["source"], found["target"], found["path"]
         sends = None if found["side"] is None else found["side"] == "send"
-        rank = target if sends is False else source
-        if path.startswith("NET/"):
-            match = _NET.match(path)
-            if match is None:
-                return
-            via, device, proxy, on, rest = match.groups()
+        rank, net = target if sends is False else source, _NET.match(path)
+        if net is not None:
+            via, device, proxy, on, rest = net.groups()
             cut = rest.startswith(("...", "\u2026", "/")) and not rest.startswith("/Shared")
             gdr = True if on else None if cut or found.get("cut") else False
             pxn = proxy is not None and int(proxy) != rank
@@ -352,20 +341,18 @@ class State:
         process.put("ways", way, process.ways.get(way, 0) + count)
 
     def operation(self, process: Process, found: Found) -> None:
-        communicator = process.pointers.get(found["comm"])
-        one = self.communicators.get(communicator or "")
-        if communicator is None or one is None:
-            return
-        ranks = sorted(rank for rank, process_of in one.began.items() if process_of is process)
-        pointers = [pointer for pointer, key in process.pointers.items() if key == communicator]
+        key = process.pointers.get(found["comm"], "")
+        one = self.communicators.get(key)
+        ranks = sorted(rank for rank, own in one.began.items() if own is process) if one is not None else []
+        pointers = [pointer for pointer, own in process.pointers.items() if own == key]
         # A process with several ranks of a communicator has a pointer for each.
-        rank = ranks[pointers.index(found["comm"])] if 1 < len(ranks) == len(pointers) else ranks[0] if ranks else None
-        if rank is None or len(ranks) not in (1, len(pointers)):
+        if one is None or len(ranks) not in (1, len(pointers)) or not ranks:
             return
-        key = (communicator, found["number"])
-        by_rank = self.operations.setdefault(key, {}) if len(self.operations) < 4096 or key in self.operations else {}
+        rank, place = ranks[pointers.index(found["comm"]) if len(ranks) > 1 else 0], (key, found["number"])
+        has_room = len(self.operations) < 4096 or place in self.operations
+        by_rank = self.operations.setdefault(place, {}) if has_room else {}
         if rank in by_rank:
-            self.stuck_operations.add((communicator, rank))
+            self.stuck_operations.add((key, rank))
         by_rank.setdefault(rank, (found["function"], found["count"], found["datatype"]))
         if len(by_rank) == one.ranks and len(set(by_rank.values())) == 1 and len(self.operations) > 64:
-            del self.operations[key]
+            self.operations.pop(place, None)

@@ -14,26 +14,21 @@ from ..core.finding import Finding
 
 STEP_TIME = Check(
     "nccl_log.step_time",
-    why="a network that is slow makes all steps slow; steps that vary by more than 10 % point to input, checkpoints,"
-    " garbage collection or a rank that is sometimes late",
-    fix="time the parts of a step apart on every rank (wait for data, forward, backward, optimizer: torch.profiler),"
-    " and run with synthetic data: if the steps are even then, it is the input",
+    why="a slow network makes all steps slow; steps that vary point to input, checkpoints, or a rank that is late",
+    fix="time the parts of a step on every rank (torch.profiler); if they are even with synthetic data, it is input",
 )
 "Do the steps of the training log vary by less than 10 % (`busbar diagnose --training`)"
 UTILISATION = Check(
     "nccl_log.gpu_utilisation",
     why="GPUs that are busy 60 to 75 % of the time wait for data, or for communication that computation does not hide",
-    fix="run with synthetic data: if it rises it is the input (more loader workers, pinned memory, local data); else"
-    " overlap: larger DDP buckets, FSDP prefetch, fewer small collectives",
+    fix="if it rises with synthetic data, it is the input (loader workers, local data); else overlap (DDP buckets)",
 )
 "Are the GPUs busy for more than 75 % of the time (`busbar diagnose --training`)"
 BEYOND = Check(
     "nccl_log.beyond_network",
-    why="NCCL's log shows no fault of the network: more bandwidth will not make the steps shorter",
-    fix="prove it with playbooks/benchmark.yml between these nodes; if the result is above its bar, look at compute,"
-    " input or overlap, in this order: kernels' share of a step (torch.profiler), wait for data, collectives outside of"
-    " the backward",
     severity="minor",
+    why="NCCL's log shows no fault of the network: more bandwidth will not make the steps shorter",
+    fix="prove it with playbooks/benchmark.yml between these nodes; then look at compute, input, overlap",
 )
 "Does the network limit the training, as far as NCCL's log and the training's show"
 
@@ -76,25 +71,22 @@ class Training:
 def judge(training: Training, network: Sequence[Finding]) -> List[Finding]:
     """network: findings on the job's NCCL log; those that are not ok come first, and this after them."""
     cause = next((finding for finding in network if not finding.ok and finding.severity != "minor"), None)
-    found = []
     steps = list(training.seconds)[_WARM:]
     if len(steps) < _ENOUGH:
         have = "%d steps after the first %d: too few, or in a form that is not known" % (len(steps), _WARM)
         fix = "log the seconds of every step, such as `step_time: 0.523`, for at least %d steps" % (_WARM + _ENOUGH)
-        found.append(STEP_TIME.judge("training", "unknown", "even steps", have, "--training", fix, severity="minor"))
+        found = [STEP_TIME.judge("training", "unknown", "even steps", have, "--training", fix, severity="minor")]
     else:
         mean = sum(steps) / len(steps)
-        deviation = (sum((step - mean) ** 2 for step in steps) / len(steps)) ** 0.5
+        deviation = (sum((step - mean) ** 2 for step in steps) / len(steps)) ** 0.5 / (mean or 1)
         slow = sum(step > 1.5 * mean for step in steps)
-        part = 100 * deviation / mean if mean else 0
-        have = "%d steps of %.3f s, standard deviation %.0f %%" % (len(steps), mean, part)
+        have = "%d steps of %.3f s, standard deviation %.0f %%" % (len(steps), mean, 100 * deviation)
         have += "; %d of them took more than half as long again" % slow if slow else ""
-        state = "drift" if mean and deviation / mean > 0.10 else "ok"
-        found.append(STEP_TIME.judge("training", state, "at most 10 %", have, "--training", because=cause))
+        state = "drift" if deviation > 0.10 else "ok"
+        found = [STEP_TIME.judge("training", state, "at most 10 %", have, "--training", because=cause)]
     if training.percent:
         busy = sum(training.percent) / len(training.percent)
-        have = "%.0f %% on average of %d values" % (busy, len(training.percent))
-        state = "ok" if busy > 75 else "drift"
+        have, state = "%.0f %% on average of %d values" % (busy, len(training.percent)), "ok" if busy > 75 else "drift"
         found.append(UTILISATION.judge("training", state, "more than 75 %", have, "--training", because=cause))
     if cause is None:
         have = "nothing in NCCL's log points to the network: look at compute, input or overlap"

@@ -8,16 +8,16 @@ The benchmark gives no verdict on a bandwidth between nodes without ``proven``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Counter, Dict, List, Optional, Set, Tuple
+from typing import Counter, Dict, List, Optional, Tuple
 
 from ..core.finding import Finding
 from . import network
 from .checks import RANKS
-from .event import NOTICE, REPORT, WEAK
+from .events import NOTICE, REPORT, WEAK
 from .jobs import Job
-from .names import hosts_of, missing, names, of_ranks
+from .names import causes_text, hosts_of, missing, names, of_ranks
 from .reader import StateLog
-from .state import SOCKETS, Process
+from .state import SOCKETS
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,6 @@ class Transport:
 def transport(job: Job) -> Transport:
     """Return what the lines of a job prove of its transport."""
     ranks: List[RankTransport] = []
-    bare: List[Process] = []
     for process in job.processes:
         own: Dict[int, Counter[Tuple[str, str, Optional[bool], bool, Optional[bool]]]] = {}
         for way, count in process.ways.items():
@@ -87,19 +86,18 @@ def transport(job: Job) -> Transport:
             ordered = sorted(paths.items(), key=lambda one: (one[0][0], one[0][1], not one[0][2], str(one[0][4])))
             found = tuple(Path(*key, channels=count) for key, count in ordered)
             ranks.append(RankTransport(process.host, process.key[1], rank, tuple(sorted(process.networks)), found))
-        if not process.ways and not process.rings:
-            bare.append(process)
-    used: Set[str] = {path.network for one in ranks for path in one.paths}
+    bare = [process.host for process in job.processes if not process.ways and not process.rings]
+    used = {path.network for one in ranks for path in one.paths}
     cut = sum(path.channels for one in ranks for path in one.paths if path.gdr is None)
-    world = job.world
+    world, several = job.world, job.nodes != 1
     absent = missing(world.began, world.ranks) if world is not None else ""
     lacking = (
         (not job.networks, "no rank reports which network it uses"),
         (job.nodes is None, "the number of nodes of the job is unknown"),
         (world is None, "no line here begins a communicator (Init START)"),
         (absent, "%s not in this log" % of_ranks(absent, " is", " are")),
-        (job.nodes != 1 and not used, "no connection between nodes is shown (Channel ... via NET/...)"),
-        (job.nodes != 1 and used and bare, "processes of %s show no connection" % hosts_of(one.host for one in bare)),
+        (several and not used, "no connection between nodes is shown (Channel ... via NET/...)"),
+        (several and used and bare, "processes of %s show no connection" % hosts_of(bare)),
         (cut, "whether %d connections use GPUDirect RDMA: the ends of their lines are cut" % cut),
     )
     texts = tuple(text for holds, text in lacking if holds)
@@ -113,19 +111,22 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
     failed.sort(key=lambda group: (group.tier, group.first.order))
     found = []
     for group in failed[:2]:
-        event, detail, subject = group.event, group.detail, "%s %s" % (job.name, group.name)
-        on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts, 4)
-        have = "%s%s" % (group.first.text[:300], "; on %s" % on if on else "")
+        event, detail = group.event, group.detail
+        on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts)
         causes = detail.causes or event.causes
-        have += "; %s: %s" % ("cause" if detail.proven else "possible causes", causes) if causes else ""
-        fix, why = detail.fix or event.fix or None, detail.why or event.why or None
-        found.append(event.check.judge(subject, "drift", None, have, "NCCL_DEBUG", fix, why=why))
-    absent = missing(job.world.began, job.world.ranks) if job.world is not None and not job.world.done else ""
-    if absent and job.world is not None:
-        who = of_ranks(absent, " of %d is" % job.world.ranks, " of %d are" % job.world.ranks)
+        parts = [group.first.text[:300], *(["on %s" % on] if on else [])]
+        parts += [causes_text([causes], detail.proven)] if causes else []
+        fix, why, subject = detail.fix or event.fix, detail.why or event.why, "%s %s" % (job.name, group.name)
+        found.append(
+            event.check.judge(subject, "drift", None, "; ".join(parts), "NCCL_DEBUG", fix or None, why=why or None)
+        )
+    world = job.world
+    absent = missing(world.began, world.ranks) if world is not None and not world.done else ""
+    if absent and world is not None:
+        who = of_ranks(absent, " of %d is" % world.ranks, " of %d are" % world.ranks)
         have = "%s not in this log, and no rank completed in it" % who
         have += "; possible causes: not started, cannot reach rank 0, or their log is not among the files"
-        found.append(RANKS.judge(job.name, "unknown", "%d ranks" % job.world.ranks, have, "Init START"))
+        found.append(RANKS.judge(job.name, "unknown", "%d ranks" % world.ranks, have, "Init START"))
     events = frozenset(group.event.id for group in failed)
     return found + [finding for finding in network.judge(job, events) if not finding.ok]
 
@@ -156,14 +157,14 @@ class CollNet:
             return "no communicator is started in the log: which ranks connected to SHARP (CollNet) is not known"
         without = self.ranks - len(self.connected)
         text = "%d of %d ranks did not connect to SHARP (Connected CollNet)" % (without, self.ranks)
-        if self.connected:
-            text += ": ranks %s" % missing(self.connected, self.ranks)
+        text += ": ranks %s" % missing(self.connected, self.ranks) if self.connected else ""
         if self.why:
             return text + "; NCCL reports: %s" % self.why
         if self.plugin:
             return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        nvls = "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric"
-        return text + (nvls if self.nvls else "")
+        return text + (
+            "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else ""
+        )
 
 
 def collnet(job: Job) -> CollNet:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from ..core.finding import printable
-from ..diagnose import mnnvl, transport
+from ..diagnose import nvlink as links
+from ..diagnose import transport
 from ..diagnose.jobs import Job, jobs
 from ..diagnose.names import UNNAMED
 from ..diagnose.names import names as listed
@@ -92,7 +93,7 @@ def _read_nvlink(job: Job) -> Nvlink:
         if process.nvls_group and on and job.nodes == 1:
             # The multicast group is of all that NCCL counts as one node.
             joined.add(_short(process.host))
-    reasons, variables = ([], []) if on and job.nodes == 1 else mnnvl.causes(job)
+    reasons, variables = ([], []) if on and job.nodes == 1 else links.causes(job)
     return Nvlink(on, tuple(sorted(joined))[:HOSTS], tuple(reasons), tuple(variables))
 
 

@@ -192,7 +192,7 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "host2/rank2.json")
     assert main(["diagnose", "--json", "--recorder", str(tmp_path)]) == 3
     assert json.loads(capsys.readouterr().out)["refused"] == {
-        "host2/3.pickle": "the dump of rank 3 was not read: the pickle names a class at byte 2: it is not plain data",
+        "host2/3.pickle": "the dump of rank 3 was not read: the pickle has opcode 99: it is not plain data",
         "host2/rank2.json": "the dump of rank 2 was not read: it is not a regular file",
     }
 

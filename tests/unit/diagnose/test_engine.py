@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import (
+    details,
+    engine,
+    events,
     facts,
     log_reader,
     nccl_events,
     program_events,
-    relations,
     table,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import formats
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.engine import LIKELY, PROVEN
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.formats import _table, formats
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.relations import LIKELY, PROVEN
 
 from tests import goldens
 from tests.unit.diagnose.job_log import HEALTHY, ranks
@@ -112,20 +114,21 @@ def test_the_root(lines: tuple[str, ...], event: str, confidence: str, follows: 
 
 
 def test_relations_name_known_events_and_conditions() -> None:
-    events = {relation.effect.split(" ")[0] for relation in relations.RELATIONS}
-    events |= {relation.cause.split(" ")[0] for relation in relations.RELATIONS}
-    assert events - set(program_events.BY_ID) == set()
-    conditions = {relation.condition for relation in relations.RELATIONS}
+    named = {relation.effect.split(" ")[0] for relation in engine.RELATIONS}
+    named |= {relation.cause.split(" ")[0] for relation in engine.RELATIONS}
+    assert named - set(events.BY_ID) == set()
+    conditions = {relation.condition for relation in engine.RELATIONS}
     assert conditions == {"any", "before", "lost", "other", "own", "peer"}
-    assert {relation.link for relation in relations.RELATIONS} == {PROVEN, LIKELY}
+    assert {relation.link for relation in engine.RELATIONS} == {PROVEN, LIKELY}
 
 
 def test_each_pattern_names_a_known_event() -> None:
     rows = (*program_events.SPECIFIC, *program_events.GENERAL)
-    names = {name for _marks, name, _pattern in rows} | {name for name, _pattern in nccl_events.PATTERNS}
-    assert names - {*program_events.BY_ID, "quoted"} == set()
-    events = {detail.event for detail in log_reader.Log.DETAILS}
-    assert events - set(program_events.BY_ID) == set()
+    names = {name for _marks, name, _pattern in rows} | {
+        name for name, _pattern in (*nccl_events.PATTERNS, *nccl_events.OTHERS)
+    }
+    names |= {detail.event for detail in details.DETAILS}
+    assert names - set(events.BY_ID) == set()
 
 
 def message(text: str) -> str:
@@ -145,6 +148,14 @@ def test_each_format_of_nccl_is_an_event_or_a_fact() -> None:
             fact = facts.read(message(row.text))
             found[f"fact {fact.name}" if fact is not None else "not read"] += 1
     goldens.check("diagnose", "formats of NCCL", sorted(found.items()))
+
+
+def test_warnings_are_known_on_a_node_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible sends no data files: there is no table of formats."""
+    monkeypatch.setattr("pkgutil.get_data", lambda _package, _name: None)
+    _table.cache_clear()
+    found = [nccl_events.classify(text)[0].id for text in ("No transport found for rank 0", "something new")]
+    assert found == ["no_transport", "warning"]
 
 
 @pytest.mark.parametrize("line", Path(__file__).with_name("reports.txt").read_text().splitlines())

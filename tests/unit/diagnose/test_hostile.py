@@ -37,7 +37,9 @@ def pieces(pattern: str) -> list[str]:
 
 
 def rows() -> list[str]:
-    found = [row.pattern for row in facts.ROWS] + [pattern for _name, pattern in nccl_events.PATTERNS]
+    found = [row.pattern for row in facts.ROWS] + [
+        pattern for _name, pattern in (*nccl_events.PATTERNS, *nccl_events.OTHERS)
+    ]
     return found + [pattern for _marks, _name, pattern in (*program_events.SPECIFIC, *program_events.GENERAL)]
 
 
