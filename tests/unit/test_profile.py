@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import draft, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile_doubts import draft
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from hypothesis import given, settings
 from hypothesis import strategies as st
