@@ -7,7 +7,7 @@ Source: PCI Express Base Specification 7.5.3.8 (link status).
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Union
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -17,12 +17,7 @@ from .platform_checks import GPU_COUNT, GPU_DRIVER, GPU_MODEL, GPU_PCIE, GPU_TOO
 from .profile import GpuProfile, PcieLink, Profile
 from .topology import Topology
 
-
-def state_of(have: object, good: bool) -> str:
-    """Return the state; an unreadable value is unknown, never ok."""
-    if have is None:
-        return "unknown"
-    return "ok" if good else "drift"
+_NVLINK, _FABRIC = "nvidia-smi nvlink -s", "nvidia-smi --query-gpu=fabric.state,fabric.status"
 
 
 def or_reason(topology: Topology, value: Optional[str], *needles: str) -> Optional[str]:
@@ -35,6 +30,27 @@ def or_reason(topology: Topology, value: Optional[str], *needles: str) -> Option
     return None
 
 
+def judge(
+    check: Check,
+    topology: Topology,
+    subject: str,
+    want: str,
+    have: Optional[str],
+    good: bool,
+    source: str,
+    needles: Sequence[str] = (),
+    because: Union[Finding, str, None] = None,
+    fix: Optional[str] = None,
+) -> Finding:
+    """Judge a value. One that could not be read is unknown, for the reason that names one of the needles or the source.
+
+    needles: parts of a reader's problem.
+    """
+    state = "unknown" if have is None else "ok" if good else "drift"
+    have = or_reason(topology, have, *(needles or [source]))
+    return check.judge(subject, state, want, have, source, fix, because)
+
+
 def if_bad(finding: Optional[Finding]) -> Optional[Finding]:
     return None if finding is None or finding.ok else finding
 
@@ -43,22 +59,16 @@ def judge_pcie(
     check: Check, topology: Topology, device: PciDevice, subject: str, want: PcieLink, idle_speed_varies: bool
 ) -> Finding:
     """Judge the current width, and a NIC's current speed; an idle GPU lowers its speed, so its maximum counts."""
-    speed = device.max_speed_gts if idle_speed_varies else device.current_speed_gts
-    width = device.current_width
-    have = None
-    good = False
+    name = "max_link_speed" if idle_speed_varies else "current_link_speed"
+    speed, width = device.max_speed_gts if idle_speed_varies else device.current_speed_gts, device.current_width
+    have, good = None, False
     if speed is not None and width is not None:
         have = "%g GT/s x%d" % (speed, width)
         if not idle_speed_varies and device.max_speed_gts is not None and device.max_width is not None:
             have += " (slot and card allow %g GT/s x%d)" % (device.max_speed_gts, device.max_width)
         good = speed >= want.speed_gts and width >= want.width
-    return check.judge(
-        subject,
-        state_of(have, good),
-        str(want),
-        or_reason(topology, have, device.address),
-        "%s/%s, current_link_width" % (device.source, "max_link_speed" if idle_speed_varies else "current_link_speed"),
-    )
+    source = "%s/%s, current_link_width" % (device.source, name)
+    return judge(check, topology, subject, str(want), have, good, source, [device.address])
 
 
 def judge_gpus(topology: Topology, profile: Profile) -> List[Finding]:
@@ -116,17 +126,17 @@ def _judge_gpu(
         own = GPU_DRIVER.judge(subject, "ok" if gpu.in_driver else "drift", "in the driver", have, directory)
         findings.append(own)
         lost = if_bad(own)
-    state, models = state_of(gpu.model, gpu.model in want.models), " or ".join(want.models)
-    model = or_reason(topology, gpu.model, directory)
-    findings.append(GPU_MODEL.judge(subject, state, models, model, directory + "/information", because=lost))
+    source = directory + "/information"
+    good = gpu.model in want.models
+    models = " or ".join(want.models)
+    findings.append(judge(GPU_MODEL, topology, subject, models, gpu.model, good, source, [directory], lost))
     if want.pcie is not None:
         findings.append(judge_pcie(GPU_PCIE, topology, gpu.device, subject, want.pcie, idle_speed_varies=True))
     if want.nvlinks is not None:
-        active = gpu.nvlinks_active
-        text = or_reason(topology, None if active is None else "%d active" % active, gpu.pci, "nvidia-smi")
-        state, links = state_of(active, active == want.nvlinks), "%d active" % want.nvlinks
-        because = lost or if_bad(tool) or _unlisted(topology, [gpu])
-        findings.append(NVLINKS.judge(subject, state, links, text, "nvidia-smi nvlink -s", because=because))
+        active = None if gpu.nvlinks_active is None else "%d active" % gpu.nvlinks_active
+        because, links = lost or if_bad(tool) or _unlisted(topology, [gpu]), "%d active" % want.nvlinks
+        needles, good = [gpu.pci, "nvidia-smi"], gpu.nvlinks_active == want.nvlinks
+        findings.append(judge(NVLINKS, topology, subject, links, active, good, _NVLINK, needles, because))
     return findings
 
 
@@ -134,17 +144,12 @@ def _nvlink_fabric(topology: Topology, driver: Optional[Finding], tool: Optional
     """Return one finding for the node: the fabric manager registers all GPUs or none."""
     asked = [gpu for gpu in topology.gpus if gpu.in_driver]
     unread = [gpu for gpu in asked if gpu.fabric_state is None]
-    if unread or not asked:
-        state, have = "unknown", or_reason(topology, None, "fabric", "nvidia-smi")
-    else:
-        good = all(gpu.fabric_state == "Completed" and gpu.fabric_status in (None, "Success") for gpu in asked)
-        states = sorted({"%s/%s" % (gpu.fabric_state, gpu.fabric_status or "-") for gpu in asked})
-        state, have = "ok" if good else "drift", ", ".join(states)
-    return NVLINK_FABRIC.judge(
-        *("nvlink fabric", state, "Completed/Success on every GPU", have),
-        source="nvidia-smi --query-gpu=fabric.state,fabric.status",
-        because=driver or if_bad(tool) or _unlisted(topology, unread),
-    )
+    states = sorted({"%s/%s" % (gpu.fabric_state, gpu.fabric_status or "-") for gpu in asked})
+    have = None if unread or not asked else ", ".join(states)
+    good = all(gpu.fabric_state == "Completed" and gpu.fabric_status in (None, "Success") for gpu in asked)
+    because = driver or if_bad(tool) or _unlisted(topology, unread)
+    want, needles = "Completed/Success on every GPU", ["fabric", "nvidia-smi"]
+    return judge(NVLINK_FABRIC, topology, "nvlink fabric", want, have, good, _FABRIC, needles, because)
 
 
 def _unlisted(topology: Topology, gpus: Sequence[Gpu]) -> Optional[str]:

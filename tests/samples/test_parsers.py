@@ -81,7 +81,6 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "query": (gpu.parse_query_csv, ("h200x8/nvidia-smi-query-gpu.csv",)),
     "nvlinks": (gpu.parse_nvlink_status, ("h200x8/nvidia-smi-nvlink-s.txt", "gpud/nvidia-smi.nvlink.status.a100")),
     "gids": (gids, ("show_gids/cx5-roce-plus-ib-port-5gids.txt", "show_gids/roce-ib-sriov-mixed-19gids.txt")),
-    "xml": (gpu.parse_xml, ("misc/nvidia-smi-q-x-*.xml.gz",)),
     "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
     "RAS, text": (
         lambda text: [answer_text.parse_text(CLIENT.sub("", body)) for _head, body in parts(text)],

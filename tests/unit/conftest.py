@@ -55,7 +55,6 @@ def gpu(index: int) -> Gpu:
         nvlinks_total=18,
         fabric_state="Completed",
         fabric_status="Success",
-        sources=("/proc/driver/nvidia/gpus",),
     )
 
 
