@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
-from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
-from ..machine import lockdown
+from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
+from ..machine import pci
 from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -22,7 +22,6 @@ from .pending import Record
 from .tools import CardSettings, Image, Levels
 from .wanted import Usual, Wanted
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Device ids of the BlueField families: a reset can take their mode, which only a power cycle brings back.
 BLUEFIELD = (0xA2D2, 0xA2D6, 0xA2DC, 0xA2DF)
 T = TypeVar("T")
@@ -161,7 +160,7 @@ def read(
     record = _attempt(lambda: pending.read(host), pending.STORE)
     # It matters only for cards that fail or wait.
     matters = any(one.levels is not None or isinstance(one.answer, Problem) for one in told.values())
-    locked = lockdown.read(host) if matters else ""
+    locked = pci.read_lockdown(host) if matters else ""
     return NicsState("", found, absent, told, boot, record, None, dict(failed), locked, asked.firmware)
 
 

@@ -14,14 +14,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
+from ..core.host import BOOT_ID, Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import fabric_manager, imex, kernel_log, limits, mlxlink, nvlink, pci_sysfs, port_counters, record, smi, xid
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
 # Drivers whose counters restart when they are loaded.
 DRIVERS = ("nvidia", "mlx5_core")

@@ -18,11 +18,7 @@ from .pci import PciDevice, address_key, fullmatch, is_gpu_class, parse_address
 
 VERSION = "/proc/driver/nvidia/version"
 GPUS = "/proc/driver/nvidia/gpus"
-QUERY = (
-    "nvidia-smi",
-    "--query-gpu=index,uuid,name,pci.bus_id,fabric.state,fabric.status",
-    "--format=csv",
-)
+QUERY = ("nvidia-smi", "--query-gpu=index,uuid,name,pci.bus_id,fabric.state,fabric.status", "--format=csv")
 NVLINK = ("nvidia-smi", "nvlink", "-s")
 
 _VENDOR = 0x10DE
@@ -99,10 +95,10 @@ def parse_query_csv(text: str) -> List[Row]:
     """
     header, *rows = _lines(text)
     names = [fullmatch(_COLUMN, cell.strip(), "the name of a column").group(1) for cell in header.split(",")]
-    cells = [row.split(",") for row in rows]
-    if not rows or any(len(row) != len(names) for row in cells):
-        raise ParseError("%s, expected rows of the columns %s" % (_quote(text), ", ".join(names)))
-    return [dict(zip(names, map(_value, row))) for row in cells]
+    wrong = [row for row in rows if row.count(",") != len(names) - 1] if rows else [header]
+    if wrong:
+        raise ParseError("%s, expected rows of the columns %s" % (_quote(wrong[0]), ", ".join(names)))
+    return [dict(zip(names, map(_value, row.split(",")))) for row in rows]
 
 
 def parse_markup(text: str, tag: str) -> ElementTree.Element:
@@ -171,6 +167,7 @@ def _quote(text: str) -> str:
 Information = Mapping[str, Dict[str, str]]
 # Row of the query by PCI address; None if nvidia-smi did not list the GPUs.
 Rows = Optional[Dict[str, Row]]
+Links = Optional[List[NvlinkStatus]]
 _QUERY, _NVLINK = " ".join(QUERY), " ".join(NVLINK)
 
 
@@ -183,23 +180,19 @@ def read(
     there is no GPU or no driver, nor again after it hung: the next call would hang too.
     """
     problems: List[Problem] = []
-    addresses = sorted(
-        (pci for pci, device in devices.items() if device.vendor == _VENDOR and is_gpu_class(device.class_code)),
-        key=address_key,
-    )
+    found = [device for device in devices.values() if device.vendor == _VENDOR and is_gpu_class(device.class_code)]
     loaded, driver = _read_driver(host, problems)
     information = _read_information(host, problems)
     rows: Rows = None
-    links: Optional[List[NvlinkStatus]] = None
-    if addresses and not loaded:
+    links: Links = None
+    if found and not loaded:
         problems.append(Problem(VERSION, "is not there: the NVIDIA driver is not loaded"))
-    elif addresses and ask_nvidia_smi:
+    elif found and ask_nvidia_smi:
         with noted(_QUERY, problems):
             rows = _list_gpus(_query(host, QUERY, lambda output: parse_query_csv(_text(output)), problems), problems)
             links = _query(host, NVLINK, lambda output: _nvlinks(output, rows), problems)
-    gpus = tuple(
-        _gpu(index, devices[address], information.get(address), rows, links) for index, address in enumerate(addresses)
-    )
+    ordered = enumerate(sorted(found, key=lambda device: address_key(device.address)))
+    gpus = tuple(_gpu(number, device, information.get(device.address), rows, links) for number, device in ordered)
     problems += [*_gaps(gpus, information, rows, links)]
     return gpus, driver, tuple(problems)
 
@@ -269,29 +262,14 @@ def _nvlinks(output: Output, rows: Rows) -> List[NvlinkStatus]:
     return parse_nvlink_status(_text(output))
 
 
-def _gpu(
-    index: int,
-    device: PciDevice,
-    information: Optional[Dict[str, str]],
-    rows: Rows,
-    links: Optional[List[NvlinkStatus]],
-) -> Gpu:
+def _gpu(index: int, device: PciDevice, information: Optional[Dict[str, str]], rows: Rows, links: Links) -> Gpu:
     """Join the sources of one GPU. information: None if the driver does not have it, {} if it could not be read."""
     own, row = information or {}, (rows or {}).get(device.address, {})
-    uuid = _started(own.get("GPU UUID")) or row.get("uuid")
-    status = next((status for status in links or () if uuid is not None and status.uuid == uuid), None)
-    return Gpu(
-        pci=device.address,
-        index=index,
-        device=device,
-        model=_started(own.get("Model")) or row.get("name"),
-        uuid=uuid,
-        in_driver=information is not None,
-        nvlinks_active=status.active if status else None,
-        nvlinks_total=status.total if status else None,
-        fabric_state=row.get("fabric.state"),
-        fabric_status=row.get("fabric.status"),
-    )
+    model, uuid = _started(own.get("Model")) or row.get("name"), _started(own.get("GPU UUID")) or row.get("uuid")
+    status = next((one for one in links or () if uuid is not None and one.uuid == uuid), None)
+    active, total = (status.active, status.total) if status else (None, None)
+    fabric = row.get("fabric.state"), row.get("fabric.status")
+    return Gpu(device.address, index, device, model, uuid, information is not None, active, total, *fabric)
 
 
 def _started(text: Optional[str]) -> Optional[str]:
@@ -304,9 +282,7 @@ def unlisted(command: str, pci: str) -> Problem:
     return Problem(command, "does not list the GPU at %s" % pci)
 
 
-def _gaps(
-    gpus: Sequence[Gpu], information: Information, rows: Rows, links: Optional[List[NvlinkStatus]]
-) -> Iterator[Problem]:
+def _gaps(gpus: Sequence[Gpu], information: Information, rows: Rows, links: Links) -> Iterator[Problem]:
     """Yield what sources that did respond left out, and GPUs that sysfs does not have."""
     no_such = "lists a GPU at %s, /sys/bus/pci/devices has none there"
     pcis, uuids = {gpu.pci for gpu in gpus}, {gpu.uuid for gpu in gpus}

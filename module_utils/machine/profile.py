@@ -12,7 +12,7 @@ import re
 from collections import abc
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union, get_type_hints
+from typing import Any, Collection, Dict, Mapping, Optional, Tuple, Union, get_type_hints
 
 from ..core.host import ParseError
 from ..core.number import whole
@@ -138,18 +138,15 @@ def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:
     """Return the profile with every rail narrowed to the site's fabric. Raises ParseError if they disagree."""
     if fabric is not None and fabric not in FABRICS:
         raise ParseError("busbar_fabric is %r, expected one of %s" % (fabric, ", ".join(sorted(FABRICS))))
-    rails: List[Rail] = []
+    rails = []
     for rail in profile.rails:
-        layers = rail.link_layers if fabric is None else tuple(x for x in rail.link_layers if x == FABRICS[fabric])
+        layers = tuple(layer for layer in rail.link_layers if fabric is None or layer == FABRICS[fabric])
         if not layers:
-            raise ParseError(
-                "busbar_fabric is %s, but %s of profile %s is %s"
-                % (fabric, rail.label, profile.name, " or ".join(rail.link_layers))
-            )
+            facts = fabric, rail.label, profile.name, " or ".join(rail.link_layers)
+            raise ParseError("busbar_fabric is %s, but %s of profile %s is %s" % facts)
         if len(layers) > 1:
-            raise ParseError(
-                "busbar_fabric must be set to infiniband or ethernet: profile %s exists with both" % profile.name
-            )
+            text = "busbar_fabric must be set to infiniband or ethernet: profile %s exists with both"
+            raise ParseError(text % profile.name)
         rails.append(replace(rail, link_layers=layers))
     return replace(profile, rails=tuple(rails))
 
@@ -159,7 +156,7 @@ def roce_rails(profile: Profile) -> int:
     return sum("Ethernet" in rail.link_layers for rail in profile.rails)
 
 
-def from_options(given: Mapping[str, object]) -> Profile:
+def from_options(given: Mapping[str, Any]) -> Profile:
     """Return the profile of the options profile, profile_name and fabric of a module. Raises ParseError."""
     return for_fabric(parse(given["profile"], given["profile_name"]), given["fabric"] or None)
 
@@ -208,7 +205,7 @@ def _list(data: object, where: str) -> abc.Sequence[object]:
 
 def _built(kind: Any, data: object, where: str) -> Any:
     """Return the data as a value of this type. Raises ParseError that begins with its place."""
-    origin, inner = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
+    origin, inner = getattr(kind, "__origin__", None), tuple(getattr(kind, "__args__", ()))
     if type(None) in inner:
         return None if data is None else _built(inner[0], data, where)
     if origin is tuple:
@@ -218,10 +215,11 @@ def _built(kind: Any, data: object, where: str) -> Any:
         return {_built(inner[0], key, where): _built(inner[1], table[key], "%s.%.80s" % (where, key)) for key in table}
     if not is_dataclass(kind):
         return _scalar(kind, data, where)
-    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
-    entry = _mapping(data, where or "the profile", _types(kind), required)
-    prefix = where + "." if where else ""
-    return kind(**{key: _built(_types(kind)[key], value, prefix + key) for key, value in entry.items()})
+    made: Any = kind
+    types, prefix = _types(made), where + "." if where else ""
+    required = [one.name for one in fields(made) if one.default is MISSING and one.default_factory is MISSING]
+    entry = _mapping(data, where or "the profile", types, required)
+    return made(**{key: _built(types[key], value, prefix + key) for key, value in entry.items()})
 
 
 def _scalar(kind: Any, data: object, where: str) -> object:

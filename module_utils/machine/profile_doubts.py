@@ -151,21 +151,18 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
     machine."""
     if topology.virtualization.is_vm:
         return None
-    layers = [nic.port.link_layer for nic in topology.nics if nic.port is not None]
-    fabric = next((name for name, layer in FABRICS.items() if layer == _most(layers)), None)
-    here = {gpu.pci for gpu in topology.gpus}
-    fits: List[Tuple[bool, int, int, str, Profile]] = []
-    for name in sorted(shipped):
-        profile = parse(shipped[name], name)
+    fabric = next(
+        (name for name, layer in FABRICS.items() if layer == _most([n.link_layer for n in topology.nics])), None
+    )
+    here, fits = {gpu.pci for gpu in topology.gpus}, []
+    for name, profile in [(name, parse(shipped[name], name)) for name in sorted(shipped)]:
         alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
         # A profile that names slots is for one machine; with other slots it does not apply to this one.
         named = bool(profile.gpus.pci)
         if alike and len(profile.rails) > 1 and (not named or here & set(profile.gpus.pci)):
-            fits.append((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
-    if not fits:
-        return None
+            fits.append(((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name), profile))
     try:
-        return for_fabric(min(fits)[4], fabric)
+        return for_fabric(min(fits, key=lambda fit: fit[0])[1], fabric) if fits else None
     except ParseError:
         return None
 

@@ -17,7 +17,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Host, ReadError
 from ..core.plan import FileChange, Plan, merge
-from ..machine import lockdown, pci, virtualization
+from ..machine import pci, virtualization
 from ..machine.pci import PciDevice
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -158,7 +158,7 @@ def read(host: Host, topology: Topology, nics: Sequence[Nic]) -> PathState:
         nics=tuple(read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics),
         files={path: host.read_system(path) for path in OWN},
         devices=host.hardware(pci.DEVICES),
-        locked=lockdown.read(host),
+        locked=pci.read_lockdown(host),
         passed_on=next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), ""),
     )
 

@@ -57,9 +57,7 @@ def gids(text: str) -> list[Any]:
         gid = rdma.Gid(int(words[2]), rdma.parse_gid(words[3]), kind, None)
         assert (gid.gid, gid.ipv4) == (words[3], words[4] if "." in words[4] else None)
         tables.setdefault(words[0], []).append(gid)
-    ports = {
-        name: rdma.Port(1, None, None, None, None, None, None, None, tuple(found)) for name, found in tables.items()
-    }
+    ports = {name: rdma.Port(1, None, None, None, None, None, tuple(found)) for name, found in tables.items()}
     chosen = {name: rdma.rocev2(port, "ipv4") for name, port in ports.items()}
     return [[name, gid and gid.index] for name, gid in chosen.items()]
 

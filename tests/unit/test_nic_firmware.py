@@ -17,15 +17,21 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
+    BOOT_ID,
+    Host,
+    Output,
+    ParseError,
+    ToolMissing,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import apply as firmware_apply
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, tools, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
@@ -347,7 +353,7 @@ def test_the_diff_shows_what_is_written(role: Role) -> None:
 def test_with_secure_boot_no_card_is_reset_and_one_reboot_brings_it(role: Role, locked: str) -> None:
     """The tool refuses any reset but a reboot there; where the kernel is locked down nobody asks it to."""
     node = role.node
-    path = Path(node.hardware_root + lockdown.LOCKDOWN)
+    path = Path(node.hardware_root + pci.LOCKDOWN)
     path.parent.mkdir(parents=True)
     path.write_text(locked)
     release(node.hardware_root, "old", secure_boot=True)
