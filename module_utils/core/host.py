@@ -446,22 +446,19 @@ def _complete(
 
 def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[bytes], bool]:
     """Read each stream until all are closed (complete), or until the deadline or the size limit."""
-    buffers: Dict[int, List[bytes]] = {stream: [] for stream in streams}
-    sizes = dict.fromkeys(streams, 0)
-    open_streams = set(streams)
-    while open_streams and max(sizes.values()) <= limit:
+    buffers = {stream: bytearray() for stream in streams}
+    waiting = set(streams)
+    while waiting and max(map(len, buffers.values())) <= limit:
         left = deadline - time.monotonic()
-        ready = select.select(list(open_streams), [], [], left)[0] if left > 0 else []
+        ready = select.select(list(waiting), [], [], left)[0] if left > 0 else []
         if not ready:
             break
         for stream in ready:
             data = os.read(stream, 65536)
+            buffers[stream] += data
             if not data:
-                open_streams.discard(stream)
-            buffers[stream].append(data)
-            sizes[stream] += len(data)
-    complete = not open_streams and max(sizes.values()) <= limit
-    return [b"".join(buffers[stream]) for stream in streams], complete
+                waiting.discard(stream)
+    return [bytes(data) for data in buffers.values()], not waiting
 
 
 def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:

@@ -105,13 +105,10 @@ def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
     """
     problems: List[Problem] = []
     found: Dict[str, PciDevice] = {}
-    try:
-        names = host.listdir(DEVICES)
-    except ReadError as error:
-        return {}, (error.problem,)
-    if not names:
+    names = attempt(lambda: host.listdir(DEVICES), DEVICES, problems)
+    if names == []:
         problems.append(Problem(DEVICES, "lists no PCI device"))
-    for name in names:
+    for name in names or ():
         with noted(DEVICES, problems):
             address = parse_address(name)
             found[address] = _identify(host, address, problems)

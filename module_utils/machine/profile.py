@@ -106,7 +106,7 @@ class Profile:
 def parse(data: object, name: str) -> Profile:
     """Return the profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
     own, of_rail = set(_types(Profile)) - {"name"}, set(_types(Rail)) - {"number"}
-    top = dict(_mapping(data, "the profile", {*own, "rail_defaults"}, ("rails",)))
+    top = dict(_mapping(data, "the profile", {*own, "rail_defaults"}, ("description", "gpus", "rails")))
     defaults = _mapping(top.pop("rail_defaults", {}), "rail_defaults", of_rail - {"pci", "paths"})
     top["rails"] = [
         {"pci": None, **defaults, **_mapping(rail, "rails[%d]" % number, of_rail, ("paths",)), "number": number}

@@ -10,7 +10,6 @@ Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA Fabric M
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address
@@ -43,7 +42,6 @@ DEVINFO = ("ibv_devinfo",)
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
 _GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
-_V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,10 @@ class Gid:
     netdev: Optional[str]
 
     @property
-    def is_ipv4(self) -> bool:
-        """Return whether it is an IPv4-mapped address (::ffff:10.0.0.1)."""
-        return self.gid.startswith(_V4_MAPPED)
-
-    @property
     def ipv4(self) -> Optional[str]:
-        """``10.0.0.1``, None for any other GID."""
-        if not self.is_ipv4:
-            return None
-        return ".".join(str(byte) for byte in bytes.fromhex(self.gid[len(_V4_MAPPED) :].replace(":", "")))
+        """``10.0.0.1`` of an IPv4-mapped address (::ffff:10.0.0.1), None for any other GID."""
+        mapped = IPv6Address(self.gid).ipv4_mapped
+        return str(mapped) if mapped else None
 
     @property
     def address(self) -> str:
@@ -125,19 +117,15 @@ def parse_gid(text: str) -> str:
     if text == _EMPTY_GID:
         return text  # most slots of a table
     try:
-        digits = socket.inet_pton(socket.AF_INET6, text).hex()
-    except (OSError, ValueError) as error:
+        return IPv6Address(text.replace("%", "/")).exploded
+    except ValueError as error:
         raise ParseError("%r is not a GID like fe80:0000:0000:0000:0ac0:ebff:fe40:8df2" % text[:80]) from error
-    return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
 
 
 def gids_of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
     """Return GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones always exist."""
-    return tuple(
-        gid
-        for gid in port.gids
-        if (gid.is_ipv4 if address_family == "ipv4" else not gid.is_ipv4 and not gid.gid.startswith("fe80:"))
-    )
+    found = [gid for gid in port.gids if (gid.ipv4 is None) is (address_family != "ipv4")]
+    return tuple(gid for gid in found if not gid.gid.startswith("fe80:"))
 
 
 def rocev2(port: Port, address_family: str) -> Optional[Gid]:
@@ -182,11 +170,8 @@ def read_mtus(host: Host) -> Mtus:
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
     """RDMA devices in natural order of their names. No such directory: no RDMA driver is loaded, no devices."""
     problems: List[Problem] = []
-    try:
-        names = sorted(host.listdir(DEVICES), key=natural_key)
-    except ReadError as error:
-        return (), (error.problem,)
-    devices = [_device(host, name, problems) for name in names]
+    names = attempt(lambda: host.listdir(DEVICES), DEVICES, problems) or ()
+    devices = [_device(host, name, problems) for name in sorted(names, key=natural_key)]
     infiniband = [one.name for one in devices if all(port.link_layer == "InfiniBand" for port in one.ports)]
     bridges = nvswitch_bridges(host, infiniband)
     return tuple(replace(device, manages_nvswitch=device.name in bridges) for device in devices), tuple(problems)
