@@ -32,8 +32,8 @@ OUTPUT_LIMIT = 64 * 1024 * 1024
 class Ended:
     """End of a program.
 
-    rc: its exit code, negative for a signal; None if ``ending`` has the reason instead: "timeout", "overflow" (it
-    printed more than the limit; the rest is cut off), or "given up" (by the caller).
+    rc: its exit code, negative for a signal; None if ``ending`` has the reason instead: "timeout", or "overflow" (it
+    printed more than the limit; the rest is cut off).
     left_behind: processes that did not die of SIGKILL (uninterruptible sleep) and were abandoned.
     """
 

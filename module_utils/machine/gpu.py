@@ -14,7 +14,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, 
 from xml.etree import ElementTree
 
 from ..core.host import Host, Output, ParseError, Problem, ReadError, ToolHung, ToolMissing, attempt, noted
-from .pci import PciDevice, address_key, fullmatch, is_gpu_class, parse_address
+from .pci import PciDevice, address_key, fullmatch, is_gpu_class, parse_address, read_value
 
 VERSION = "/proc/driver/nvidia/version"
 GPUS = "/proc/driver/nvidia/gpus"
@@ -181,7 +181,9 @@ def read(
     """
     problems: List[Problem] = []
     found = [device for device in devices.values() if device.vendor == _VENDOR and is_gpu_class(device.class_code)]
-    loaded, driver = _read_driver(host, problems)
+    driver = read_value(host, VERSION, parse_driver_version, problems)
+    # One whose version cannot be parsed is loaded, too.
+    loaded = driver is not None or bool(problems)
     information = _read_information(host, problems)
     rows: Rows = None
     links: Links = None
@@ -195,14 +197,6 @@ def read(
     gpus = tuple(_gpu(number, device, information.get(device.address), rows, links) for number, device in ordered)
     problems += [*_gaps(gpus, information, rows, links)]
     return gpus, driver, tuple(problems)
-
-
-def _read_driver(host: Host, problems: List[Problem]) -> Tuple[bool, Optional[Driver]]:
-    """Return whether the driver is loaded, and its version; a version that cannot be parsed is loaded, too."""
-    with noted(VERSION, problems):
-        text = host.read(VERSION)
-        return text is not None, None if text is None else parse_driver_version(text)
-    return True, None
 
 
 def _read_information(host: Host, problems: List[Problem]) -> Information:

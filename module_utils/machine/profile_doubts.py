@@ -94,11 +94,9 @@ def _rail(topology: Topology, nic: Nic, doubts: List[str]) -> Data:
         rail.update(rate_gbps=port.rate_gbps, link_layers=[port.link_layer])
     else:
         doubts.append("%s: its rate or link layer could not be read" % nic.label)
-    slot, now = _slot(device), (device.current_speed_gts, device.current_width)
-    if slot != now:
-        doubts.append("%s runs at %s GT/s x%s, its slot allows %s GT/s x%s" % (nic.label, *now, *slot))
-    if all(slot):
-        rail["pcie"] = _link(*slot)
+    slot = _link(*_slot(device))
+    if slot:
+        rail["pcie"] = slot
     if device.numa_node is None:
         rail["numa"] = "any"
     return rail
@@ -138,7 +136,7 @@ def level(topology: Topology, data: Data) -> Data:
     level = {
         "models": [model] if model else data["gpus"]["models"],
         "nvlinks": _most([gpu.nvlinks_active if gpu.nvlinks_total is None else gpu.nvlinks_total for gpu in gpus]),
-        "nvlink_fabric": any(gpu.fabric_state not in (None, "N/A") for gpu in gpus),
+        "nvlink_fabric": any(gpu.fabric_state for gpu in gpus),
         "pcie": slot,
     }
     same = {key: _most([rail.get(key) for rail in data["rails"]]) for key in ("rate_gbps", "link_layers", "pcie")}
