@@ -14,6 +14,7 @@ from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt, noted
 from .pci import fullmatch, natural_key, parse_decimal
+from .platform_checks import RECHECK
 from .rdma import DEVICES
 from .topology import Nic
 
@@ -23,11 +24,9 @@ _SHOWN = 8
 
 RAIL_PARTITION = Check(
     "platform.rail_partition",
-    why="a port without the key cannot talk in that partition, and two limited members of it cannot talk to each other:"
-    " jobs fail to connect, or time out",
-    fix="add the Port GUID (ibstat on the host) to the partition as a full member, in /etc/opensm/partitions.conf of"
-    " the subnet manager or in UFM; let opensm read the file again (pkill -HUP opensm); then"
-    " run site.yml --tags platform for this host again",
+    why="a port without the key, and two limited members of a partition, cannot talk to each other: jobs time out",
+    fix="add the Port GUID (ibstat on the host) as a full member, in UFM or the subnet manager's partitions.conf"
+    " (then pkill -HUP opensm); " + RECHECK,
     severity="critical",
 )
 """InfiniBand: does the rail's port have all keys of `busbar_fabric_partitions`, as a full member if the key has bit

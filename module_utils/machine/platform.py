@@ -30,16 +30,11 @@ IB_MTU = 4096
 _NVLINK, _FABRIC = "nvidia-smi nvlink -s", "nvidia-smi --query-gpu=fabric.state,fabric.status"
 
 _NO_DRIVER = (
-    "load the driver (modprobe -a mlx5_core mlx5_ib) and look for %s in dmesg: the reason for the refusal is there;"
-    " if driverctl, vfio-pci or new_id gives it to another driver, remove that rule and reboot; " + RECHECK
+    "load the driver (modprobe -a mlx5_core mlx5_ib), look for %s in dmesg, and remove a rule (driverctl, vfio-pci,"
+    " new_id) that gives it to another driver; " + RECHECK
 )
-
 # Advice by the state, or the physical state, of a port (IBTA PortInfo 14.2.5.6).
-_NO_MANAGER = (
-    "start or repair the subnet manager of this fabric: sminfo -C DEVICE shows whether one responds; its log is"
-    " /var/log/opensm.log, or UFM has it; " + RECHECK
-)
-
+_NO_MANAGER = "start or repair the subnet manager (sminfo -C DEVICE shows whether one responds); " + RECHECK
 _STATE_FIXES = {
     "INIT": _NO_MANAGER,
     "ARMED": _NO_MANAGER,

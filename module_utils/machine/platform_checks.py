@@ -64,8 +64,7 @@ NVLINKS = Check(
 NVLINK_FABRIC = Check(
     "platform.nvlink_fabric",
     why="until the fabric is registered CUDA does not start on NVSwitch machines",
-    fix="check that nvidia-fabricmanager of the driver's version runs (NVL72: on the switch trays) and is not masked"
-    " (node_health.fabric_manager); read its log; " + RECHECK,
+    fix="start nvidia-fabricmanager of the driver's version (NVL72: on the switch trays), read its log; " + RECHECK,
     severity="critical",
 )
 "Is the NVSwitch fabric registered"
@@ -111,8 +110,7 @@ RAIL_PCIE = Check(
 PCIE_LINK = Check(
     "platform.pcie_link",
     why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device reports this",
-    fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
-    " bifurcation) and AER errors in dmesg; " + RECHECK,
+    fix="reseat what hangs below the bridge, check the BIOS setting of its port and AER errors in dmesg; " + RECHECK,
 )
 """Is each link above a GPU or a NIC, up to the CPU, as fast and as wide as both ends support, and enough for the
 rails on it; not checked in a virtual machine"""
@@ -144,10 +142,9 @@ security bulletins warn of is minor; not checked without a declaration"""
 
 RAIL_MTU = Check(
     "platform.rail_mtu",
-    why="no packet of a queue pair is larger than the port's active_mtu; the subnet manager sets it to the smallest of"
-    " both ends' maximum and its own configuration",
-    fix="compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
-    " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + RECHECK,
+    why="no packet of a queue pair is larger than the port's active_mtu, which the subnet manager sets",
+    fix="have the subnet manager allow 4096 (opensm: mtu=5 in partitions.conf), compare max_mtu of both ends (smpquery"
+    " portinfo), then take the port down and up; " + RECHECK,
 )
 "InfiniBand: is the port's `active_mtu` 4096, which the subnet manager sets (RoCE: `netdev_mtu.active_mtu`)"
 
@@ -160,8 +157,7 @@ CROSS_CHECK = Check(
 
 EFA = Check(
     "platform.efa",
-    why="an Elastic Fabric Adapter uses AWS's own protocol (SRD) through libfabric, so no InfiniBand or RoCE check of"
-    " this suite applies to it: other checks that are ok here do not prove the node's network",
+    why="an Elastic Fabric Adapter uses AWS's own protocol (SRD), so the checks here do not prove the node's network",
     fix="take the node out of gpu_nodes, and check it with AWS's own tools (fi_info -p efa, aws-ofi-nccl)",
     severity="critical",
 )

@@ -184,22 +184,24 @@ def _fixed_role(
     carried: Mapping[str, str],
 ) -> Optional[Tuple[str, str]]:
     """Return role and reason of a NIC that cannot be a rail, whatever its state and place."""
-    routed = [carried[one.name] for one in interfaces if one.name in carried]
-    members = ["%s is a member of %s" % (one.name, one.master) for one in interfaces if one.master in bonds]
+    if is_efa(device):
+        return "efa", "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE"
+    if rdma is not None and rdma.manages_nvswitch:
+        return "nvswitch", "manages the board's NVSwitches, and leads to no other node"
+    if device.physfn is not None:
+        return "vf", "virtual function of %s" % device.physfn
+    if is_mlx5_vf(device):
+        text = "%04x:%04x is a ConnectX virtual function; its physical function is not in this guest"
+        return "vf", text % (device.vendor, device.device)
+    for interface in interfaces:
+        if interface.name in carried:
+            return "management", carried[interface.name]
+    for interface in interfaces:
+        if interface.master in bonds:
+            return "bond", "%s is a member of %s" % (interface.name, interface.master)
     if rdma is not None and rdma.name.startswith("mlx5_bond_"):
-        members.append("RDMA device %s spans the ports of a bond" % rdma.name)
-    ids = "%04x:%04x" % (device.vendor, device.device)
-    reasons = {
-        "efa": is_efa(device) and "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE",
-        "nvswitch": rdma and rdma.manages_nvswitch and "manages the board's NVSwitches, and leads to no other node",
-        "vf": "virtual function of %s" % device.physfn
-        if device.physfn
-        else is_mlx5_vf(device)
-        and "%s is a ConnectX virtual function; its physical function is not in this guest" % ids,
-        "management": routed and routed[0],
-        "bond": members and members[0],
-    }
-    return next(((role, str(reason)) for role, reason in reasons.items() if reason), None)
+        return "bond", "RDMA device %s spans the ports of a bond" % rdma.name
+    return None
 
 
 def _role(
