@@ -42,9 +42,9 @@ def main() -> int:
 
 def _supervise(start: Callable[[], NoReturn], parent: int) -> int:
     """Run ``start`` in a child, end all that is left of it, and return its exit code as a shell does."""
-    from ansible_collections.busbar.fabric.plugins.module_utils.core import process_group
+    from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, process_group
 
-    process_group.adopt_orphans()
+    orphans.set_subreaper(1)
     if not process_group.end_with(parent, signal.SIGTERM):
         return 128 + signal.SIGTERM
     child = os.fork()

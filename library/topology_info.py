@@ -122,33 +122,15 @@ topology:
     software_rdma: {type: list, elements: str, description: RDMA devices without a PCI device.}
     problems: {type: list, elements: str, description: "What could not be read, and why."}
 fabric:
-  description: What a sweep of the InfiniBand fabric shows of this host.
+  description: What a sweep of the InfiniBand fabric shows of this host, C(boot_id) and C(rails) with their GUIDs.
   type: dict
   returned: when O(guids) and O(profile) are set
-  contains:
-    boot_id: {type: str, description: Id of this boot; null if unreadable. A boot resets the counters of the HCAs.}
-    rails:
-      description:
-        - InfiniBand rails of the profile, each with its number C(rail), C(pci), C(device), C(node_guid), C(port_guid),
-          C(port) and C(rate_gbps).
-      type: list
-      elements: dict
 rail_info:
-  description: The rails, and the host as far as the rails of other hosts are compared with it.
+  description:
+    - The rails, and the host as far as the rails of other hosts are compared with it, C(product), C(driver), C(gpus),
+      C(missing), and C(rails) with their places, addresses, firmware and QoS; null for what could not be read.
   type: dict
   returned: when O(subset=rails), or O(compare) and O(profile) are set
-  contains:
-    product: {type: str, description: Product name of the chassis.}
-    driver: {type: str, description: Driver of the NICs with its version.}
-    rails:
-      description:
-        - For each rail C(number), C(pci), RDMA device C(device), interface C(netdev), its C(mtu) and C(addresses),
-          C(link_layer) and C(rate_gbps) of the profile, RDMA's C(address), C(firmware), C(psid), C(qos) in words, its
-          GPU as C(gpu) and C(gpu_index), and C(guids) (node, port, system). What could not be read is null.
-      type: list
-      elements: dict
-    missing: {type: dict, description: Number of a rail that was not found to the reason.}
-    gpus: {type: list, elements: str, description: UUIDs of the GPUs.}
 busy: {type: list, elements: str, returned: when O(subset=rails), description: "Users of the node, or why unknown."}
 facts:
   description:
@@ -159,32 +141,6 @@ recognition:
   description: What a first verdict needs to recognise the platform and to compare the rails with each other.
   type: dict
   returned: when O(recognition=true)
-  contains:
-    bus: {type: bool, description: Whether the PCI bus can be read.}
-    root: {type: bool, description: Whether the module ran as root.}
-    gpus: {type: list, elements: dict, description: "NVIDIA GPUs, each with C(pci), C(model) and PCI id C(device)."}
-    nics:
-      description: NICs that may be rails, each with C(pci), C(path) to the nearest GPU, C(link_layer) and C(rate_gbps).
-      type: list
-      elements: dict
-    nvswitches: {type: int, description: NVSwitches on the PCI bus.}
-    foreign: {type: list, elements: str, description: "V(AMD GPU) and V(EFA), once for each such device."}
-    architecture: {type: str, description: Architecture of the processor.}
-    fabric: {type: bool, description: Whether the GPUs of an Arm host report an NVLink fabric.}
-    guest: {type: bool, description: Whether this is a virtual machine.}
-    machine: {type: str, description: "V(bare metal), or the virtual machine with its hypervisor."}
-    cloud: {type: str, description: "The cloud, such as V(Azure), or empty."}
-    product: {type: str, description: Product name of the chassis by DMI.}
-    draft: {type: dict, description: A profile of the machine as it is; null without a GPU.}
-    rails:
-      description:
-        - Of each rail the values that could be read. C(partitions), C(psid), C(firmware), C(mtu), C(routed),
-          C(trust), C(dscp2prio), C(pfc), C(owner) of DCBX, C(ecn), C(cnp), C(tos), C(traffic_class), C(arp_ignore),
-          C(arp_announce), C(rp_filter), C(accept_local).
-      type: list
-      elements: dict
-    runtimes: {type: dict, description: "Installed container runtimes, to whether limits of containers are set there."}
-    resources: {type: list, elements: str, description: RDMA resources of the kubelet; null if they cannot be read.}
 draft: {type: dict, returned: when O(draft) is set, description: A profile that this host meets.}
 doubts: {type: list, elements: str, returned: when O(draft) is set, description: What to check before a draft is used.}
 """

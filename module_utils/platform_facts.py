@@ -15,7 +15,7 @@ from .core.finding import printable
 from .core.host import Host, attempt
 from .limits import container_runtimes
 from .lldp import dcbx, neighbour
-from .machine import netdev_address, partition, pci, profile, profile_doubts, topology
+from .machine import netdev_address, partition, pci, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
 from .machine.topology import Nic, Topology
@@ -89,7 +89,7 @@ def _nic(machine: Topology, device: pci.PciDevice, nic: Optional[Nic] = None) ->
 
 def _draft(machine: Topology) -> Values:
     """Return a profile of the machine as it is, with what most of its rails have. It is never what it should have."""
-    data = profile.draft(machine)[0]
+    data = profile_doubts.draft(machine)[0]
     data["rails"] = [rail for rail in data["rails"] if "rate_gbps" in rail]
     level = profile_doubts.level(machine, data)
     level["gpus"] = {**data["gpus"], "models": level["gpus"]["models"] or ["unknown"], "nvlinks": None}

@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional
 
 from .change import module
-from .core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
+from .core.host import BOOT_ID, Host, ParseError, Problem, ReadError, attempt, problem_of
 from .core.plan import Plan, merge
 from .machine import (
-    cloud,
     netdev_address,
     nvidia_smi_topo,
     partition,
@@ -19,6 +18,7 @@ from .machine import (
     rails,
     rdma,
     topology,
+    virtualization,
 )
 from .machine.profile import Profile
 from .machine.rail_address import Addresses
@@ -26,8 +26,6 @@ from .machine.topology import Topology
 from .mtu import plan as netdev_mtu
 from .nccl_conf import topology as nccl_topology
 
-# Another one after each boot, which sets the counters of the HCAs back.
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SPEC: module.Spec = {
     **module.PROFILE,
     "subset": {"type": "str", "choices": ["machine", "rails"], "default": "machine"},
@@ -70,7 +68,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
             raise ParseError("profile %s: %s" % (given["profile_name"], error)) from error
         plan = _judge(host, machine, want, given, bool(partitions))
         result.update(_compared(host, machine, want, given))
-    result.update(plan.result(), notes=cloud.notes(machine))
+    result.update(plan.result(), notes=virtualization.notes(machine.virtualization))
     if given["draft"]:
         # Wanted of one node at a time, and never by the audit, which is not sent it.
         from .machine import profile_doubts

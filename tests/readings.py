@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Outputs of tools beside what a parser makes of them: ``tests/unit/readings/PARSER/NAME.txt`` and ``NAME.json``.
 
-PARSER is the function's name below module_utils (``machine.gpu.parse_xml``). NAME says where an output is from, such as
+PARSER is the function's name below module_utils (``machine.vpd.parse``). NAME says where an output is from, such as
 the machine and the tool's version; what was made by hand or by the lab begins with ``synthetic-``.
 
     python -m tests.readings FILE.txt...     writes each NAME.json anew: read it before you commit it

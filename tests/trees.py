@@ -20,8 +20,6 @@ NDR = {
     "phys_state": "5: LinkUp",
     "rate": "400 Gb/sec (4X NDR)",
     "link_layer": "InfiniBand",
-    "lid": "0x1b",
-    "sm_lid": "0x1",
 }
 RAIL_0 = "pci0000:15/0000:15:01.0/0000:16:00.0"
 _BOARD = {

@@ -108,10 +108,13 @@ def write(host: Host, change: FileChange) -> Optional[str]:
     """
     target = host.system(change.path)
     try:
-        if change.after is None:
-            return _remove(target, change.backup)
-        _require_trust(host, change.path)
-        return _replace(target, change)
+        if change.after is not None:
+            _require_trust(host, change.path)
+            return _replace(target, change)
+        temp_files.sweep(os.path.dirname(target), _TEMPORARY % os.path.basename(target))
+        backup = _backup(target) if change.backup else None
+        os.unlink(target)
+        return backup
     except OSError as error:
         raise ReadError(change.path, "cannot be written: %s" % error.strerror) from error
 
@@ -129,7 +132,6 @@ def _require_trust(host: Host, path: str) -> None:
 def _replace(target: str, change: FileChange) -> Optional[str]:
     folder, name = os.path.split(target)
     os.makedirs(folder, exist_ok=True)
-    kept = None
     descriptor, new = temp_files.new_file(folder, _TEMPORARY % name)
     # Open, and so locked, until it has its name.
     with open(descriptor, "w", encoding="utf-8") as stream:
@@ -138,21 +140,12 @@ def _replace(target: str, change: FileChange) -> Optional[str]:
             os.fchmod(descriptor, change.mode)
             stream.flush()
             os.fsync(descriptor)
-            if change.before is not None and change.backup:
-                kept = _backup(target)
+            backup = _backup(target) if change.before is not None and change.backup else None
             os.replace(new, target)
         except OSError:
             os.unlink(new)
             raise
-    return kept
-
-
-def _remove(target: str, backup: bool) -> Optional[str]:
-    folder, name = os.path.split(target)
-    temp_files.sweep(folder, _TEMPORARY % name)
-    kept = _backup(target) if backup else None
-    os.unlink(target)
-    return kept
+    return backup
 
 
 def _backup(target: str) -> str:

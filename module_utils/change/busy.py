@@ -15,11 +15,12 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ..core.host import Host, ParseError, Problem, noted
-from ..core.kubelet import KUBELET
+from ..core.host import Host, ParseError, Problem, attempt
 from . import guard
 
 QUERY = ("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv")
+# Devices of each plugin, and the pods that have them.
+KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 CGROUPS = "/sys/fs/cgroup"
 PODS = "/var/lib/kubelet/pods"
 _HEADER = re.compile(r"pid, process_name, used_(?:gpu_)?memory \[MiB\]")
@@ -51,19 +52,15 @@ def parse_processes(text: str) -> List[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines or _HEADER.fullmatch(lines[0]) is None:
         raise ParseError("%r, expected the header 'pid, process_name, used_gpu_memory [MiB]'" % text[:80])
-    gpus: Dict[Tuple[str, str], int] = {}
-    memory: Dict[Tuple[str, str], int] = {}
+    used: Dict[Tuple[str, str], List[int]] = {}
     for line in lines[1:]:
         match = _ROW.fullmatch(line)
         if match is None:
             raise ParseError("%r, expected a line such as '4242, python, 71680 MiB'" % line[:80])
-        process = (match.group(1), match.group(2))
-        gpus[process] = gpus.get(process, 0) + 1
-        memory[process] = memory.get(process, 0) + int(match.group(3) or 0)
+        used.setdefault((match.group(1), match.group(2)), []).append(int(match.group(3) or 0))
     return [
-        "process %s (pid %s) holds %d MiB on %d GPU%s"
-        % (process[1], process[0], memory[process], count, "" if count == 1 else "s")
-        for process, count in gpus.items()
+        "process %s (pid %s) holds %d MiB on %d GPU%s" % (name, pid, sum(mib), len(mib), "s" * (len(mib) > 1))
+        for (pid, name), mib in used.items()
     ]
 
 
@@ -91,21 +88,12 @@ def read(host: Host, devices: Sequence[str] = (), peer: Sequence[str] = ()) -> B
 
     peer: addresses of Ansible's own connection, as guard.connection returns them.
     """
-    reasons: List[str] = []
     problems: List[Problem] = []
-    unload_first: List[str] = []
-    for source, ask in ((" ".join(QUERY), _processes), (CGROUPS, _slurm_jobs), (KUBELET, _pods)):
-        with noted(source, problems):
-            reasons += ask(host)
-    if devices:
-        disturbed, unread, unload_first = guard.read(host, devices, peer)
-        reasons += disturbed
-        problems += unread
-    return Busy(tuple(reasons), tuple(problems), tuple(unload_first))
-
-
-def _processes(host: Host) -> List[str]:
-    return parse_processes(host.query(QUERY))
+    reasons = attempt(lambda: parse_processes(host.query(QUERY)), " ".join(QUERY), problems) or []
+    reasons += attempt(lambda: _slurm_jobs(host), CGROUPS, problems) or []
+    reasons += attempt(lambda: _pods(host), KUBELET, problems) or []
+    disturbed, unread, unload_first = guard.read(host, devices, peer) if devices else ([], [], [])
+    return Busy((*reasons, *disturbed), (*problems, *unread), tuple(unload_first))
 
 
 def _slurm_jobs(host: Host) -> List[str]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 from ipaddress import IPv6Address, ip_address
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core import mounts
-from ..core.host import Host, ParseError, Problem, ReadError, attempt
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted
 from ..core.number import whole
+from ..core.orphans import read_stat
 from ..machine import netdev, pci
 from ..machine.netdev import Route
 
@@ -51,8 +52,7 @@ def connection() -> Tuple[str, ...]:
         try:
             with open("/proc/%d/environ" % pid, "rb") as stream:
                 variables = stream.read().split(b"\0")
-            with open("/proc/%d/stat" % pid, "rb") as stream:
-                parent = int(stream.read().rpartition(b")")[2].split()[1])
+            parent = int(read_stat(pid)[1])
         except OSError as error:
             if os.geteuid() != 0:
                 return ()
@@ -62,6 +62,10 @@ def connection() -> Tuple[str, ...]:
                 return parse_connection(variable[15:].decode("ascii", "replace"))
         pid = parent
     return ()
+
+
+# What is reached over the network, and the addresses by which.
+Use = Tuple[str, Sequence[str]]
 
 
 def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[str], List[Problem], List[str]]:
@@ -80,14 +84,16 @@ def read(host: Host, devices: Sequence[str], peer: Sequence[str]) -> Tuple[List[
     if names is not None and not unread:
         ways = Ways(names, routes)
         reasons += ["the default route leaves by %s" % text for text in ways.default()]
-        steps: List[Tuple[str, Callable[[], List[str]]]] = [
-            ("SSH_CONNECTION", lambda: _peer(ways, peer)),
-            (mounts.PATH, lambda: _mounts(host, ways)),
-            (NVME, lambda: _nvme(host, ways)),
-            (ISCSI, lambda: _iscsi(host, ways)),
-        ]
-        for source, step in steps:
-            reasons += attempt(step, source, problems) or []
+        uses: Dict[str, Iterator[Use]] = {
+            "SSH_CONNECTION": iter([("Ansible's own connection (%s)" % " to ".join(peer), peer)]),
+            mounts.PATH: _mounts(host),
+            NVME: _nvme(host),
+            ISCSI: _iscsi(host),
+        }
+        for source, step in uses.items():
+            with noted(source, problems):
+                for what, addresses in step:
+                    reasons += ["%s uses %s" % (what, way) for way in [*filter(None, map(ways.to, addresses))][:1]]
     reasons += attempt(lambda: _processes(host, below), "/proc/PID/fd", problems) or []
     used, idle = attempt(lambda: _modules(host), MODULES, problems) or ([], [])
     return reasons + used, problems, idle
@@ -129,8 +135,7 @@ class Ways:
 
 def _with_virtual(host: Host, devices: Sequence[str]) -> List[str]:
     found: List[str] = []
-    for text in devices:
-        address = pci.parse_address(text)
+    for address in map(pci.parse_address, devices):
         path = "%s/%s" % (pci.DEVICES, address)
         entries = host.listdir(path)
         if not entries:
@@ -171,53 +176,31 @@ def _netdevs(host: Host, devices: Sequence[str]) -> Dict[str, str]:
     return found
 
 
-def _peer(ways: Ways, peer: Sequence[str]) -> List[str]:
-    by = [way for way in (ways.to(address) for address in peer) if way]
-    return ["Ansible's own connection (%s) uses %s" % (" to ".join(peer), by[0])] if by else []
-
-
-def _mounts(host: Host, ways: Ways) -> List[str]:
-    """Return mounts over the devices that name their server's address; other RDMA shows as a process or a module."""
-    reasons = []
+def _mounts(host: Host) -> Iterator[Use]:
+    """Yield mounts that name their server's address; other RDMA shows as a process or a module."""
     for mount in mounts.parse(host.require(mounts.PATH)):
-        servers = []
-        if mount.kind == "lustre":
-            servers = _LUSTRE_NID.findall(mount.source)
-        elif mount.kind.startswith("nfs") and mount.kind != "nfsd":
-            servers = [option[5:] for option in mount.options if option.startswith("addr=")]
-        else:
-            continue
-        if not servers:
-            said = "%s at %s names no address: the interface that it uses is unknown"
-            raise ParseError(said % (mount.kind, mount.folder))
-        by = [way for way in map(ways.to, servers) if way]
-        if by:
-            reasons.append("%s at %s (%s) uses %s" % (mount.kind, mount.folder, mount.source, by[0]))
-    return reasons
+        of_nfs = mount.kind.startswith("nfs") and mount.kind != "nfsd"
+        servers = _LUSTRE_NID.findall(mount.source) if mount.kind == "lustre" else []
+        servers += [option[5:] for option in mount.options if of_nfs and option.startswith("addr=")]
+        if not servers and (of_nfs or mount.kind == "lustre"):
+            text = "%s at %s names no address: the interface that it uses is unknown"
+            raise ParseError(text % (mount.kind, mount.folder))
+        yield "%s at %s (%s)" % (mount.kind, mount.folder, mount.source), servers
 
 
-def _nvme(host: Host, ways: Ways) -> List[str]:
-    reasons = []
+def _nvme(host: Host) -> Iterator[Use]:
     for name in host.listdir(NVME):
         transport = host.read("%s/%s/transport" % (NVME, name))
-        if transport not in ("rdma", "tcp"):
-            continue
-        text = host.read("%s/%s/address" % (NVME, name)) or ""
-        address = dict(pair.partition("=")[::2] for pair in text.split(",")).get("traddr", "")
-        way = ways.to(address)
-        if way:
-            reasons.append("storage %s (NVMe over %s from %s) uses %s" % (name, transport, address, way))
-    return reasons
+        if transport in ("rdma", "tcp"):
+            text = host.read("%s/%s/address" % (NVME, name)) or ""
+            address = dict(pair.partition("=")[::2] for pair in text.split(",")).get("traddr", "")
+            yield "storage %s (NVMe over %s from %s)" % (name, transport, address), [address]
 
 
-def _iscsi(host: Host, ways: Ways) -> List[str]:
-    reasons = []
+def _iscsi(host: Host) -> Iterator[Use]:
     for name in host.listdir(ISCSI):
         address = host.read("%s/%s/persistent_address" % (ISCSI, name)) or ""
-        way = ways.to(address)
-        if way:
-            reasons.append("storage (iSCSI %s from %s) uses %s" % (name, address, way))
-    return reasons
+        yield "storage (iSCSI %s from %s)" % (name, address), [address]
 
 
 def _processes(host: Host, devices: Sequence[str]) -> List[str]:
@@ -251,12 +234,9 @@ def _modules(host: Host) -> Tuple[List[str], List[str]]:
     """Return kernel modules over the RDMA drivers, apart from their own: those in use, a line each, and idle ones."""
     used: List[str] = []
     idle: List[str] = []
-    over: Dict[str, str] = {}
-    for driver in ("ib_core", "mlx5_core"):
-        for name in host.listdir("%s/%s/holders" % (MODULES, driver)):
-            if name not in STACK:
-                over.setdefault(name, driver)
-    for name in sorted(over):
+    drivers = ("mlx5_core", "ib_core")
+    over = {name: driver for driver in drivers for name in host.listdir("%s/%s/holders" % (MODULES, driver))}
+    for name in sorted(set(over).difference(STACK)):
         path = "%s/%s/refcnt" % (MODULES, name)
         text = host.read(path)
         count = whole(text)

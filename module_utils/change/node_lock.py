@@ -8,6 +8,7 @@ on its own control node the next run sees that the process has ended, elsewhere 
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import multiprocessing
@@ -15,12 +16,13 @@ import os
 import socket
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from ..core import locks
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import BOOT_ID, Host, ParseError, ReadError
+from ..core.orphans import read_stat
 
 PATH = locks.FOLDER + "/lock.json"
 # Held while a process reads and writes PATH; seconds to wait for it.
@@ -98,18 +100,25 @@ def parse(text: str) -> Lock:
 def this_run() -> Run:
     """Return the run that this process belongs to, on the control node: tasks run in children of ansible-playbook."""
     parent = multiprocessing.parent_process()
-    pid = os.getpid() if parent is None or parent.pid is None else parent.pid
+    pid = parent.pid if parent is not None and parent.pid else os.getpid()
     found = process(pid)
-    start = found[1] if found else 0
     # The same in each child. Without /proc (macOS) the pid alone has to do, and a lock is freed by its age.
-    began = _boot_time() + start / os.sysconf("SC_CLK_TCK") if start else 0.0
-    when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(began)) if began else "run"
+    start, when, boot = 0, "run", "?"
+    with contextlib.suppress(OSError):
+        with open("/proc/stat", encoding="ascii") as stream:
+            booted = float(next(line.split()[1] for line in stream if line.startswith("btime ")))
+        start = found[1] if found else 0
+        if start:
+            when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(booted + start / os.sysconf("SC_CLK_TCK")))
+        # A container may have a PID namespace.
+        with open(BOOT_ID, encoding="ascii") as stream:
+            boot = "%s %s" % (stream.read().strip(), os.readlink("/proc/self/ns/pid"))
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
     name = socket.gethostname()
-    return Run("%s-%d" % (when, pid), user, name, "%s %s" % (name, _machine()), pid, start)
+    return Run("%s-%d" % (when, pid), user, name, "%s %s" % (name, boot), pid, start)
 
 
 def has_ended(run: Run, here: Run) -> bool:
@@ -118,7 +127,14 @@ def has_ended(run: Run, here: Run) -> bool:
         return False
     found = process(run.pid)
     if found is None:
-        return not _is_alive(run.pid)
+        # /proc may hide processes of other users (hidepid).
+        try:
+            os.kill(run.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # another user's
+        return False
     # No start, although this machine has them: a task that outlived its run has taken the lock.
     return found[0] == "Z" or found[1] != run.start
 
@@ -126,37 +142,10 @@ def has_ended(run: Run, here: Run) -> bool:
 def process(pid: int) -> Optional[Tuple[str, int]]:
     """Return state letter and start of a process of this machine; None if there is none."""
     try:
-        with open("/proc/%d/stat" % pid, "rb") as stream:
-            # The name, in parentheses, may hold anything, also a parenthesis.
-            fields = stream.read().rpartition(b")")[2].split()
+        fields = read_stat(pid)
         return fields[0].decode("ascii"), int(fields[19])
     except (OSError, IndexError, ValueError):
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    """Return whether a process exists, also if /proc hides processes of other users (hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # another user's
-    return True
-
-
-def _boot_time() -> float:
-    with open("/proc/stat", encoding="ascii") as stream:
-        return float(next(line.split()[1] for line in stream if line.startswith("btime ")))
-
-
-def _machine() -> str:
-    """Return an id of this boot, and of the container if it has a PID namespace."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return "%s %s" % (stream.read().strip(), os.readlink("/proc/self/ns/pid"))
-    except OSError:
-        return "?"
 
 
 # -- on the node -----------------------------------------------------------------------------------------------------
@@ -184,42 +173,40 @@ def acquire(host: Host, run: Run, minutes: int, over: str, dead: str, dry: bool 
     minutes: age at which a lock expires.   over: id of a run whose lock an administrator has declared void.
     dead: id of a run that the control node knows to have ended.   dry: return the result without taking it.
     """
-    if dry:
-        return _may(look(host), run, minutes, over, dead)
-    try:
-        with locks.hold(host, LOCK, PATIENCE):
-            answer = _may(look(host), run, minutes, over, dead)
-            if answer.held:
-                _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
-            return answer
-    except OSError as error:
-        raise ReadError(PATH, "cannot be written: %s" % error.strerror) from error
+    with contextlib.nullcontext() if dry else _held(host, "written"):
+        lock = look(host)
+        result = LockResult(True)
+        if lock is not None and (lock.run is None or (lock.run.id, lock.run.machine) != (run.id, run.machine)):
+            age, holder = (time.time() - lock.since) / 60, lock.run.id if lock.run else None
+            reasons = {
+                "that run was killed": holder == dead,
+                "busbar_lock_break names that run": holder == over,
+                "that is %d minutes ago, busbar_lock_minutes is %d" % (age, minutes): age >= minutes,
+            }
+            why = next((reason for reason, holds in reasons.items() if holds), "")
+            result = LockResult(bool(why), lock, why)
+        if result.held and not dry:
+            _write(host.system(PATH), {"run": run.to_dict(), "since": round(time.time(), 3)})
+        return result
 
 
 def release(host: Host, run: Run) -> bool:
     """Remove the lock of this run. Return False if it was not this run's. Raises ReadError."""
+    with _held(host, "removed"):
+        lock = look(host)
+        if lock is None or lock.run is None or lock.run.id != run.id:
+            return False
+        os.unlink(host.system(PATH))
+        return True
+
+
+@contextlib.contextmanager
+def _held(host: Host, what: str) -> Iterator[None]:
     try:
         with locks.hold(host, LOCK, PATIENCE):
-            lock = look(host)
-            if lock is None or lock.run is None or lock.run.id != run.id:
-                return False
-            os.unlink(host.system(PATH))
-            return True
+            yield
     except OSError as error:
-        raise ReadError(PATH, "cannot be removed: %s" % error.strerror) from error
-
-
-def _may(lock: Optional[Lock], run: Run, minutes: int, over: str, dead: str) -> LockResult:
-    if lock is None or (lock.run is not None and lock.run.id == run.id and lock.run.machine == run.machine):
-        return LockResult(True)
-    age = (time.time() - lock.since) / 60
-    if lock.run is not None and lock.run.id == dead:
-        return LockResult(True, lock, "that run was killed")
-    if lock.run is not None and lock.run.id == over:
-        return LockResult(True, lock, "busbar_lock_break names that run")
-    if age >= minutes:
-        return LockResult(True, lock, "that is %d minutes ago, busbar_lock_minutes is %d" % (age, minutes))
-    return LockResult(False, lock)
+        raise ReadError(PATH, "cannot be %s: %s" % (what, error.strerror)) from error
 
 
 def _write(path: str, data: Mapping[str, object]) -> None:
@@ -234,19 +221,11 @@ def _write(path: str, data: Mapping[str, object]) -> None:
 
 def judge(answer: LockResult) -> Finding:
     """Return the finding on the lock for the verdict."""
-    fix = ""
-    if not answer.held and answer.holder is not None:
-        if answer.holder.run is None:
-            fix = "make sure that no other run works on the node; then remove %s on the node, and run it again" % PATH
-        else:
-            fix = "run it again when that run has ended; if it is dead, run with -e busbar_lock_break=%s" % (
-                answer.holder.run.id
-            )
-    return HELD.judge(
-        "the node",
-        "withheld" if fix else "ok",
-        want="no other run at work on it",
-        have=str(answer.holder) if fix else "none",
-        source=PATH,
-        fix=fix,
-    )
+    want = "no other run at work on it"
+    if answer.held or answer.holder is None:
+        return HELD.judge("the node", "ok", want, "none", PATH)
+    fix = "make sure that no other run works on the node; then remove %s on the node, and run it again" % PATH
+    if answer.holder.run is not None:
+        fix = "run it again when that run has ended; if it is dead, run with -e busbar_lock_break=%s"
+        fix %= answer.holder.run.id
+    return HELD.judge("the node", "withheld", want, str(answer.holder), PATH, fix)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import base64
 import bz2
-import gc
 import importlib.util
 import json
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
@@ -60,22 +59,14 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
     """
     sources: Dict[str, str] = {}
     waiting = list(names)
-    # Trees hold no cycles: collecting garbage among them takes longer than to parse.
-    collected = gc.isenabled()
-    gc.disable()
-    try:
-        while waiting:
-            name = waiting.pop()
-            if name in sources:
-                continue
+    while waiting:
+        name = waiting.pop()
+        if name not in sources:
             source = source_of(name)
             tree = ast.parse(source)
             sources[name] = strip_source(source, tree)
             for node in _imports(tree):
                 waiting += _module_utils_imports(node, name, source_of)
-    finally:
-        if collected:
-            gc.enable()
     return sources
 
 
@@ -93,14 +84,12 @@ def strip_source(source: str, tree: ast.Module) -> str:
         if isinstance(body, list):
             found = [one for one in body if _is_text(one)]
             # A block needs a statement.
-            for one in found[len(found) == len(body) :]:
-                texts.update(_rows(one))
-    lines = enumerate(source.split("\n"), 1)
-    code = (
+            texts.update(row for one in found[len(found) == len(body) :] for row in _rows(one))
+    code = [
         line
-        for row, line in lines
+        for row, line in enumerate(source.split("\n"), 1)
         if row not in texts and (row in quoted or (line.strip() and not line.lstrip().startswith("#")))
-    )
+    ]
     return "\n".join([*code, ""])
 
 
@@ -147,14 +136,11 @@ def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
 def _module_utils_imports(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
     """Return full names of the modules of module_utils that an import statement of the module ``importer`` needs.
 
-    ``from . import a``, ``from ..core.host import Host``, ``from PACKAGE.core import guard``: what is imported from a
-    package is a module, what is imported from a module is not.
+    What is imported from a package is a module, what is imported from a module is not.
     """
-    module = node.module or ""
-    if node.level:
-        package = importer.rsplit(".", node.level)[0]
-        module = "%s.%s" % (package, module) if module else package
-    if module != PACKAGE and not module.startswith(PACKAGE + "."):
+    package = importer.rsplit(".", node.level)[:1] if node.level else []
+    module = ".".join([*package, *([node.module] if node.module else [])])
+    if not (module + ".").startswith(PACKAGE + "."):
         return []
     return [module] if source_of(module) else ["%s.%s" % (module, alias.name) for alias in node.names]
 

@@ -7,15 +7,14 @@ Sources: systemd.unit(5), systemd.exec(5), systemctl(1) of systemd 252.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Collection, List, Optional, Tuple
+from typing import Collection, List, Optional
 
 from . import ini
 from .check import Check
 from .finding import Finding
 from .host import Host
 from .plan import Plan
-from .systemd_files import UNITS, by_name, unit_file, wanted
+from .systemd_files import read, wanted
 
 _OFF = ("", "no", "false", "0", "off")
 # Settings after which a unit does something else, or can do less. Limits, logging and order change nothing.
@@ -26,31 +25,6 @@ _EFFECTIVE = (
     *("OnCalendar", "OnBootSec", "OnActiveSec", "Unit"),
 )
 _PATHS = ("PathExists", "PathIsDirectory", "FileNotEmpty", "PathIsReadWrite", "FileIsExecutable")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """Describe a unit of systemd.
-
-    path: its file, "" where there is none. masked: it is empty. parts: (path, text) of it and of its drop-ins.
-    """
-
-    name: str
-    path: str
-    masked: bool
-    parts: Tuple[Tuple[str, str], ...]
-
-
-def read(host: Host, name: str) -> Unit:
-    """Read a unit.   name: also of an instance, as ``a@b.service``. Raises ReadError."""
-    stem, _dot, kind = name.rpartition(".")
-    names = [name, "%s@.%s" % (stem.partition("@")[0], kind)] if "@" in stem else [name]
-    path, text = unit_file(host, names)
-    words = stem.partition("@")[0].split("-")
-    prefixes = ["%s-.%s" % ("-".join(words[:end]), kind) for end in range(len(words) - 1, 0, -1)]
-    folders = ["%s/%s.d" % (folder, one) for one in (*names, *prefixes, kind) for folder in UNITS]
-    parts = [(one, host.read_system(one) or "") for _name, one in by_name(host, folders, ".conf")]
-    return Unit(name, path, bool(path) and not text.strip(), ((path, text), *parts))
 
 
 def idle(host: Host, name: str) -> str:

@@ -21,6 +21,7 @@ ASPECTS = ("live", "persisted")
 # What *activating* the mending change costs a running node (DESIGN 1, principle 5).
 DISRUPTIONS = ("none", "link", "driver", "reboot")
 
+_ALLOWED = {"state": STATES, "severity": SEVERITIES, "aspect": ASPECTS, "disruption": DISRUPTIONS}
 _CHECK = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
@@ -60,12 +61,8 @@ class Finding:
             object.__setattr__(self, "subject", printable(self.subject))
         if not _CHECK.fullmatch(self.check):
             raise ValueError("check id %r is not dotted lower case" % self.check)
-        for name, value, allowed in (
-            ("state", self.state, STATES),
-            ("severity", self.severity, SEVERITIES),
-            ("aspect", self.aspect, ASPECTS),
-            ("disruption", self.disruption, DISRUPTIONS),
-        ):
+        for name, allowed in _ALLOWED.items():
+            value = getattr(self, name)
             if value not in allowed:
                 raise ValueError("%s: %s is %r, expected one of %s" % (self.check, name, value, ", ".join(allowed)))
         if not self.subject or not self.source or not self.why:
@@ -102,9 +99,7 @@ class Finding:
 
     def to_dict(self) -> Dict[str, Any]:
         """Return plain data with the keys of docs/finding.schema.json."""
-        data = asdict(self)
-        data["id"] = self.id
-        return data
+        return {**asdict(self), "id": self.id}
 
 
 def from_dict(data: Dict[str, Any]) -> Finding:
@@ -150,14 +145,8 @@ def one_cause(findings: Iterable[Finding], states: Tuple[str, ...]) -> Tuple[Fin
 
 def worst_first(findings: Iterable[Finding]) -> List[Finding]:
     """Sort: roots before consequences, then by severity, state, check and subject."""
+    ranks = {name: rank for names in (SEVERITIES, STATES) for rank, name in enumerate(names)}
     return sorted(
         findings,
-        key=lambda f: (
-            f.ok,
-            f.because is not None,
-            SEVERITIES.index(f.severity),
-            STATES.index(f.state),
-            f.check,
-            f.subject,
-        ),
+        key=lambda f: (f.ok, f.because is not None, ranks[f.severity], ranks[f.state], f.check, f.subject),
     )

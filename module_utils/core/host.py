@@ -10,7 +10,6 @@ read here; the nouns beside this folder decide what they mean.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import math
 import os
@@ -20,7 +19,7 @@ import stat
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union, cast
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union, cast
 
 from . import orphans, redaction, trusted
 
@@ -32,6 +31,7 @@ _CHUNK = 1 << 20
 _NULL_DEVICE = os.makedev(1, 3)
 T = TypeVar("T")
 Reader = TypeVar("Reader", bound=Callable[..., Any])
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 TOOL_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -228,12 +228,7 @@ class Host:
         return None if found is None else found.st_size
 
     def _stat_system(self, path: str) -> Optional[os.stat_result]:
-        try:
-            return os.stat(self.system(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+        return _unless_absent(lambda: os.stat(self.system(path)), path)
 
     # -- tools ---------------------------------------------------------------------------------------------------
 
@@ -247,25 +242,19 @@ class Host:
         One that others may change is passed over: they could put one before each of the system's.
         name: or the path of a tool elsewhere.
         """
-        if name.startswith("/"):
-            path = self.system(name)
-            if not (os.path.isfile(path) and os.access(path, os.X_OK)):
-                raise ToolMissing(name, "is not an executable file")
-            doubt = self.doubt(name)
-            if doubt:
-                raise untrusted(name, doubt)
-            return path
+        elsewhere = name.startswith("/")
         doubts = []
-        for directory in TOOL_PATH:
-            path = self.system("%s/%s" % (directory, name))
-            if os.access(path, os.X_OK) and os.path.isfile(path):
-                doubt = trusted.doubt(path, self.system_root)
+        for path in [name] if elsewhere else ["%s/%s" % (directory, name) for directory in TOOL_PATH]:
+            full = self.system(path)
+            if os.access(full, os.X_OK) and os.path.isfile(full):
+                doubt = self.doubt(path)
                 if not doubt:
-                    return path
-                doubts.append(untrusted("%s/%s" % (directory, name), doubt))
+                    return full
+                doubts.append(untrusted(path, doubt))
         if doubts:
             raise doubts[0]
-        raise ToolMissing(name, "is not installed (looked in %s)" % ", ".join(TOOL_PATH))
+        absent = "is not an executable file" if elsewhere else "is not installed (looked in %s)" % ", ".join(TOOL_PATH)
+        raise ToolMissing(name, absent)
 
     def has(self, name: str) -> bool:
         """Return whether a tool is installed, also if it must not be run: its use reports why."""
@@ -274,7 +263,7 @@ class Host:
         except ToolMissing:
             return False
         except Untrusted:
-            return True
+            pass
         return True
 
     def query(self, argv: Sequence[str], timeout: Optional[float] = None) -> str:
@@ -282,17 +271,11 @@ class Host:
         return self.run(argv, timeout).answer()
 
     def run(
-        self,
-        argv: Sequence[str],
-        timeout: Optional[float] = None,
-        leaves: bool = False,
-        limit: Optional[int] = None,
+        self, argv: Sequence[str], timeout: Optional[float] = None, leaves: bool = False, limit: Optional[int] = None
     ) -> Output:
         """Run a tool and return what it printed, whatever its exit code.
 
-        limit: bytes that it may print.
-
-        What the tool has started ends with it, unless it ``leaves`` a daemon running.
+        limit: bytes that it may print.   leaves: it may leave a daemon running; else all that it started ends with it.
 
         Raises ToolMissing, ToolHung, or ReadError if it could not be started or did not print text.
         The output is read until the tool closes it; a tool that hangs is killed and *abandoned*: a process in
@@ -309,30 +292,7 @@ class Host:
         # Package managers must not prompt, and what they install restarts no service.
         environment.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
         with orphans.end_orphans(leaves) as mark:
-            try:
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={**environment, **mark},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ReadError(name, "could not be started: %s" % error.strerror) from error
-            if process.stdout is None or process.stderr is None:
-                raise AssertionError("Popen was asked for pipes")
-            streams = [process.stdout.fileno(), process.stderr.fileno()]
-            deadline = time.monotonic() + seconds
-            try:
-                chunks, complete = _drain(streams, deadline, most)
-                rc = _reap(process, deadline) if complete else None
-                if rc is None:
-                    kill_group(process.pid)
-                    _reap(process, time.monotonic() + 0.5)
-            finally:
-                process.stdout.close()
-                process.stderr.close()
+            chunks, rc = _complete(argv, name, {**environment, **mark}, time.monotonic() + seconds, most)
         if any(len(data) > most for data in chunks):
             raise ReadError(name, "printed more than %d MiB" % (most >> 20))
         if rc is None:
@@ -410,31 +370,42 @@ def _read_text(
     full: str, path: str, errors: str = "strict", limit: Optional[int] = None, tail: bool = False
 ) -> Optional[str]:
     most = FILE_LIMIT if limit is None else limit
+    data = _unless_absent(lambda: _read_bytes(full, path, most, tail), path)
+    if data is None:
+        return None
+    if len(data) > most and not tail:
+        raise ReadError(path, "is larger than %d MiB" % (most >> 20))
+    return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
+
+
+def _read_bytes(full: str, path: str, most: int, tail: bool) -> bytes:
+    found = os.stat(full)
+    if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
+        return b""  # a common way to mask a file
+    # Opening a pipe would block for ever, and opening a device may do anything.
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise ReadError(path, "is not a regular file")
+    # For thousands of one-line files a Python stream costs more than the rest.
+    descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.stat(full)
-        if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
-            return ""  # a common way to mask a file
-        # Opening a pipe would block for ever, and opening a device may do anything.
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            raise ReadError(path, "is not a regular file")
-        # For thousands of one-line files a Python stream costs more than the rest.
-        descriptor = os.open(full, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if tail:
-                os.lseek(descriptor, max(found.st_size - most, 0), os.SEEK_SET)
-            parts = [os.read(descriptor, _USUAL)]
-            while parts[-1] and sum(map(len, parts)) <= most:
-                parts.append(os.read(descriptor, _CHUNK))
-        finally:
-            os.close(descriptor)
+        if tail:
+            os.lseek(descriptor, max(found.st_size - most, 0), os.SEEK_SET)
+        parts = [os.read(descriptor, _USUAL)]
+        while parts[-1] and sum(map(len, parts)) <= most:
+            parts.append(os.read(descriptor, _CHUNK))
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
+
+
+def _unless_absent(look: Callable[[], T], path: str) -> Optional[T]:
+    """Return what is found; None if nothing is there. Raises ReadError."""
+    try:
+        return look()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-    data = b"".join(parts)
-    if len(data) > most and not tail:
-        raise ReadError(path, "is larger than %d MiB" % (most >> 20))
-    return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
 
 
 def _decode(data: bytes, source: str) -> str:
@@ -448,36 +419,46 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def _listdir(full: str, path: str) -> List[str]:
+    return sorted(_unless_absent(lambda: os.listdir(full), path) or ())
+
+
+def _complete(
+    argv: Sequence[str], name: str, environment: Mapping[str, str], deadline: float, most: int
+) -> Tuple[List[bytes], Optional[int]]:
+    """Run a program. Return its output and exit code; None if it did not end in time or printed too much."""
+    pipe = subprocess.PIPE
     try:
-        return sorted(os.listdir(full))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+        )
     except OSError as error:
-        raise ReadError(path, "cannot be listed: %s" % error.strerror) from error
+        raise ReadError(name, "could not be started: %s" % error.strerror) from error
+    if process.stdout is None or process.stderr is None:
+        raise AssertionError("Popen was asked for pipes")
+    with process.stdout as out, process.stderr as err:
+        chunks, complete = _drain([out.fileno(), err.fileno()], deadline, most)
+        rc = _reap(process, deadline) if complete else None
+        if rc is None:
+            kill_group(process.pid)
+            _reap(process, time.monotonic() + 0.5)
+    return chunks, rc
 
 
 def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[bytes], bool]:
     """Read each stream until all are closed (complete), or until the deadline or the size limit."""
-    buffers: Dict[int, List[bytes]] = {stream: [] for stream in streams}
-    sizes = dict.fromkeys(streams, 0)
-    open_streams = set(streams)
-    complete = True
-    while open_streams:
+    buffers = {stream: bytearray() for stream in streams}
+    waiting = set(streams)
+    while waiting and max(map(len, buffers.values())) <= limit:
         left = deadline - time.monotonic()
-        ready = select.select(list(open_streams), [], [], left)[0] if left > 0 else []
+        ready = select.select(list(waiting), [], [], left)[0] if left > 0 else []
         if not ready:
-            complete = False
             break
         for stream in ready:
             data = os.read(stream, 65536)
+            buffers[stream] += data
             if not data:
-                open_streams.discard(stream)
-            buffers[stream].append(data)
-            sizes[stream] += len(data)
-        if max(sizes.values()) > limit:
-            complete = False
-            break
-    return [b"".join(buffers[stream]) for stream in streams], complete
+                waiting.discard(stream)
+    return [bytes(data) for data in buffers.values()], not waiting
 
 
 def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
@@ -491,8 +472,5 @@ def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
 
 def kill_group(pid: int) -> None:
     """Kill a process that leads a group, and the group; it may have ended already."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except OSError as error:
-        if error.errno not in (errno.ESRCH, errno.EPERM):
-            raise

@@ -10,20 +10,26 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import socket
 import ssl
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import closing
-from typing import Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import List, Mapping, Optional, Tuple, Union
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _PIECE = 1 << 20
+Result = Union["HttpError", Tuple[int, bytes]]
 
 
 class HttpError(RuntimeError):
     """No usable response. The message names the host and the reason, and quotes neither address nor header."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_response: object) -> None:
+        return None
 
 
 def request(
@@ -44,46 +50,44 @@ def request(
     limit: most bytes of the body.   proxies: use the proxies of the environment, as HTTPS_PROXY.
     """
     url = _checked(address)
+    host = url.hostname or ""
     # Visible ASCII, and blanks in it: anything else would end the header, and be quoted by http.client's error.
     if authorization and not re.fullmatch(r"[!-~]+( [!-~]+)*", authorization):
-        raise HttpError("%s: the token is not one line of printable ASCII: nothing was sent" % url.hostname)
-    sent = dict(headers or {}, **({"Authorization": authorization} if authorization else {}))
+        raise HttpError("%s: the token is not one line of printable ASCII: nothing was sent" % host)
     try:
         context = None if url.scheme == "http" else ssl.create_default_context(cafile=ca_file)
     except (OSError, ValueError) as error:
         raise HttpError("certificates of %s cannot be used: %s" % (ca_file, _reason(error))) from None
-    path = (url.path or "/") + ("?" + url.query if url.query else "")
-    result: List[Union[HttpError, Tuple[int, bytes]]] = []
-
-    def exchange() -> None:
-        try:
-            with closing(_connection(url, context, seconds, proxies)) as connection:
-                connection.request(method, path, body, sent)
-                response = connection.getresponse()
-                result.append((response.status, _body(response, limit)))
-        except HttpError as error:
-            result.append(error)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            result.append(HttpError(_reason(error)))
-
-    return _within(exchange, result, url.hostname or "", seconds)
-
-
-def _within(
-    exchange: Callable[[], None], result: List[Union[HttpError, Tuple[int, bytes]]], host: str, seconds: float
-) -> Tuple[int, bytes]:
-    """Return what the exchange puts into ``result`` within these seconds. Raises HttpError.
-
-    Name resolution has no timeout, and that of a socket starts anew with each byte: a late thread is left behind.
-    """
-    thread = threading.Thread(target=exchange, daemon=True)
-    thread.start()
-    thread.join(seconds)
+    tunnel = urllib.request.ProxyHandler(None if proxies and url.scheme == "https" else {})
+    opener = urllib.request.build_opener(tunnel, urllib.request.HTTPSHandler(context=context), _NoRedirect)
+    sent = {**(headers or {}), **({"Authorization": authorization} if authorization else {})}
+    wanted = urllib.request.Request(url.geturl(), body, sent, method=method)
+    result: List[Result] = []
+    # Name resolution has no timeout, and that of a socket starts anew with each byte: a late thread is left behind.
+    work = threading.Thread(target=lambda: result.append(_exchange(opener, wanted, seconds, limit)), daemon=True)
+    work.start()
+    work.join(seconds)
     if not result:
         raise HttpError("%s: no complete response within %g s" % (host, seconds))
     if isinstance(result[0], HttpError):
         raise HttpError("%s: %s" % (host, result[0])) from None
     return result[0]
+
+
+def _exchange(
+    opener: urllib.request.OpenerDirector, wanted: urllib.request.Request, seconds: float, limit: int
+) -> Result:
+    try:
+        try:
+            response = opener.open(wanted, timeout=seconds)
+        except urllib.error.HTTPError as error:
+            response = error
+        with closing(response):
+            return response.status, _body(response, limit)
+    except HttpError as error:
+        return error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return HttpError(_reason(error))
 
 
 def _checked(address: str) -> urllib.parse.SplitResult:
@@ -99,52 +103,25 @@ def _checked(address: str) -> urllib.parse.SplitResult:
     return url
 
 
-def _connection(
-    url: urllib.parse.SplitResult, context: Optional[ssl.SSLContext], seconds: float, proxies: bool
-) -> http.client.HTTPConnection:
-    host, port = url.hostname or "", url.port
-    if context is None:
-        return http.client.HTTPConnection(host, port, timeout=seconds)
-    proxy = _proxy(host) if proxies else None
-    if proxy is None:
-        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
-    connection = http.client.HTTPSConnection(proxy[0], proxy[1], timeout=seconds, context=context)
-    connection.set_tunnel(host, port or 443)
-    return connection
-
-
-def _proxy(host: str) -> Optional[Tuple[str, int]]:
-    """Host and port of the proxy that the environment names for a host."""
-    found: Dict[str, str] = urllib.request.getproxies()
-    if "https" not in found or urllib.request.proxy_bypass(host):
-        return None
-    parts = urllib.parse.urlsplit(found["https"] if "//" in found["https"] else "//" + found["https"])
-    if not parts.hostname:
-        raise HttpError("the proxy of the environment has no host")
-    return parts.hostname, parts.port or 3128
-
-
 def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
     """Read the body piece by piece; more than the limit is an error."""
     pieces: List[bytes] = []
-    size = 0
-    while True:
-        piece = response.read(_PIECE)
-        if not piece:
+    while sum(map(len, pieces)) <= limit:
+        pieces.append(response.read(_PIECE))
+        if not pieces[-1]:
             # http.client raises nothing where a body ends early and was read in pieces.
             if response.length:
                 raise HttpError("the response ends early")
             return b"".join(pieces)
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise HttpError("the response has more than %d bytes" % limit)
+    raise HttpError("the response has more than %d bytes" % limit)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: object) -> str:
     """Return the error as words that come from no header and no address."""
+    if isinstance(error, urllib.error.URLError):
+        error = error.reason
     if isinstance(error, ssl.SSLCertVerificationError):
         return "certificate: %s" % error.verify_message
-    if isinstance(error, (socket.gaierror, OSError)) and error.strerror:
+    if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
     return type(error).__name__

@@ -74,17 +74,15 @@ def _ini(text: str, continued: bool) -> List[Setting]:
 def set_setting(text: str, section: str, key: str, value: str, continued: bool = True) -> str:
     """Return the text with this value in the last line of the key, which counts; all other lines stay."""
     there = [setting for setting in _ini(text, continued) if setting.section == section]
-    lines = text.split("\n")
-    same = [setting for setting in there if setting.key == key]
+    same, headings = ([one for one in there if one.key == name] for name in (key, _HEADING))
+    lines, line = text.split("\n"), "%s=%s" % (key, value)
     if same:
         last = same[-1]
-        if last.value != value:
-            lines[last.first : last.last + 1] = ["%s=%s" % (key, value)]
-        return "\n".join(lines)
-    headings = [setting.last for setting in there if setting.key == _HEADING]
-    if headings:
+        lines[last.first : last.last + 1] = [line] if last.value != value else lines[last.first : last.last + 1]
+    elif headings:
         # At once: what ends the section may be a line that goes on.
-        lines.insert(headings[-1] + 1, "%s=%s" % (key, value))
-        return "\n".join(lines)
-    text = text if not text or text.endswith("\n") else text + "\n"
-    return "%s%s[%s]\n%s=%s\n" % (text, "\n" if text else "", section, key, value)
+        lines.insert(headings[-1].last + 1, line)
+    else:
+        text = text if not text or text.endswith("\n") else text + "\n"
+        return "%s%s[%s]\n%s\n" % (text, "\n" if text else "", section, line)
+    return "\n".join(lines)

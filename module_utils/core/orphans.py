@@ -42,6 +42,15 @@ def prctl() -> Callable[..., int]:
     return call
 
 
+def set_subreaper(value: int) -> int:
+    """Give us (1) or init (0) the orphans below us from now on. Return the setting before. Raises OSError."""
+    before = ctypes.c_int()
+    control = prctl()
+    if control(PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or control(PR_SET_CHILD_SUBREAPER, value) != 0:
+        raise OSError(ctypes.get_errno(), "prctl: %s" % os.strerror(ctypes.get_errno()))
+    return before.value
+
+
 @contextlib.contextmanager
 def end_orphans(leaves: bool) -> Iterator[Dict[str, str]]:
     """Yield additions to a tool's environment, and end whatever the tool has left behind afterwards.
@@ -71,17 +80,13 @@ def _adopt(more: int) -> None:
         _depth += more
         if _depth == 1 and more == 1:
             _dying.difference_update([pid for pid in _dying if _reap(pid)])
-            _ours[:] = _children() if has_children() else []
-            value = ctypes.c_int()
-            prctl()(PR_GET_CHILD_SUBREAPER, ctypes.byref(value))
-            _before = value.value
-            prctl()(PR_SET_CHILD_SUBREAPER, 1)
+            _ours[:] = _children()
+            _before = set_subreaper(1)
         elif _depth == 0:
-            prctl()(PR_SET_CHILD_SUBREAPER, _before)
+            set_subreaper(_before)
             # Orphans that have ended: init would have reaped them.
-            for pid in _children() if has_children() else ():
-                if pid not in _ours:
-                    _reap(pid)
+            for pid in set(_children()).difference(_ours):
+                _reap(pid)
 
 
 def _reap(pid: int) -> bool:
@@ -98,8 +103,7 @@ def _end(mark: bytes) -> None:
     while has_children():
         left = {pid for pid in below(os.getpid()) if mark in _environment(pid)}
         for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
         killed |= left
         for pid in killed:
             _reap(pid)
@@ -112,6 +116,12 @@ def _end(mark: bytes) -> None:
         time.sleep(0.01)
 
 
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process that may have ended, or be another user's by now."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
 def has_children() -> bool:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -121,7 +131,7 @@ def has_children() -> bool:
 
 
 def _children() -> List[int]:
-    return [pid for pid, parent, _state in processes() if parent == os.getpid()]
+    return [pid for pid, parent, _state in processes() if parent == os.getpid()] if has_children() else []
 
 
 def _environment(pid: int) -> List[bytes]:
@@ -147,15 +157,17 @@ def below(top: int) -> List[int]:
     return found
 
 
+def read_stat(pid: int) -> List[bytes]:
+    """Return the fields of /proc/PID/stat from the third on, the state. Raises OSError."""
+    with open("/proc/%d/stat" % pid, "rb") as stream:
+        # The name, in parentheses, may hold anything, also a parenthesis.
+        return stream.read().rpartition(b")")[2].split()
+
+
 def processes() -> Iterator[Tuple[int, int, str]]:
     """Yield (pid, parent, state letter) of every process, usually the newest first."""
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
-        try:
-            with open("/proc/%d/stat" % pid, "rb") as stream:
-                text = stream.read()
-        except OSError:
-            continue  # it has ended
-        # The name, in parentheses, may hold anything, also a parenthesis.
-        fields = text.rpartition(b")")[2].split()
-        if len(fields) >= 2:
-            yield pid, int(fields[1]), fields[0].decode("ascii")
+        with contextlib.suppress(OSError):  # it has ended
+            fields = read_stat(pid)
+            if len(fields) >= 2:
+                yield pid, int(fields[1]), fields[0].decode("ascii")

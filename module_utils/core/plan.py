@@ -8,7 +8,7 @@ Check mode shows a plan, apply executes the same plan: they cannot disagree. A p
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import fix_command, redaction
@@ -49,18 +49,12 @@ class FileChange:
     def diff(self) -> Dict[str, str]:
         """Return Ansible's diff structure; the mode is part of it so that a pure chmod shows."""
         before, after = self.shown or (self.before or "", self.after or "")
-        return {
-            "before_header": _header(self.path, self.before, self.mode_before),
-            "after_header": _header(self.path, self.after, self.mode if self.after is not None else None),
-            "before": redaction.scrub(before, ()),
-            "after": redaction.scrub(after, ()),
-        }
-
-
-def _header(path: str, text: Optional[str], mode: Optional[int]) -> str:
-    if text is None:
-        return "%s (absent)" % path
-    return path if mode is None else "%s (mode %04o)" % (path, mode)
+        found = {"before": redaction.scrub(before, ()), "after": redaction.scrub(after, ())}
+        modes = (("before", self.before, self.mode_before), ("after", self.after, self.mode))
+        for name, text, mode in modes:
+            more = " (absent)" if text is None else "" if mode is None else " (mode %04o)" % mode
+            found[name + "_header"] = self.path + more
+        return found
 
 
 @dataclass(frozen=True)
@@ -104,39 +98,29 @@ class Plan:
     def limit(self, max_disruption: str) -> Plan:
         """Return the plan with every change above ``max_disruption`` withheld, and its findings say so."""
         allowed = DISRUPTIONS.index(max_disruption)
-        return self._without(
-            lambda disruption: DISRUPTIONS.index(disruption) > allowed, lambda f: replace(f, state="withheld")
-        )._with_permission()
+        return self._withhold(lambda disruption: DISRUPTIONS.index(disruption) > allowed)
 
     def block(self, reason: Optional[str]) -> Plan:
         """Return the plan without what disturbs a link or more. reason: why not; None: nothing is withheld.
 
         This holds whatever the inventory allows: call it before ``limit``, or no finding names the users.
         """
-        if reason is None:
-            return self
+        return self if reason is None else self._withhold(lambda disruption: disruption != "none", reason)
 
-        def refused(finding: Finding) -> Finding:
-            have = reason if finding.have is None else "%s; %s" % (finding.have, reason)
-            return replace(finding, state="withheld", have=have, fix="resolve that first, then " + finding.fix)
-
-        return self._without(lambda disruption: disruption != "none", refused)._with_permission()
-
-    def _with_permission(self) -> Plan:
-        """Add the permission to each fix, so that following it does not withhold the change again."""
-        told = (
-            f if f.state not in ("drift", "withheld") else replace(f, fix=fix_command.allow(f.fix, f.disruption))
-            for f in self.findings
-        )
-        return replace(self, findings=tuple(told))
-
-    def _without(self, above: Callable[[str], bool], mark: Callable[[Finding], Finding]) -> Plan:
-        return replace(
-            self,
-            findings=tuple(mark(f) if f.state == "drift" and above(f.disruption) else f for f in self.findings),
-            changes=tuple(change for change in self.changes if not above(change.disruption)),
-            commands=tuple(command for command in self.commands if not above(command.disruption)),
-        )
+    def _withhold(self, above: Callable[[str], bool], reason: str = "") -> Plan:
+        """Leave out changes. Each fix gets its permission, so that following it does not withhold the change again."""
+        findings = []
+        for f in self.findings:
+            if f.state == "drift" and above(f.disruption):
+                f = replace(f, state="withheld")
+                if reason:
+                    have = reason if f.have is None else "%s; %s" % (f.have, reason)
+                    f = replace(f, have=have, fix="resolve that first, then " + f.fix)
+            allowed = f.state in ("drift", "withheld")
+            findings.append(replace(f, fix=fix_command.allow(f.fix, f.disruption)) if allowed else f)
+        changes = tuple(change for change in self.changes if not above(change.disruption))
+        commands = tuple(command for command in self.commands if not above(command.disruption))
+        return replace(self, findings=tuple(findings), changes=changes, commands=commands)
 
     def result(self) -> Result:
         """Return the result of every module of the suite.
@@ -185,10 +169,5 @@ def _brief(text: str) -> str:
 
 def merge(*plans: Plan) -> Plan:
     """Join plans in their order."""
-    return Plan(
-        tuple(finding for plan in plans for finding in plan.findings),
-        tuple(change for plan in plans for change in plan.changes),
-        tuple(command for plan in plans for command in plan.commands),
-        tuple(reason for plan in plans for reason in plan.reboot),
-        tuple(note for plan in plans for note in plan.notes),
-    )
+    joined = ([item for plan in plans for item in getattr(plan, field.name)] for field in fields(Plan))
+    return Plan(*map(tuple, joined))

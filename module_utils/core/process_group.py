@@ -9,17 +9,15 @@ left.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .host import ReadError
-from .orphans import PR_GET_CHILD_SUBREAPER, PR_SET_CHILD_SUBREAPER, below, has_children, prctl, processes
+from .orphans import below, has_children, prctl, processes, send, set_subreaper
 
 _PR_SET_PDEATHSIG = 1
 _POLL = 0.05
@@ -34,8 +32,8 @@ OUTPUT_LIMIT = 64 * 1024 * 1024
 class Ended:
     """End of a program.
 
-    rc: its exit code, negative for a signal; None if ``ending`` has the reason instead: "timeout", "overflow" (it
-    printed more than the limit; the rest is cut off), or "given up" (by the caller).
+    rc: its exit code, negative for a signal; None if ``ending`` has the reason instead: "timeout", or "overflow" (it
+    printed more than the limit; the rest is cut off).
     left_behind: processes that did not die of SIGKILL (uninterruptible sleep) and were abandoned.
     """
 
@@ -80,21 +78,21 @@ def run_all(
     output_limit: int = OUTPUT_LIMIT,
 ) -> List[Ended]:
     """Run several programs at once, under one limit. If one cannot be started, all are ended."""
+    name = programs[0].argv[0]
     if has_children():
-        raise ReadError(programs[0].argv[0], "was not started: this process has other children")
-    control = prctl()
-    before = ctypes.c_int()
-    if control(PR_GET_CHILD_SUBREAPER, ctypes.byref(before)) != 0 or control(PR_SET_CHILD_SUBREAPER, 1) != 0:
-        raise ReadError(programs[0].argv[0], "was not started: prctl: %s" % os.strerror(ctypes.get_errno()))
+        raise ReadError(name, "was not started: this process has other children")
+    try:
+        before = set_subreaper(1)
+    except OSError as error:
+        raise ReadError(name, "was not started: %s" % error.strerror) from error
     start = time.monotonic()
     left: Tuple[int, ...] = ()
     started: List[subprocess.Popen[bytes]] = []
-    endings: List[Tuple[str, float]] = []
     codes: List[Optional[int]] = []
     try:
         try:
             for program in programs:
-                started.append(_start(program.argv, cwd, environment, program.stdout, program.stderr, control))
+                started.append(_start(program, cwd, environment))
             endings = _wait(started, start + limit, programs, output_limit)
         finally:
             codes = [process.poll() for process in started]
@@ -103,7 +101,7 @@ def run_all(
                 # Reaped above, which Popen does not know.
                 process.returncode = -signal.SIGKILL if code is None else code
     finally:
-        control(PR_SET_CHILD_SUBREAPER, before.value)
+        set_subreaper(before)
     found = []
     for program, process, (ending, seen), code in zip(programs, started, endings, codes):
         for path in (program.stdout, program.stderr):
@@ -114,18 +112,12 @@ def run_all(
     return found
 
 
-def _start(
-    argv: Sequence[str],
-    cwd: str,
-    environment: Mapping[str, str],
-    stdout: str,
-    stderr: str,
-    control: Callable[..., int],
-) -> subprocess.Popen[bytes]:
+def _start(program: Program, cwd: str, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    control = prctl()
     try:
-        with open(stdout, "xb") as out, open(stderr, "xb") as err:
+        with open(program.stdout, "xb") as out, open(program.stderr, "xb") as err:
             return subprocess.Popen(
-                list(argv),
+                list(program.argv),
                 cwd=cwd,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -136,40 +128,28 @@ def _start(
                 preexec_fn=lambda: control(_PR_SET_PDEATHSIG, int(signal.SIGTERM)),
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise ReadError(argv[0], "could not be started: %s" % (getattr(error, "strerror", None) or error)) from error
+        why = getattr(error, "strerror", None) or error
+        raise ReadError(program.argv[0], "could not be started: %s" % why) from error
 
 
 def _wait(
-    started: Sequence[subprocess.Popen[bytes]],
-    deadline: float,
-    programs: Sequence[Program],
-    output_limit: int,
+    started: Sequence[subprocess.Popen[bytes]], deadline: float, programs: Sequence[Program], output_limit: int
 ) -> List[Tuple[str, float]]:
     """Return why each program has to be ended, "" if it ended; and when that was seen (monotonic clock)."""
-    seen: Dict[int, float] = {}
+    paths = [path for program in programs for path in (program.stdout, program.stderr)]
+    ended: Dict[int, float] = {}
     while True:
         now = time.monotonic()
         running = [process.poll() is None for process in started]
-        for number, alive in enumerate(running):
-            if not alive:
-                seen.setdefault(number, now)
-        why = ""
-        if now >= deadline:
-            why = "timeout"
-        elif any(os.path.getsize(path) > output_limit for one in programs for path in (one.stdout, one.stderr)):
-            why = "overflow"
+        ended = {number: ended.get(number, now) for number, alive in enumerate(running) if not alive}
+        too_much = any(os.path.getsize(path) > output_limit for path in paths)
+        why = "timeout" if now >= deadline else "overflow" if too_much else ""
         if why or not any(running):
-            return [(why if alive else "", seen.get(number, now)) for number, alive in enumerate(running)]
+            return [(why if alive else "", ended.get(number, now)) for number, alive in enumerate(running)]
         time.sleep(_POLL)
 
 
 # -- the end ---------------------------------------------------------------------------------------------------------
-
-
-def adopt_orphans() -> None:
-    """Make every orphan below us our child from now on. Raises OSError."""
-    if prctl()(PR_SET_CHILD_SUBREAPER, 1) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 def end_with(parent: int, number: int) -> bool:
@@ -180,7 +160,7 @@ def end_with(parent: int, number: int) -> bool:
 def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
     """Send SIGTERM, and after seconds of grace SIGKILL, to every process below us until none is left.
 
-    Returns the pids that would not die.
+    Returns the pids that would not die: another user's are among them.
     """
     grace = TERM_GRACE if grace is None else grace
     start = time.monotonic()
@@ -189,8 +169,8 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
         for pid in below(os.getpid()):
             if pid not in warned:
                 # A stopped process handles SIGTERM only when it continues.
-                _signal(pid, signal.SIGTERM)
-                _signal(pid, signal.SIGCONT)
+                send(pid, signal.SIGTERM)
+                send(pid, signal.SIGCONT)
                 warned.add(pid)
         time.sleep(0.02)
     while _reap():
@@ -202,7 +182,7 @@ def end_all(grace: Optional[float] = None) -> Tuple[int, ...]:
         # Newest first, and each at once: a chain of processes that fork and exit outruns a list that is made first.
         for pid, parent, state in processes():
             if state != "Z" and (parent == os.getpid() or parent in under):
-                _signal(pid, signal.SIGKILL)
+                send(pid, signal.SIGKILL)
     return ()
 
 
@@ -214,9 +194,3 @@ def _reap() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _signal(pid: int, number: int) -> None:
-    # It may have ended, or be another user's by now: then it is reported as left behind.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)

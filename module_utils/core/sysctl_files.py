@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import tuned
 from .host import Host
@@ -72,56 +72,37 @@ def read(host: Host) -> Tuple[List[Assignment], List[Assignment]]:
     linked = any(path.endswith("/99-sysctl.conf") for path in paths)
     at_boot = [one for path in paths for one in _lines(host, path)]
     main = _lines(host, MAIN)
-    for name, lines in LATER:
-        at_boot += [replace(one, program=name) for one in lines(host, [*at_boot, *main])]
-    return at_boot, [] if linked else main
+    # What sets kernel settings after systemd-sysctl, in the order of a boot.
+    enabled = re.search(r"(?m)^\s*ENABLED=[\"']?yes", host.read_system("/etc/ufw/ufw.conf") or "")
+    at_boot += [replace(one, program="ufw") for one in (_lines(host, "/etc/ufw/sysctl.conf") if enabled else ())]
+    # Where tuned reapplies the administrator's lines, those count more than its own.
+    again = ("/etc/sysctl.d/", "/run/sysctl.d/", MAIN) if tuned.reapplies_sysctl(host) else ()
+    theirs = {one.key for one in (*at_boot, *main) if one.path.startswith(again)}
+    for key, (value, path) in tuned.settings(host, "sysctl").items():
+        if normalized(key) not in theirs:
+            at_boot.append(Assignment(normalized(key), value.strip("\"'"), path, 0, "tuned"))
+    return at_boot + _rc_local(host), [] if linked else main
 
 
 def _lines(host: Host, path: str) -> List[Assignment]:
     return parse(host.read_system(path) or "", path)
 
 
-def _tuned(host: Host, lines: Sequence[Assignment]) -> List[Assignment]:
-    """Return what tuned sets. Where it reapplies the administrator's lines, those count more than its own."""
-    again = ("/etc/sysctl.d/", "/run/sysctl.d/", MAIN) if tuned.reapplies_sysctl(host) else ()
-    theirs = {one.key for one in lines if one.path.startswith(again)}
-    found = [
-        Assignment(normalized(key), value.strip("\"'"), path, 0)
-        for key, (value, path) in tuned.settings(host, "sysctl").items()
-    ]
-    return [one for one in found if one.key not in theirs]
-
-
-def _ufw(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
-    enabled = re.search(r"(?m)^\s*ENABLED=[\"']?yes", host.read_system("/etc/ufw/ufw.conf") or "")
-    return _lines(host, "/etc/ufw/sysctl.conf") if enabled else []
-
-
 _WRITE = re.compile(r"\s*echo\s+(?:-n\s+)?[\"']?([^\s\"'>]+)[\"']?\s*>+\s*[\"']?/proc/sys/([^\s\"';]+)")
 
 
-def _rc_local(host: Host, _lines_before: Sequence[Assignment]) -> List[Assignment]:
+def _rc_local(host: Host) -> List[Assignment]:
     """Return what ``sysctl -w KEY=VALUE`` and ``echo VALUE >/proc/sys/KEY`` set in a script that the boot may run."""
     found = []
     for path in ("/etc/rc.local", "/etc/rc.d/rc.local"):
         lines = (host.read_system(path) or "").split("\n") if (host.mode_system(path) or 0) & 0o100 else []
         for number, line in enumerate(lines, 1):
-            words = line.split()
-            written = _WRITE.match(line)
-            if written:
-                found.append(Assignment(normalized(written.group(2)), written.group(1), path, number))
-            if words and words[0].rpartition("/")[2] == "sysctl":
-                pairs = [word.strip("\"'").partition("=") for word in words[1:] if "=" in word]
-                found += [Assignment(normalized(key), value, path, number) for key, _sign, value in pairs]
+            words = line.split() or [""]
+            pairs = [(match.group(2), match.group(1)) for match in [_WRITE.match(line)] if match]
+            if words[0].rpartition("/")[2] == "sysctl":
+                pairs += [word.strip("\"'").partition("=")[::2] for word in words[1:] if "=" in word]
+            found += [Assignment(normalized(key), value, path, number, "rc.local") for key, value in pairs]
     return found
-
-
-# Everything that sets a kernel setting after systemd-sysctl, in the order of a boot. A new program needs one row.
-LATER: Tuple[Tuple[str, Callable[[Host, Sequence[Assignment]], List[Assignment]]], ...] = (
-    ("ufw", _ufw),
-    ("tuned", _tuned),
-    ("rc.local", _rc_local),
-)
 
 
 def effective(assignments: Sequence[Assignment], key: str) -> Optional[Assignment]:

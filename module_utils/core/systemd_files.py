@@ -8,6 +8,7 @@ Sources: systemd.unit(5), systemd-system.conf(5).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
 from .host import Host
@@ -23,15 +24,34 @@ _CONFIGURATION = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/us
 _WANTS = (*UNITS, "/run/systemd/generator", "/run/systemd/generator.late")
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Describe a unit of systemd.
+
+    path: its file, "" where there is none. masked: it is empty. parts: (path, text) of it and of its drop-ins.
+    """
+
+    name: str
+    path: str
+    masked: bool
+    parts: Tuple[Tuple[str, str], ...]
+
+
+def read(host: Host, name: str) -> Unit:
+    """Read a unit.   name: also of an instance, as ``a@b.service``. Raises ReadError."""
+    stem, _dot, kind = name.rpartition(".")
+    names = [name, "%s@.%s" % (stem.partition("@")[0], kind)] if "@" in stem else [name]
+    path, text = _first(host, ["%s/%s" % (folder, each) for each in names for folder in UNITS])
+    words = stem.partition("@")[0].split("-")
+    prefixes = ["%s-.%s" % ("-".join(words[:end]), kind) for end in range(len(words) - 1, 0, -1)]
+    folders = ["%s/%s.d" % (folder, one) for one in (*names, *prefixes, kind) for folder in UNITS]
+    return Unit(name, path, bool(path) and not text.strip(), ((path, text), *_dropins(host, folders).items()))
+
+
 def mask_of(host: Host, unit: str) -> str:
     """Return the path of the empty file, or link to /dev/null, that masks a unit; "" for none. Raises ReadError."""
-    path, text = unit_file(host, [unit])
+    path, text = _first(host, ["%s/%s" % (folder, unit) for folder in UNITS])
     return "" if text else path
-
-
-def unit_file(host: Host, names: Sequence[str]) -> Tuple[str, str]:
-    """Return path and text of the file that counts, which may be of a later name; ("", "") for none. ReadError."""
-    return _first(host, ["%s/%s" % (folder, name) for name in names for folder in UNITS])
 
 
 def start(unit: str, mask: str) -> str:
@@ -45,12 +65,8 @@ def start(unit: str, mask: str) -> str:
 
 def unit_files(host: Host, name: str) -> Dict[str, str]:
     """Return path -> text; {} for a masked unit, which nothing starts. Raises ReadError."""
-    if mask_of(host, name):
-        return {}
-    paths = ["%s/%s" % (folder, name) for folder in UNITS]
-    # Drop-ins of all services, and those of this one, which hide them.
-    kinds = ("%s.d" % name, "%s.d" % name.rpartition(".")[2])
-    return _files(host, paths, ["%s/%s" % (folder, kind) for kind in kinds for folder in UNITS])
+    unit = read(host, name)
+    return {} if unit.masked else {path: text for path, text in unit.parts if path}
 
 
 def instances(host: Host, template: str) -> List[str]:
@@ -63,8 +79,8 @@ def instances(host: Host, template: str) -> List[str]:
 
 def configuration(host: Host, name: str) -> Dict[str, str]:
     """Return path -> text of ``system.conf`` or ``user.conf``. Raises ReadError."""
-    paths = ["%s/%s" % (folder, name) for folder in _CONFIGURATION]
-    return _files(host, paths, ["%s/%s.d" % (folder, name) for folder in _CONFIGURATION])
+    path, text = _first(host, ["%s/%s" % (folder, name) for folder in _CONFIGURATION])
+    return {**({path: text} if path else {}), **_dropins(host, ["%s/%s.d" % (one, name) for one in _CONFIGURATION])}
 
 
 def by_name(host: Host, folders: Sequence[str], suffix: str) -> List[Tuple[str, str]]:
@@ -98,8 +114,5 @@ def _first(host: Host, paths: Sequence[str]) -> Tuple[str, str]:
     return next(((one, text) for one in paths for text in [host.read_system(one)] if text is not None), ("", ""))
 
 
-def _files(host: Host, paths: Sequence[str], folders: Sequence[str]) -> Dict[str, str]:
-    found = dict([one for one in [_first(host, paths)] if one[0]])
-    for _name, path in by_name(host, folders, ".conf"):
-        found[path] = host.read_system(path) or ""
-    return found
+def _dropins(host: Host, folders: Sequence[str]) -> Dict[str, str]:
+    return {path: host.read_system(path) or "" for _name, path in by_name(host, folders, ".conf")}

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 import time
-from typing import Iterator, Tuple
+from typing import Callable, Iterator, Tuple
 
 
 def new_file(folder: str, prefix: str) -> Tuple[int, str]:
@@ -23,23 +23,19 @@ def new_file(folder: str, prefix: str) -> Tuple[int, str]:
     prefix: unique to this program.
     """
     sweep(folder, prefix)
-    while True:
-        descriptor, path = tempfile.mkstemp(prefix=prefix, dir=folder)
-        if _held(descriptor, path):
-            return descriptor, path
-        os.close(descriptor)
+    return _locked(lambda: tempfile.mkstemp(prefix=prefix, dir=folder))
 
 
 @contextlib.contextmanager
 def new_directory(prefix: str) -> Iterator[str]:
     """Yield a temporary directory that is removed with its content. Remove directories left behind."""
-    sweep(tempfile.gettempdir(), prefix)
-    while True:
+
+    def make() -> Tuple[int, str]:
         path = tempfile.mkdtemp(prefix=prefix)
-        descriptor = os.open(path, os.O_RDONLY)
-        if _held(descriptor, path):
-            break
-        os.close(descriptor)
+        return os.open(path, os.O_RDONLY), path
+
+    sweep(tempfile.gettempdir(), prefix)
+    descriptor, path = _locked(make)
     try:
         yield path
     finally:
@@ -47,10 +43,14 @@ def new_directory(prefix: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _held(descriptor: int, path: str) -> bool:
-    """Lock it. Return False if a cleanup was quicker and it is gone."""
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return os.path.exists(path)
+def _locked(make: Callable[[], Tuple[int, str]]) -> Tuple[int, str]:
+    """Make and lock a file; again if a cleanup was quicker and it is gone."""
+    while True:
+        descriptor, path = make()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.path.exists(path):
+            return descriptor, path
+        os.close(descriptor)
 
 
 def sweep(folder: str, prefix: str) -> None:

@@ -25,22 +25,17 @@ def doubt(path: str, base: str = "/") -> str:
     base: a directory that stands for "/" (Host's system_root) and is trusted; a link that leaves it is followed from
     the machine's root.
     """
-    top = os.path.realpath(base)
-    prefix = os.path.abspath(base).rstrip("/") + "/"
-    current, waiting = top, _parts(path[len(prefix) :])
-    if not (path + "/").startswith(prefix):
-        current, waiting = "/", _parts(path)
-    inside = current == top != "/"
-    reason = "" if inside else _wrong(current, top)
-    links = 0
+    top, prefix = os.path.realpath(base), os.path.abspath(base).rstrip("/") + "/"
+    inside = (path + "/").startswith(prefix)
+    current, waiting = (top, _parts(path[len(prefix) :])) if inside else ("/", _parts(path))
+    reason, links = _wrong(current, top), 0
     while waiting and not reason:
         name = waiting.pop()
         if name == "..":
             parent = os.path.dirname(current)
-            if inside and current == top:
-                inside, reason, waiting = False, _wrong("/", top), waiting + _parts(parent)
-                parent = "/"
-            current = parent
+            if current == top != "/":
+                waiting, parent = waiting + _parts(parent), "/"
+            current, reason = parent, _wrong(parent, top)
             continue
         full = os.path.join(current, name)
         try:
@@ -54,9 +49,9 @@ def doubt(path: str, base: str = "/") -> str:
         if links > _LINKS:
             return "%s leads to too many links" % _node_path(full, top)
         if top != "/" and target.startswith(top + "/"):
-            inside, current, target = True, top, target[len(top) :]
+            current, target = top, target[len(top) :]
         elif target.startswith("/"):
-            inside, current, reason = False, "/", _wrong("/", top)
+            current, reason = "/", _wrong("/", top)
         waiting += _parts(target)
     return reason
 
@@ -67,20 +62,22 @@ def _parts(path: str) -> List[str]:
 
 
 def _wrong(full: str, top: str) -> str:
+    if full == top != "/":
+        return ""
+    path = _node_path(full, top)
     try:
         found = os.lstat(full)
     except OSError as error:
-        return "%s cannot be looked at: %s" % (_node_path(full, top), error.strerror)
+        return "%s cannot be looked at: %s" % (path, error.strerror)
     if found.st_uid not in (0, os.geteuid()):
-        return "%s belongs to %s" % (_node_path(full, top), user_name(found.st_uid))
+        return "%s belongs to %s" % (path, user_name(found.st_uid))
     if found.st_mode & stat.S_IWOTH:
-        return "%s is writable by everybody" % _node_path(full, top)
-    if found.st_mode & stat.S_IWGRP:
-        if found.st_gid not in (0, os.getegid()):
-            return "%s is writable by group %s" % (_node_path(full, top), _group(found.st_gid))
-        # The group's bits are then the mask of the list, which may hold other users.
-        if _has_access_list(full):
-            return "%s has an access list that may let others write (getfacl shows it)" % _node_path(full, top)
+        return "%s is writable by everybody" % path
+    if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):
+        return "%s is writable by group %s" % (path, _group(found.st_gid))
+    # The group's bits are then the mask of the list, which may hold other users.
+    if found.st_mode & stat.S_IWGRP and _has_access_list(full):
+        return "%s has an access list that may let others write (getfacl shows it)" % path
     return ""
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
-from ..core.host import Host, Problem, ReadError, ToolMissing, attempt
-from ..machine import lockdown
+from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
+from ..machine import pci
 from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -23,7 +23,6 @@ from .pending import Record
 from .tools import CardSettings, Image
 from .wanted import Usual, Wanted
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 T = TypeVar("T")
 
 
@@ -148,7 +147,7 @@ def read(
     if not boot and images:
         raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
     record = _attempt(partial(pending.read, host), pending.STORE)
-    locked = lockdown.read(host) if any(isinstance(one, Problem) for one in answers.values()) else ""
+    locked = pci.read_lockdown(host) if any(isinstance(one, Problem) for one in answers.values()) else ""
     return NicsState("", found, absent, answers, images, boot, record, None, dict(failed), locked, asked.firmware)
 
 

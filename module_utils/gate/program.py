@@ -28,7 +28,7 @@ from ..core import finding as findings
 from ..core import locks, orphans
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import BOOT_ID, Host, ParseError, ReadError
 from ..core.plan import FileChange
 from . import read as gate
 from . import slurm as gate_slurm
@@ -40,7 +40,6 @@ _LAST, _LAST_CLOSED = 1.0, 3.0
 # Of the state before the node is drained.
 _ABOUT = "about to drain the node"
 _FINDINGS, _HISTORY, _TEXT = 40, 50, 300
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds", "cpu_seconds")
 
 ANSWERED = Check(
@@ -297,7 +296,7 @@ def _why(worst: Finding, verdict: str) -> str:
 
 def _boot_id(host: Host) -> str:
     try:
-        return host.read(_BOOT_ID) or ""
+        return host.read(BOOT_ID) or ""
     except ReadError:
         return ""
 

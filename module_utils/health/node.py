@@ -15,14 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from ..core.host import Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
+from ..core.host import BOOT_ID, Host, ParseError, Problem, ReadError, ToolHung, attempt, noted, problem_of
 from ..machine import pci
 from ..machine.profile import Profile
 from ..machine.rails import match
 from ..machine.topology import Topology
 from . import imex, kernel_log, mlxlink, nvlink, port_counters, record, service, smi, system, xid
 
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MODULES = "/proc/modules"
 # A reason that slows a GPU counts where it is active so many times in a row, so many seconds apart.
 _POLLS, _APART = 3, 1.0

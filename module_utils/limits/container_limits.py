@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..change import written
+from ..change.busy import KUBELET
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import ParseError, Problem
-from ..core.kubelet import KUBELET
 from ..core.plan import FileChange, Plan, merge
 from ..core.systemd_files import UNITS
 from . import plan as host_limits

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ..change.busy import KUBELET
 from ..core.finding import printable
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing
-from ..core.kubelet import KUBELET
 from ..core.systemd_files import unit_files
 
 # Runtime -> its program and the check that names it.

@@ -11,15 +11,14 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
-from typing import Iterable, List, Optional, Tuple, Union
+from typing import List, Optional, Tuple, Union
 
 from ..core.host import Host, ParseError, Problem, attempt, read_once
-from .pci import fullmatch, natural_key, parse_address, parse_decimal, read_value
+from .pci import ADDRESS, fullmatch, matching, natural_key, parse_address, parse_decimal, read_value
 
 INTERFACES = "/sys/class/net"
 ABSENT = "is not there"
 ROUTE_FILES = ("/proc/net/route", "/proc/net/ipv6_route")
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})*", re.IGNORECASE)  # 6 bytes, on InfiniBand 20
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 _UP, _REJECT, _LOCAL = 0x0001, 0x0200, 0x80000000  # linux/route.h, linux/ipv6_route.h
 
@@ -30,7 +29,7 @@ Address = Union[IPv4Address, IPv6Address]
 class Netdev:
     name: str
     pci: Optional[str]  # None for virtual interfaces
-    mac: Optional[str]
+    mac: Optional[str]  # 6 bytes, on InfiniBand 20
     mtu: Optional[int]
     operstate: Optional[str]
     arp_type: Optional[int]  # 1 Ethernet, 32 InfiniBand
@@ -38,14 +37,6 @@ class Netdev:
     lower: Tuple[str, ...]  # interfaces below it: bond members, the parent of a VLAN
     is_bond: bool
     source: str
-
-
-@dataclass(frozen=True)
-class DefaultRoute:
-    netdev: str
-    metric: int
-    family: int  # 4 or 6
-    source: str  # /proc/net/route
 
 
 @dataclass(frozen=True)
@@ -57,6 +48,10 @@ class Route:
     network: int
     length: int
     metric: int
+
+    @property
+    def source(self) -> str:
+        return ROUTE_FILES[self.family == 6]
 
     def leads_to(self, address: Address) -> bool:
         shift = address.max_prefixlen - self.length
@@ -100,30 +95,23 @@ def parse_ipv6_route(text: str) -> List[Route]:
 def read_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
     """Return routes of both families, IPv4 first. Only the main table: /proc shows no other."""
     problems: List[Problem] = []
+    unread: List[Problem] = []
     ipv4 = read_value(host, ROUTE_FILES[0], parse_route, problems)
     if ipv4 is None and not problems:
         problems.append(Problem(ROUTE_FILES[0], ABSENT))
-    unread: List[Problem] = []
     ipv6 = read_value(host, ROUTE_FILES[1], parse_ipv6_route, unread)
     # It has no heading: empty means that no interface has an IPv6 address.
     problems += [problem for problem in unread if problem.message != "is empty"]
     return (*(ipv4 or ()), *(ipv6 or ())), tuple(problems)
 
 
-def default_routes(host: Host) -> Tuple[Tuple[DefaultRoute, ...], Tuple[Problem, ...]]:
+def default_routes(host: Host) -> Tuple[Tuple[Route, ...], Tuple[Problem, ...]]:
     """Default routes of both families, least metric first; of equal metrics IPv4 before IPv6."""
     routes, problems = read_routes(host)
+    found = [route for route in routes if route.length == 0 and route.network == 0]
     # A capture may lack the file; only changes that may cut the connection to the node need it (guard).
-    return defaults(routes), tuple(problem for problem in problems if problem.message != ABSENT)
-
-
-def defaults(routes: Iterable[Route]) -> Tuple[DefaultRoute, ...]:
-    found = [
-        DefaultRoute(route.netdev, route.metric, route.family, ROUTE_FILES[route.family == 6])
-        for route in routes
-        if route.length == 0 and route.network == 0
-    ]
-    return tuple(sorted(found, key=lambda route: (route.metric, route.family)))
+    unread = tuple(problem for problem in problems if problem.message != ABSENT)
+    return tuple(sorted(found, key=lambda route: (route.metric, route.family))), unread
 
 
 @read_once
@@ -146,32 +134,20 @@ def _netdev(host: Host, name: str, problems: List[Problem]) -> Optional[Netdev]:
     entries = host.listdir(path)
     if not entries:
         return None
-    pci = _pci(host.realpath(path + "/device"))
-    master = host.realpath(path + "/master")
-    return Netdev(
-        name=name,
-        pci=pci,
-        # Tunnels have an empty address.
-        mac=read_value(host, path + "/address", _parse_mac, problems, may_fail=pci is None),
-        mtu=read_value(host, path + "/mtu", parse_decimal, problems),
-        operstate=read_value(host, path + "/operstate", _parse_operstate, problems),
-        arp_type=read_value(host, path + "/type", parse_decimal, problems),
-        master=master.rsplit("/", 1)[-1] if master is not None else None,
-        lower=tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_")),
-        is_bond="bonding" in entries,
-        source=path,
-    )
+    pci, master = _pci(host.realpath(path + "/device")), host.realpath(path + "/master")
+    # Tunnels have an empty address.
+    mac = read_value(host, path + "/address", _parse_mac, problems, may_fail=pci is None)
+    mtu, kind = (read_value(host, path + file, parse_decimal, problems) for file in ("/mtu", "/type"))
+    state = read_value(host, path + "/operstate", _parse_operstate, problems)
+    above = master.rsplit("/", 1)[-1] if master is not None else None
+    lower = tuple(entry[len("lower_") :] for entry in entries if entry.startswith("lower_"))
+    return Netdev(name, pci, mac, mtu, state, kind, above, lower, "bonding" in entries, path)
 
 
 def _pci(device: Optional[str]) -> Optional[str]:
     """The PCI function that is this interface. Not the USB controller that one hangs on, nor a subfunction's parent."""
-    parts = (device or "").split("/")
-    if re.fullmatch("virtio[0-9]+", parts[-1]):
-        parts.pop()
-    try:
-        return parse_address(parts[-1])
-    except ParseError:
-        return None
+    name = re.sub("/virtio[0-9]+$", "", device or "").rsplit("/", 1)[-1]
+    return parse_address(name) if ADDRESS.fullmatch(name) else None
 
 
 def _hex(word: str, line: str, digits: int) -> int:
@@ -181,8 +157,7 @@ def _hex(word: str, line: str, digits: int) -> int:
 
 
 def _parse_mac(text: str) -> str:
-    return fullmatch(_MAC, text, "a hardware address").group().lower()
+    return fullmatch("[0-9a-fA-F]{2}(:[0-9a-fA-F]{2})*", text, "a hardware address").group().lower()
 
 
-def _parse_operstate(text: str) -> str:
-    return fullmatch("|".join(_OPERSTATES), text, "one of %s" % ", ".join(_OPERSTATES)).group()
+_parse_operstate = matching("|".join(_OPERSTATES), "one of %s" % ", ".join(_OPERSTATES))

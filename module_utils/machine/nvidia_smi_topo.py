@@ -40,31 +40,21 @@ def parse(text: str) -> TopoMatrix:
     if start is None:
         raise ParseError("no row of a matrix in %r" % text.strip()[:100])
     labels = _labels(lines[:start])
-    rows = lines[start : start + len(labels)]
-    rest = lines[start + len(labels) :]
+    rows, rest = lines[start : start + len(labels)], lines[start + len(labels) :]
+    if [row[0] for row in rows] != labels or any(map(_is_row, rest)):
+        raise ParseError("expected one row for each of the columns %s" % _quote(labels))
     cells: Dict[Tuple[str, str], str] = {}
-    for position, label in enumerate(labels):
-        row = rows[position] if position < len(rows) else []
-        if row[:1] != [label]:
-            raise ParseError("expected the row of %s, got %s" % (label, _quote(row)))
-        for column, cell in zip(labels, row[1:] + [""] * len(labels)):
+    for label, *row in rows:
+        for column, cell in zip(labels, row + [""] * len(labels)):
             if not _CELL.match(cell) or (cell == "X") != (column == label):
                 raise ParseError("%r cannot be the path from %s to %s in %s" % (cell[:40], label, column, _quote(row)))
             cells[label, column] = cell
-    if any(_is_row(line) for line in rest):
-        raise ParseError("more rows than the columns %s" % _quote(labels))
     legend = {
         line[0][:-1]: line[1] for line in rest if len(line) == 2 and line[0].endswith(":") and _LABEL.match(line[1])
     }
-    return TopoMatrix(
-        gpus=tuple(label for label in labels if _GPU.match(label)),
-        nics={
-            label: legend.get(label) if _NUMBERED_NIC.match(label) else label
-            for label in labels
-            if not _GPU.match(label)
-        },
-        cells=cells,
-    )
+    gpus, nics = ([label for label in labels if bool(_GPU.match(label)) is is_gpu] for is_gpu in (True, False))
+    names = {label: legend.get(label) if _NUMBERED_NIC.match(label) else label for label in nics}
+    return TopoMatrix(tuple(gpus), names, cells)
 
 
 def _is_row(line: List[str]) -> bool:
@@ -103,32 +93,28 @@ def lost(matrix: TopoMatrix, topology: Topology) -> List[str]:
 
 def disagreements(matrix: TopoMatrix, topology: Topology) -> List[str]:
     """Return one sentence for each difference between nvidia-smi and sysfs."""
-    said: List[str] = []
     # nvidia-smi numbers the GPUs that the driver has.
     gpus = [gpu for gpu in topology.gpus if gpu.in_driver]
     nics = {nic.rdma.name: nic for nic in topology.nics if nic.rdma is not None}
-    if len(matrix.gpus) != len(topology.gpus):
-        said.append("nvidia-smi topo -m lists %d GPUs, sysfs has %d" % (len(matrix.gpus), len(topology.gpus)))
-    said += ["%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name for name in lost(matrix, topology)]
+    found = ["%s: nvidia-smi topo -m lists it, sysfs has no such RDMA device" % name for name in lost(matrix, topology)]
     unnamed = [label for label, name in matrix.nics.items() if name is None]
-    said += ["%s: nvidia-smi topo -m does not name its RDMA device" % label for label in unnamed]
+    found += ["%s: nvidia-smi topo -m does not name its RDMA device" % label for label in unnamed]
+    if len(matrix.gpus) != len(topology.gpus):
+        found[:0] = ["nvidia-smi topo -m lists %d GPUs, sysfs has %d" % (len(matrix.gpus), len(topology.gpus))]
     if len(matrix.gpus) != len(gpus):
-        return said  # which GPU is which is not known then
+        return found  # which GPU is which is not known then
     for label, gpu in zip(matrix.gpus, gpus):
         subject = "%s %s" % (label, gpu.pci)
         for nic_label, name in matrix.nics.items():
-            have = topology.paths.get((gpu.pci, nics[name].pci)) if name in nics else None
-            cell = matrix.cells[label, nic_label]
-            if cell == "NODE" and name in nics and is_far_for_want_of_numa(topology, gpu, nics[name]):
-                continue
-            if have is not None and cell != have:
-                said.append("%s - %s: nvidia-smi topo -m reports %s, sysfs reports %s" % (subject, name, cell, have))
+            nic, cell = nics.get(name or ""), matrix.cells[label, nic_label]
+            have = topology.paths.get((gpu.pci, nic.pci)) if nic else None
+            unsure = nic is not None and cell == "NODE" and is_far_for_want_of_numa(topology, gpu, nic)
+            if have is not None and cell != have and not unsure:
+                found.append("%s - %s: nvidia-smi topo -m reports %s, sysfs reports %s" % (subject, name, cell, have))
         peers = [matrix.cells[label, peer] for peer in matrix.gpus if peer != label]
         counts = [int(cell[2:]) if cell.startswith("NV") else 0 for cell in peers]
         # Through NVSwitch every cell is the GPU's whole count, cabled directly the cells add up to it.
         if peers and gpu.nvlinks_active is not None and gpu.nvlinks_active not in (max(counts), sum(counts)):
-            said.append(
-                "%s: nvidia-smi topo -m reports %d NVLinks, nvidia-smi nvlink -s reports %d"
-                % (subject, max(counts), gpu.nvlinks_active)
-            )
-    return said
+            text = "%s: nvidia-smi topo -m reports %d NVLinks, nvidia-smi nvlink -s reports %d"
+            found.append(text % (subject, max(counts), gpu.nvlinks_active))
+    return found

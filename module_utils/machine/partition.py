@@ -8,28 +8,25 @@ permission on the fabric. Sources: kernel Documentation/ABI/stable/sysfs-class-i
 
 from __future__ import annotations
 
-import re
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host, ParseError, Problem, ReadError, problem_of
-from .pci import natural_key, parse_decimal
+from ..core.host import Host, Problem, attempt, noted
+from .pci import fullmatch, natural_key, parse_decimal
+from .platform_checks import RECHECK
 from .rdma import DEVICES
 from .topology import Nic
 
 FULL = 0x8000
-_KEY = re.compile(r"0x([0-9a-fA-F]{1,4})")
 # Number of keys in a finding.
 _SHOWN = 8
 
 RAIL_PARTITION = Check(
     "platform.rail_partition",
-    why="a port without the key cannot talk in that partition, and two limited members of it cannot talk to each other:"
-    " jobs fail to connect, or time out",
-    fix="add the Port GUID (ibstat on the host) to the partition as a full member, in /etc/opensm/partitions.conf of"
-    " the subnet manager or in UFM; let opensm read the file again (pkill -HUP opensm); then"
-    " run site.yml --tags platform for this host again",
+    why="a port without the key, and two limited members of a partition, cannot talk to each other: jobs time out",
+    fix="add the Port GUID (ibstat on the host) as a full member, in UFM or the subnet manager's partitions.conf"
+    " (then pkill -HUP opensm); " + RECHECK,
     severity="critical",
 )
 """InfiniBand: does the rail's port have all keys of `busbar_fabric_partitions`, as a full member if the key has bit
@@ -48,41 +45,52 @@ def wanted(site: Mapping[str, Any]) -> Tuple[int, ...]:
 
 def parse_key(text: str) -> int:
     """``0x8001``; 0 is an empty place. Raises ParseError."""
-    match = _KEY.fullmatch(text.strip())
-    if match is None:
-        raise ParseError("%.80r is not a partition key like 0x8001" % text)
-    return int(match.group(1), 16)
+    return int(fullmatch("0x[0-9a-fA-F]{1,4}", text.strip(), "a partition key like 0x8001").group(), 16)
 
 
 def read(host: Host, nics: Iterable[Nic]) -> Tables:
     """Return the key tables of the InfiniBand ports among these."""
-    found: Dict[Tuple[str, int], Union[Table, Problem]] = {}
+    return {port: _table(host, source) for _nic, port, source in _ports(nics)}
+
+
+def _ports(nics: Iterable[Nic]) -> Iterator[Tuple[Nic, Tuple[str, int], str]]:
+    """Yield each NIC with an InfiniBand port, that port, and the folder of its keys."""
     for nic in nics:
-        if nic.rdma is None or nic.port is None or nic.port.link_layer != "InfiniBand":
-            continue
-        path = "%s/ports/%d/pkeys" % (nic.rdma.source, nic.port.number)
-        found[nic.rdma.name, nic.port.number] = _table(host, path)
-    return found
+        if nic.rdma is not None and nic.port is not None and nic.link_layer == "InfiniBand":
+            port = nic.rdma.name, nic.port.number
+            yield nic, port, "%s/%s/ports/%d/pkeys" % (DEVICES, *port)
 
 
 def _table(host: Host, path: str) -> Union[Table, Problem]:
     table: Dict[int, int] = {}
-    name = path
-    try:
-        entries = sorted(host.listdir(path), key=natural_key)
-        if not entries:
-            return Problem(path, "lists no key")
-        for entry in entries:
-            name = "%s/%s" % (path, entry)
-            text = host.read(name)
-            if text is None:
-                raise ParseError("is gone")
-            key = parse_key(text)
-            if key:
-                table[parse_decimal(entry)] = key
-    except (ReadError, ParseError) as error:
-        return problem_of(error, name)
-    return table
+    problems: List[Problem] = []
+    entries = attempt(lambda: host.listdir(path), path, problems) or ()
+    for entry in sorted(entries, key=natural_key):
+        name = "%s/%s" % (path, entry)
+        with noted(name, problems):
+            table[parse_decimal(entry)] = parse_key(host.require(name))
+    if problems or not table:
+        return problems[0] if problems else Problem(path, "lists no key")
+    return {index: key for index, key in table.items() if key}
+
+
+def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mapping[str, Finding]) -> List[Finding]:
+    """Judge each InfiniBand port; [] if no key is wanted. down: PCI address -> why its port is not up."""
+    want = ", ".join("0x%04x" % key for key in asked)
+    findings = []
+    for nic, port, source in _ports(nics) if asked else ():
+        table = tables.get(port, Problem(source, "was not read"))
+        fix: Optional[str] = None
+        if isinstance(table, Problem):
+            state, have, fix = "unknown", str(table), "see the output of grep . %s/* on the host" % source
+        else:
+            # NCCL takes index 0, or that of NCCL_IB_PKEY.
+            texts = ["0x%04x at index %d" % (key, index) for index, key in sorted(table.items())]
+            more = ["and %d more" % (len(texts) - _SHOWN)] if len(texts) > _SHOWN else []
+            missing, have = lacking(set(table.values()), asked), ", ".join(texts[:_SHOWN] + more) or "no key"
+            state, have = ("drift", "lacks %s: %s" % (", ".join(missing), have)) if missing else ("ok", have)
+        findings.append(RAIL_PARTITION.judge(nic.label, state, want, have, source, fix, down.get(nic.pci)))
+    return findings
 
 
 def lacking(keys: Collection[int], asked: Sequence[int]) -> Tuple[str, ...]:
@@ -91,33 +99,3 @@ def lacking(keys: Collection[int], asked: Sequence[int]) -> Tuple[str, ...]:
     return tuple(
         "0x%04x%s" % (key, " (a limited member only)" if key & FULL and key & ~FULL in keys else "") for key in missing
     )
-
-
-def judge(nics: Iterable[Nic], tables: Tables, asked: Sequence[int], down: Mapping[str, Finding]) -> List[Finding]:
-    """Judge each InfiniBand port; [] if no key is wanted. down: PCI address -> why its port is not up."""
-    want = ", ".join("0x%04x" % key for key in asked)
-    findings = []
-    for nic in nics:
-        if not asked or nic.rdma is None or nic.port is None or nic.port.link_layer != "InfiniBand":
-            continue
-        source = "%s/%s/ports/%d/pkeys" % (DEVICES, nic.rdma.name, nic.port.number)
-        table = tables.get((nic.rdma.name, nic.port.number), Problem(source, "was not read"))
-        fix: Optional[str] = None
-        if isinstance(table, Problem):
-            state, have = "unknown", str(table)
-            fix = "see the output of grep . %s/* on the host" % source
-        else:
-            missing = lacking(set(table.values()), asked)
-            state, have = "drift" if missing else "ok", _key_list(table)
-            if missing:
-                have = "lacks %s: %s" % (", ".join(missing), have)
-        because = down.get(nic.pci) if state != "ok" else None
-        findings.append(RAIL_PARTITION.judge(nic.label, state, want, have, source, fix, because))
-    return findings
-
-
-def _key_list(table: Table) -> str:
-    """Return keys with their indices: NCCL takes index 0, or that of NCCL_IB_PKEY."""
-    said = ["0x%04x at index %d" % (key, index) for index, key in sorted(table.items())]
-    more = ["and %d more" % (len(said) - _SHOWN)] if len(said) > _SHOWN else []
-    return ", ".join(said[:_SHOWN] + more) or "no key"

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Callable, Dict, List, Match, Optional, Pattern, Set, Tuple, TypeVar, Union
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 
 DEVICES = "/sys/bus/pci/devices"
+LOCKDOWN = "/sys/kernel/security/lockdown"
 
 # Nearest first.
 PATH_CLASSES = ("X", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -34,23 +36,22 @@ class PciDevice:
     numa_node: Optional[int]  # None for -1: unknown to the firmware
     # From the host bridge down to the parent: ("pci0000:15", "0000:15:01.0", ...); the device itself is not in it.
     ancestors: Tuple[str, ...]
-    current_speed_gts: Optional[float]
-    current_width: Optional[int]
-    max_speed_gts: Optional[float]  # the lower of the device's own and its parent port's
-    max_width: Optional[int]
-    physfn: Optional[str]  # address of the physical function if this is an SR-IOV virtual function
-    driver: Optional[str]
-    source: str  # /sys/devices/pci0000:15/...
+    current_speed_gts: Optional[float] = None
+    current_width: Optional[int] = None
+    max_speed_gts: Optional[float] = None  # the lower of the device's own and its parent port's
+    max_width: Optional[int] = None
+    physfn: Optional[str] = None  # address of the physical function if this is an SR-IOV virtual function
+    driver: Optional[str] = None
+    source: str = ""  # /sys/devices/pci0000:15/...
 
 
-_ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])", re.IGNORECASE)
+ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])", re.IGNORECASE)
 _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9])?) GT/s(?: PCIe)?")
 # Class code without its last byte, the programming interface.
 _GPU_CLASSES = (0x0300, 0x0302)
 _NIC_CLASSES = (0x0200, 0x0207)  # Ethernet, InfiniBand
 _NVSWITCH_CLASS = 0x0680
-_LANES = (1, 2, 4, 8, 12, 16, 32)
 MELLANOX = 0x15B3
 # A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table; the last is
 # BlueField's).
@@ -58,7 +59,6 @@ _MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E, 0xA2D3)
 _AMAZON, _EFA_IDS = 0x1D0F, range(0xEFA0, 0xEFB0)
 
 T = TypeVar("T")
-Number = TypeVar("Number", int, float)
 
 
 def fullmatch(pattern: Union[str, Pattern[str]], text: str, what: str) -> Match[str]:
@@ -69,9 +69,14 @@ def fullmatch(pattern: Union[str, Pattern[str]], text: str, what: str) -> Match[
     return match
 
 
+def matching(pattern: Union[str, Pattern[str]], what: str) -> Callable[[str], str]:
+    """Return a parser of texts that match as a whole."""
+    return lambda text: fullmatch(pattern, text, what).group()
+
+
 def parse_address(text: str) -> str:
     """``0000:1b:00.0`` from ``00000000:1B:00.0``, ``0000:1b:00.0`` or ``1b:00.0``. Raises ParseError."""
-    domain, bus, device, function = fullmatch(_ADDRESS, text, "a PCI address like 0000:1b:00.0").groups()
+    domain, bus, device, function = fullmatch(ADDRESS, text, "a PCI address like 0000:1b:00.0").groups()
     return "%04x:%s:%s.%s" % (int(domain or "0", 16), bus.lower(), device.lower(), function)
 
 
@@ -100,17 +105,15 @@ def read(host: Host) -> Tuple[Dict[str, PciDevice], Tuple[Problem, ...]]:
     """
     problems: List[Problem] = []
     found: Dict[str, PciDevice] = {}
-    try:
-        names = host.listdir(DEVICES)
-    except ReadError as error:
-        return {}, (error.problem,)
-    if not names:
+    names = attempt(lambda: host.listdir(DEVICES), DEVICES, problems)
+    if names == []:
         problems.append(Problem(DEVICES, "lists no PCI device"))
-    for name in names:
+    for name in names or ():
         with noted(DEVICES, problems):
             address = parse_address(name)
             found[address] = _identify(host, address, problems)
-    wanted = _wanted(found)
+    ends = [one for one in found.values() if one.class_code >> 8 in (*_GPU_CLASSES, *_NIC_CLASSES, _NVSWITCH_CLASS)]
+    wanted = {address for one in ends for address in (one.address, *one.ancestors)}
     linked = {address: _with_link(host, device, problems) for address, device in found.items() if address in wanted}
     unread = {problem.source for problem in problems}
     found.update({address: _capped(device, linked, unread) for address, device in linked.items()})
@@ -145,11 +148,8 @@ def path_class(a: PciDevice, b: PciDevice) -> str:
     """
     if a.address == b.address:
         return "X"
-    common = 0
-    for one, other in zip(a.ancestors, b.ancestors):
-        if one != other:
-            break
-        common += 1
+    pairs = [one == other for one, other in zip(a.ancestors, b.ancestors)]
+    common = [*pairs, False].index(False)
     if common == 0:
         return "NODE" if a.numa_node is not None and a.numa_node == b.numa_node else "SYS"
     if _HOST_BRIDGE.fullmatch(a.ancestors[common - 1]):
@@ -180,9 +180,8 @@ def read_value(
     return None
 
 
-def parse_text(text: str) -> str:
-    """One printable line: names and versions that are passed on as they are. Raises ParseError."""
-    return fullmatch(r"[ -~]{1,128}", text, "one line of printable text").group()
+# Names and versions that are passed on as they are.
+parse_text = matching(r"[ -~]{1,128}", "one line of printable text")
 
 
 def parse_decimal(text: str) -> int:
@@ -201,73 +200,46 @@ def _identify(host: Host, address: str, problems: List[Problem]) -> PciDevice:
     class_code, vendor, device = (_read_id(host, "%s/%s" % (path, name)) for name in ("class", "vendor", "device"))
     numa_node = read_value(host, path + "/numa_node", parse_decimal, problems)
     source = host.realpath(path) or path
-    ancestors = _ancestors(source)
-    if not ancestors:
+    parts = source.split("/")[:-1]
+    # In Hyper-V guests the host bridge is deeper.
+    bridge = next((number for number, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), None)
+    if bridge is None:
         problems.append(Problem(path, "is not below a PCI host bridge: %s" % source))
-    return PciDevice(
-        address=address,
-        class_code=class_code,
-        vendor=vendor,
-        device=device,
-        numa_node=None if numa_node is None or numa_node < 0 else numa_node,
-        ancestors=ancestors,
-        current_speed_gts=None,
-        current_width=None,
-        max_speed_gts=None,
-        max_width=None,
-        physfn=None,
-        driver=None,
-        source=source,
-    )
+    numa_node = None if numa_node is None or numa_node < 0 else numa_node
+    ancestors = () if bridge is None else tuple(parts[bridge:])
+    return PciDevice(address, class_code, vendor, device, numa_node, ancestors, source=source)
 
 
 def _read_id(host: Host, path: str) -> int:
-    text = host.read(path)
-    if text is None:
-        raise ReadError(path, "is missing")
     try:
-        return parse_hex(text)
+        return parse_hex(host.require(path))
     except ParseError as error:
         raise ReadError(path, str(error)) from error
 
 
-def _ancestors(source: str) -> Tuple[str, ...]:
-    """Return ancestors from ``/sys/devices/pci0000:15/0000:15:01.0``; in Hyper-V guests the host bridge is deeper."""
-    parts = source.split("/")[:-1]
-    for index, part in enumerate(parts):
-        if _HOST_BRIDGE.fullmatch(part):
-            return tuple(parts[index:])
-    return ()
-
-
-def _wanted(found: Dict[str, PciDevice]) -> Set[str]:
-    """Return the functions whose links are read."""
-    wanted: Set[str] = set()
-    for device in found.values():
-        kind = device.class_code >> 8
-        if kind in _GPU_CLASSES or kind in _NIC_CLASSES or kind == _NVSWITCH_CLASS:
-            wanted.add(device.address)
-            wanted.update(device.ancestors)
-    return wanted
-
-
 def _with_link(host: Host, device: PciDevice, problems: List[Problem]) -> PciDevice:
     path = "%s/%s" % (DEVICES, device.address)
-    physfn = _link_name(host, path + "/physfn", problems)
-    driver = _link_name(host, path + "/driver", problems)
+    targets = {
+        name: attempt(partial(host.realpath, path + name), path + name, problems) for name in ("/physfn", "/driver")
+    }
+    physfn, driver = (target and target.rsplit("/", 1)[-1] for target in targets.values())
     if physfn is not None:
         # The link is the physical function's: a virtual function reads as "Unknown" and width 0.
         return replace(device, physfn=physfn, driver=driver)
     # So may one in a guest, which has no physfn there: that is no problem of the node then.
-    said = [] if is_mlx5_vf(device) else problems
+    unread = [] if is_mlx5_vf(device) else problems
     return replace(
         device,
         driver=driver,
-        current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, said),
-        current_width=read_value(host, path + "/current_link_width", _parse_width, said),
-        max_speed_gts=read_value(host, path + "/max_link_speed", parse_speed, said),
-        max_width=read_value(host, path + "/max_link_width", _parse_width, said),
+        current_speed_gts=read_value(host, path + "/current_link_speed", parse_speed, unread),
+        current_width=read_value(host, path + "/current_link_width", _parse_width, unread),
+        max_speed_gts=read_value(host, path + "/max_link_speed", parse_speed, unread),
+        max_width=read_value(host, path + "/max_link_width", _parse_width, unread),
     )
+
+
+def _parse_width(text: str) -> int:
+    return int(fullmatch("1|2|4|8|12|16|32", text, "a link width (1 to 32 lanes)").group())
 
 
 def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -> PciDevice:
@@ -276,34 +248,30 @@ def _capped(device: PciDevice, linked: Dict[str, PciDevice], unread: Set[str]) -
     A port without these files (a conventional bridge) limits nothing; unreadable ones make the maxima unknown.
     """
     parent = device.ancestors[-1] if device.ancestors else ""
-    if _ADDRESS.fullmatch(parent) is None:
+    if ADDRESS.fullmatch(parent) is None:
         return device  # directly below the host bridge
-    port = linked.get(parent)
-    if port is None:
-        return replace(device, max_speed_gts=None, max_width=None)
-    path = "%s/%s" % (DEVICES, parent)
-    no_speed, no_width = (path + name in unread for name in ("/max_link_speed", "/max_link_width"))
-    return replace(
-        device,
-        max_speed_gts=None if no_speed else _lower(device.max_speed_gts, port.max_speed_gts),
-        max_width=None if no_width else _lower(device.max_width, port.max_width),
-    )
+    port, path = linked.get(parent), "%s/%s" % (DEVICES, parent)
+    speed, width = device.max_speed_gts, device.max_width
+    if port is None or path + "/max_link_speed" in unread:
+        speed = None
+    elif speed is not None and port.max_speed_gts is not None:
+        speed = min(speed, port.max_speed_gts)
+    if port is None or path + "/max_link_width" in unread:
+        width = None
+    elif width is not None and port.max_width is not None:
+        width = min(width, port.max_width)
+    return replace(device, max_speed_gts=speed, max_width=width)
 
 
-def _lower(own: Optional[Number], port: Optional[Number]) -> Optional[Number]:
-    if own is None or port is None:
-        return own
-    return min(own, port)
+def read_lockdown(host: Host) -> str:
+    """Return the kernel's lockdown, which Secure Boot enables: even root cannot write PCI registers then.
+
+    ``integrity`` or ``confidentiality``; "" for none, or if it cannot be read: the later write then fails.
+    """
+    return read_value(host, LOCKDOWN, parse_lockdown, []) or ""
 
 
-def _parse_width(text: str) -> int:
-    lanes = parse_decimal(text)
-    if lanes not in _LANES:
-        raise ParseError("%r is not a link width (1 to 32 lanes)" % text[:80])
-    return lanes
-
-
-def _link_name(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
-    """Return the last part of a link's target: the name of a driver, the address of a physical function."""
-    target = attempt(lambda: host.realpath(path), path, problems)
-    return target.rsplit("/", 1)[-1] if target is not None else None
+def parse_lockdown(text: str) -> str:
+    """``integrity`` from ``none [integrity] confidentiality``. Raises ParseError where no known word is in brackets."""
+    pattern = r"[^\[]*\[(none|integrity|confidentiality)\].*"
+    return fullmatch(pattern, text, "a lockdown like [none]").group(1).replace("none", "")

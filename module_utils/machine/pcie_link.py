@@ -10,18 +10,16 @@ Sources: kernel Documentation/ABI/testing/sysfs-bus-pci; PCI Express Base Specif
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .pci import PciDevice
+from .pci import ADDRESS, PciDevice
 from .profile import PcieLink, Rail
 from .rails import Rails
 from .topology import Topology
 
 # The fastest link of today's CPUs: a NIC with more, such as ConnectX-8, has its GPU below a switch of the NIC.
 _TO_CPU = PcieLink(32, 16)
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class InnerLink:
     now, possible: what the link runs at, and the most that both ends can; None where the kernel does not say.
     pairs: each GPU and rail whose data go over the link, with that rail's need in Gbit/s.
     behind: names of the GPUs and rails below it, which reach the CPU and its memory over it.
-    rates: what the rails below it need in Gbit/s, singly: that several share the link is the platform's design.
+    needs: Gbit/s of the most demanding rail that uses the link: that several share it is the platform's design.
     """
 
     lower: str
@@ -41,12 +39,7 @@ class InnerLink:
     possible: Optional[PcieLink]
     pairs: Tuple[Tuple[str, float], ...]
     behind: Tuple[str, ...]
-    rates: Tuple[float, ...] = ()
-
-    @property
-    def needs(self) -> float:
-        """Return Gbit/s of the most demanding rail that uses the link."""
-        return max((*self.rates, *(rate for _name, rate in self.pairs)), default=0.0)
+    needs: float
 
 
 def gbps(link: PcieLink) -> float:
@@ -62,36 +55,26 @@ def inner_links(topology: Topology, rails: Rails, asked: Sequence[Rail]) -> Tupl
     """
     if topology.virtualization.is_vm:
         return ()
-    names: Dict[str, str] = {gpu.pci: "GPU %d" % gpu.index for gpu in topology.gpus}
-    devices: Dict[str, PciDevice] = {gpu.pci: gpu.device for gpu in topology.gpus}
+    devices = {gpu.pci: ("GPU %d" % gpu.index, gpu.device, 0.0) for gpu in topology.gpus}
+    rates = {rail.number: rail.rate_gbps for rail in asked}
     for number, nic in sorted(rails.nics.items()):
-        devices[nic.pci], names[nic.pci] = nic.device, "rail %d" % number
-    behind: Dict[Tuple[str, str], List[str]] = {}
-    wanted = {rails.nics[rail.number].pci: rail.rate_gbps for rail in asked if rail.number in rails.nics}
-    rates: Dict[Tuple[str, str], List[float]] = {}
-    for address, device in devices.items():
+        devices[nic.pci] = "rail %d" % number, nic.device, rates.get(number, 0.0)
+    below: Dict[Tuple[str, str], List[Tuple[str, float]]] = {}
+    for name, device, wanted in devices.values():
         for ends in _links(device):
-            behind.setdefault(ends, []).append(names[address])
-            if address in wanted:
-                rates.setdefault(ends, []).append(min(_rate(wanted[address], device), gbps(_TO_CPU)))
+            below.setdefault(ends, []).append((name, min(_rate(wanted, device), gbps(_TO_CPU))))
     pairs = _pairs(rails, asked)
     found = []
-    for (upper, lower), below in sorted(behind.items()):
+    for (upper, lower), behind in sorted(below.items()):
         own, port = topology.bridges.get(lower), topology.bridges.get(upper)
         if own is not None and port is not None and _is_conventional(topology, own):
             continue
-        found.append(
-            InnerLink(
-                lower=lower,
-                upper=upper,
-                source=own.source if own else "/sys/bus/pci/devices/%s" % lower,
-                now=_link(own.current_speed_gts, own.current_width) if own else None,
-                possible=_link(own.max_speed_gts, own.max_width) if own and port else None,
-                pairs=tuple(pairs.get(lower, ())),
-                behind=tuple(below),
-                rates=tuple(rates.get((upper, lower), ())),
-            )
-        )
+        source = own.source if own else "/sys/bus/pci/devices/%s" % lower
+        now = _link(own.current_speed_gts, own.current_width) if own else None
+        possible = _link(own.max_speed_gts, own.max_width) if own and port else None
+        over, names = tuple(pairs.get(lower, ())), tuple(name for name, _rate in behind)
+        needs = max(rate for _name, rate in (*behind, *over))
+        found.append(InnerLink(lower, upper, source, now, possible, over, names, needs))
     return tuple(found)
 
 
@@ -102,7 +85,7 @@ def _links(device: PciDevice) -> List[Tuple[str, str]]:
     between those two. A chain that does not end so is of another kind and is left out.
     """
     chain = device.ancestors[1:]
-    if len(chain) % 2 == 0 or not all(_ADDRESS.fullmatch(address) for address in chain):
+    if len(chain) % 2 == 0 or not all(ADDRESS.fullmatch(address) for address in chain):
         return []
     return [(chain[at - 1], chain[at]) for at in range(1, len(chain), 2)]
 
@@ -110,12 +93,9 @@ def _links(device: PciDevice) -> List[Tuple[str, str]]:
 def _pairs(rails: Rails, asked: Sequence[Rail]) -> Mapping[str, List[Tuple[str, float]]]:
     """Return address of a bridge -> the rails that use it between their GPU and their NIC."""
     found: Dict[str, List[Tuple[str, float]]] = {}
-    for rail in asked:
-        nic = rails.nics.get(rail.number)
-        for index in sorted(rail.paths) if nic is not None and rails.gpus is not None else ():
-            gpu = rails.gpus.get(index) if rails.gpus else None
-            if gpu is None or nic is None:
-                continue
+    for rail, index in [(wanted, index) for wanted in asked for index in sorted(wanted.paths)]:
+        gpu, nic = (rails.gpus or {}).get(index), rails.nics.get(rail.number)
+        if gpu is not None and nic is not None:
             rate = _rate(rail.rate_gbps, gpu.device, nic.device)
             for address in set(gpu.device.ancestors) ^ set(nic.device.ancestors):
                 found.setdefault(address, []).append(("GPU %d and rail %d" % (index, rail.number), rate))

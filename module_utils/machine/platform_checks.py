@@ -1,8 +1,15 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Declare the checks of a host's GPUs, links and rails, for the ``platform`` role."""
+"""Declare the checks of a host's GPUs, links and rails, for the ``platform`` role; and the oldest good NIC firmware.
+
+A version is FAMILY.TRAIN.BUILD; each train (a branch, such as 43 for LTS 2024) has its own first good build.
+Sources: NVIDIA security bulletins 5699 (2026-06-30, CVE-2025-23350, -23351) and 5847 (2026-09-29, CVE-2025-33207).
+"""
 
 from __future__ import annotations
+
+import re
+from typing import Dict, Optional
 
 from ..core.check import Check
 
@@ -57,8 +64,7 @@ NVLINKS = Check(
 NVLINK_FABRIC = Check(
     "platform.nvlink_fabric",
     why="until the fabric is registered CUDA does not start on NVSwitch machines",
-    fix="check that nvidia-fabricmanager of the driver's version runs (NVL72: on the switch trays) and is not masked"
-    " (node_health.fabric_manager); read its log; " + RECHECK,
+    fix="start nvidia-fabricmanager of the driver's version (NVL72: on the switch trays), read its log; " + RECHECK,
     severity="critical",
 )
 "Is the NVSwitch fabric registered"
@@ -104,8 +110,7 @@ RAIL_PCIE = Check(
 PCIE_LINK = Check(
     "platform.pcie_link",
     why="the slowest link on the way sets what a GPU and its NIC, or the host, can exchange; no device reports this",
-    fix="reseat what hangs below the bridge (riser, cable, switch board), check the BIOS setting of its port (speed,"
-    " bifurcation) and AER errors in dmesg; " + RECHECK,
+    fix="reseat what hangs below the bridge, check the BIOS setting of its port and AER errors in dmesg; " + RECHECK,
 )
 """Is each link above a GPU or a NIC, up to the CPU, as fast and as wide as both ends support, and enough for the
 rails on it; not checked in a virtual machine"""
@@ -137,10 +142,9 @@ security bulletins warn of is minor; not checked without a declaration"""
 
 RAIL_MTU = Check(
     "platform.rail_mtu",
-    why="no packet of a queue pair is larger than the port's active_mtu; the subnet manager sets it to the smallest of"
-    " both ends' maximum and its own configuration",
-    fix="compare with max_mtu (ibv_devinfo -v) and the switch port's (smpquery portinfo); have the subnet manager allow"
-    " 4096 (opensm: mtu=5 in partitions.conf), then take the port down and up; " + RECHECK,
+    why="no packet of a queue pair is larger than the port's active_mtu, which the subnet manager sets",
+    fix="have the subnet manager allow 4096 (opensm: mtu=5 in partitions.conf), compare max_mtu of both ends (smpquery"
+    " portinfo), then take the port down and up; " + RECHECK,
 )
 "InfiniBand: is the port's `active_mtu` 4096, which the subnet manager sets (RoCE: `netdev_mtu.active_mtu`)"
 
@@ -150,3 +154,34 @@ CROSS_CHECK = Check(
     fix="compare the named pair by hand (nvidia-smi topo -m, lspci -t) and report the case",
 )
 "Do `nvidia-smi topo -m` and NCCL's topology file agree with sysfs"
+
+EFA = Check(
+    "platform.efa",
+    why="an Elastic Fabric Adapter uses AWS's own protocol (SRD), so the checks here do not prove the node's network",
+    fix="take the node out of gpu_nodes, and check it with AWS's own tools (fi_info -p efa, aws-ofi-nccl)",
+    severity="critical",
+)
+"Has the node no Elastic Fabric Adapter of AWS, whose network cannot be checked; only if there is one"
+
+BULLETINS = "NVIDIA security bulletins 5699 and 5847, 2026-09-29"
+_LTS = {35: 8002, 39: 8002, 43: 8002}
+_GA = {**_LTS, 46: 3008}
+_LATER = {**_LTS, 47: 1020}  # bulletin 5847 wants more of these than 46.3008
+# Family -> train -> first good build. ConnectX-4 is 12, 4 Lx 14, 5 16, 6 20, 6 Dx and DE 22, 6 Lx 26, 7 28, 8 40;
+# BlueField-2 is 24, BlueField-3 32.
+_FLOORS: Dict[int, Dict[int, int]] = {12: {28: 4702}, 14: {32: 1908}, 16: {35: 8008}, 20: _LTS, 28: _GA, 40: {46: 3008}}
+_FLOORS.update({32: {39: 8002, 43: 8002, 46: 3008}, **dict.fromkeys((22, 24, 26), _LATER)})
+
+
+def firmware_floor(version: Optional[str]) -> Optional[str]:
+    """Return the version that a firmware has to reach, where it is older; None where it is not, or not known."""
+    match = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,5})", version or "")
+    if match is None:
+        return None
+    family, train, build = map(int, match.groups())
+    floors = _FLOORS.get(family, {})
+    # A train that is not listed is affected up to the next that is; what comes after all of them is not judged.
+    first = next((number for number in sorted(floors) if number >= train), None)
+    if first is None or (first == train and build >= floors[first]):
+        return None
+    return "%d.%d.%d" % (family, first, floors[first])

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""List doubts to review before a draft of a profile becomes intent: the captured host may be faulty.
+"""Draft a profile of a host, with doubts to review before it becomes intent: the captured host may be faulty.
 
 The platform's planner judges the host twice: by what most of its GPUs and rails have, and by the nearest shipped
 profile. Each finding is a doubt. Pure.
@@ -14,10 +14,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from ..core.finding import Finding
 from ..core.host import ParseError
 from . import platform, rail_address
+from .pci import NEAR, PciDevice
 from .platform import CrossCheck
 from .platform_checks import RAIL_MTU
-from .profile import FABRICS, Profile, draft, for_fabric, parse
-from .topology import Topology
+from .profile import FABRICS, Profile, for_fabric, parse
+from .topology import Nic, Topology
 
 _T = TypeVar("_T")
 Data = Dict[str, Any]
@@ -47,6 +48,68 @@ def checked_draft(
     return data, list(dict.fromkeys(doubts))
 
 
+def draft(topology: Topology) -> Tuple[Data, List[str]]:
+    """Return a profile that this topology meets, and what of it could not be read or is not as it could be."""
+    doubts = [str(problem) for problem in topology.problems]
+    gpus = topology.gpus
+    for gpu in gpus:
+        if gpu.nvlinks_total != gpu.nvlinks_active:
+            numbers = (gpu.index, gpu.pci, gpu.nvlinks_active, gpu.nvlinks_total)
+            doubts.append("GPU %d %s has %s of %s NVLinks active" % numbers)
+    links, slots = {gpu.nvlinks_active for gpu in gpus}, {_slot(gpu.device) for gpu in gpus}
+    of_gpus: Data = {
+        "count": len(gpus),
+        "models": sorted({gpu.model for gpu in gpus if gpu.model}),
+        "pci": [gpu.pci for gpu in gpus],
+        "nvlinks": links.pop() if len(links) == 1 else None,
+        "nvlink_fabric": bool(gpus) and all(gpu.fabric_state == "Completed" for gpu in gpus),
+        "pcie": _link(*slots.pop()) if len(slots) == 1 else None,
+    }
+    rails = []
+    for nic in topology.nics:
+        # In a guest every passed-through NIC may be a virtual function.
+        if nic.rdma is not None and (nic.role == "compute" or (nic.role == "vf" and topology.virtualization.is_vm)):
+            rails.append(_rail(topology, nic, doubts))
+        elif nic.role == "down" and nic.rdma is not None and not _unused(topology, nic):
+            doubts.append("%s is left out: %s" % (nic.label, nic.reason))
+    given = {name: value for name, value in of_gpus.items() if value is not None}
+    return {"description": "captured from a host; review before use", "gpus": given, "rails": rails}, doubts
+
+
+def _unused(topology: Topology, nic: Nic) -> bool:
+    """Return whether a port of a NIC that is not near a GPU was disabled, as the second one of a storage NIC."""
+    return not _near(topology, nic) and nic.rdma is not None and all(p.phys_state == "Disabled" for p in nic.rdma.ports)
+
+
+def _near(topology: Topology, nic: Nic) -> Dict[int, str]:
+    """Return GPU index -> path class of the GPUs below the NIC's switch."""
+    paths = {gpu.index: topology.paths.get((gpu.pci, nic.pci)) for gpu in topology.gpus}
+    return {index: path for index, path in paths.items() if path in NEAR}
+
+
+def _rail(topology: Topology, nic: Nic, doubts: List[str]) -> Data:
+    device, port = nic.device, nic.port
+    rail: Data = {"pci": nic.pci, "paths": _near(topology, nic)}
+    if port is not None and port.rate_gbps and port.link_layer:
+        rail.update(rate_gbps=port.rate_gbps, link_layers=[port.link_layer])
+    else:
+        doubts.append("%s: its rate or link layer could not be read" % nic.label)
+    slot = _link(*_slot(device))
+    if slot:
+        rail["pcie"] = slot
+    if device.numa_node is None:
+        rail["numa"] = "any"
+    return rail
+
+
+def _slot(device: PciDevice) -> Tuple[Optional[float], Optional[int]]:
+    return device.max_speed_gts, device.max_width
+
+
+def _link(speed: Optional[float], width: Optional[int]) -> Optional[Data]:
+    return {"speed_gts": speed, "width": width} if speed and width else None
+
+
 def _counts(topology: Topology) -> List[str]:
     """Return doubts about absent parts, which no comparison of parts shows."""
     found = []
@@ -54,7 +117,7 @@ def _counts(topology: Topology) -> List[str]:
     if count & (count - 1):
         found.append("there are %d GPUs, and nodes have 1, 2, 4, 8 or 16: is one missing?" % count)
     rails = [nic.pci for nic in topology.nics if nic.role == "compute"]
-    near = {gpu: sum(topology.paths.get((gpu.pci, nic)) in ("PIX", "PXB") for nic in rails) for gpu in topology.gpus}
+    near = {gpu: sum(topology.paths.get((gpu.pci, nic)) in NEAR for nic in rails) for gpu in topology.gpus}
     usual = _most(list(near.values()))
     if usual:
         found += [
@@ -69,13 +132,12 @@ def level(topology: Topology, data: Data) -> Data:
     """Return the draft with what most of the GPUs and of the rails have for all of them."""
     gpus = topology.gpus
     model = _most([gpu.model for gpu in gpus])
-    links = [(gpu.device.max_speed_gts, gpu.device.max_width) for gpu in gpus]
-    slot = _most([link if all(link) else None for link in links])
+    slot = _most([_link(*_slot(gpu.device)) for gpu in gpus])
     level = {
         "models": [model] if model else data["gpus"]["models"],
         "nvlinks": _most([gpu.nvlinks_active if gpu.nvlinks_total is None else gpu.nvlinks_total for gpu in gpus]),
-        "nvlink_fabric": any(gpu.fabric_state not in (None, "N/A") for gpu in gpus),
-        "pcie": dict(zip(("speed_gts", "width"), slot)) if slot else None,
+        "nvlink_fabric": any(gpu.fabric_state for gpu in gpus),
+        "pcie": slot,
     }
     same = {key: _most([rail.get(key) for rail in data["rails"]]) for key in ("rate_gbps", "link_layers", "pcie")}
     same["numa"] = _most([rail.get("numa", "same") for rail in data["rails"]])
@@ -87,21 +149,18 @@ def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Prof
     machine."""
     if topology.virtualization.is_vm:
         return None
-    layers = [nic.port.link_layer for nic in topology.nics if nic.port is not None]
-    fabric = next((name for name, layer in FABRICS.items() if layer == _most(layers)), None)
-    here = {gpu.pci for gpu in topology.gpus}
-    fits: List[Tuple[bool, int, int, str, Profile]] = []
-    for name in sorted(shipped):
-        profile = parse(shipped[name], name)
+    fabric = next(
+        (name for name, layer in FABRICS.items() if layer == _most([n.link_layer for n in topology.nics])), None
+    )
+    here, fits = {gpu.pci for gpu in topology.gpus}, []
+    for name, profile in [(name, parse(shipped[name], name)) for name in sorted(shipped)]:
         alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
         # A profile that names slots is for one machine; with other slots it does not apply to this one.
         named = bool(profile.gpus.pci)
         if alike and len(profile.rails) > 1 and (not named or here & set(profile.gpus.pci)):
-            fits.append((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name, profile))
-    if not fits:
-        return None
+            fits.append(((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name), profile))
     try:
-        return for_fabric(min(fits)[4], fabric)
+        return for_fabric(min(fits, key=lambda fit: fit[0])[1], fabric) if fits else None
     except ParseError:
         return None
 

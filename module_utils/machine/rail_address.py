@@ -45,61 +45,49 @@ def judge_gid(
     nic: Nic, port: Port, source: str, address_family: str, addresses: Addresses, down: Optional[Finding]
 ) -> Finding:
     """Judge by type and address: indices move when a link flaps."""
-    family = "IPv4" if address_family == "ipv4" else "IPv6"
+    want = "a RoCE v2 GID with an %s address of the rail's interface" % ("IPv4" if address_family == "ipv4" else "IPv6")
     found = gids_of_family(port, address_family)
     usable = [gid for gid in found if gid.type == "RoCE v2"]
     state, have = "drift", "none among %d GIDs" % len(port.gids)
-    if usable and isinstance(addresses, Mapping):
-        bound = [gid for gid in usable if gid.address in _addresses(addresses, _carriers(gid, nic))]
+    if usable:
+        known = addresses if isinstance(addresses, Mapping) else {}
+        bound = [gid for gid in usable if gid.address in _addresses(known, _carriers(gid, nic))]
         gid = (bound or usable)[0]
-        state, have = "ok" if bound else "drift", "index %d: %s" % (gid.index, gid.address)
-        if not bound:
-            have += ", which %s does not have" % (" or ".join(_carriers(gid, nic)) or "its interface")
-    elif usable:
-        state, have = "ok", "index %d: %s" % (usable[0].index, usable[0].address)
-        if addresses is not None:
+        state, have = "ok", "index %d: %s" % (gid.index, gid.address)
+        if isinstance(addresses, Problem):
             state, have = "unknown", "%s, and it is unknown which interface has that address: %s" % (have, addresses)
+        elif addresses is not None and not bound:
+            state, have = (
+                "drift",
+                "%s, which %s does not have" % (have, " or ".join(_carriers(gid, nic)) or "its interface"),
+            )
     elif found:
-        untold = [gid for gid in found if gid.type is None]
-        state = "unknown" if untold else "drift"
+        state = "unknown" if any(gid.type is None for gid in found) else "drift"
         have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
     elif isinstance(addresses, Mapping):
         own = _addresses(addresses, [one.name for one in nic.netdevs])
         have += "; its interface has %s" % (", ".join(own) or "no address")
-    return RAIL_GID.judge(
-        nic.label,
-        state,
-        "a RoCE v2 GID with an %s address of the rail's interface" % family,
-        have,
-        source + "/gids",
-        because=down,
-    )
+    return RAIL_GID.judge(nic.label, state, want, have, source + "/gids", because=down)
 
 
 def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:
     """Judge whether addresses are unique: of two rails with the same one, the second has the finding."""
     findings: List[Finding] = []
-    if not isinstance(addresses, Mapping):
-        return findings  # rail_gid reports why they are not known
     first: Dict[str, Tuple[str, Rail]] = {}
+    # rail_gid reports why addresses are not known.
+    known = addresses if isinstance(addresses, Mapping) else {}
     for rail in profile.rails:
         nic = rails.nics.get(rail.number)
         port = nic.port if nic is not None else None
         if nic is None or port is None or port.link_layer != "Ethernet":
             continue
-        own = {address: name for name in interfaces(nic, port) for address in _addresses(addresses, [name])}
-        twice = {address for address in own if address in first and first[address][0] != own[address]}
-        said = ["%s, which %s (%s) also has" % (one, first[one][1].label, first[one][0]) for one in sorted(twice)]
+        own = {address: name for name in interfaces(nic, port) for address in _addresses(known, [name])}
+        twice = sorted(address for address in own if address in first and first[address][0] != own[address])
+        also = ["%s, which %s (%s) also has" % (one, first[one][1].label, first[one][0]) for one in twice]
         if own:
-            findings.append(
-                RAIL_ADDRESS.judge(
-                    nic.label,
-                    "drift" if twice else "ok",
-                    "addresses that no other rail has",
-                    "; ".join(said) or ", ".join(sorted(own)),
-                    " ".join(ADDRESSES),
-                )
-            )
+            state, have = "drift" if twice else "ok", "; ".join(also) or ", ".join(sorted(own))
+            want, source = "addresses that no other rail has", " ".join(ADDRESSES)
+            findings.append(RAIL_ADDRESS.judge(nic.label, state, want, have, source))
         for address, name in own.items():
             first.setdefault(address, (name, rail))
     return findings

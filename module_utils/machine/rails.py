@@ -34,18 +34,20 @@ class Rails:
 def match(topology: Topology, profile: Profile) -> Rails:
     """Put every rail of the profile into either ``nics`` or ``missing``."""
     gpus = gpu_indices(topology, profile)
+    groups: Dict[object, List[Rail]] = {}
+    for rail in profile.rails:
+        # Rails with equal paths (two NICs behind one switch) share their candidates; PCI order numbers them.
+        key = rail.pci or (None if gpus is None else tuple(sorted(rail.paths.items())))
+        groups.setdefault(key, []).append(rail)
     nics: Dict[int, Nic] = {}
     missing: Dict[int, str] = {}
-    if profile.rails and profile.rails[0].pci:
-        _by_address(topology, profile.rails, nics, missing)
-    elif gpus is None:
-        _by_order(topology, profile.rails, nics, missing)
-    else:
-        groups: Dict[Tuple[Tuple[int, str], ...], List[Rail]] = {}
-        for rail in profile.rails:
-            groups.setdefault(tuple(sorted(rail.paths.items())), []).append(rail)
-        for paths, rails in groups.items():
-            _by_path(topology, gpus, paths, rails, nics, missing)
+    for rails in groups.values():
+        if rails[0].pci:
+            found, reason = _by_address(topology, rails[0].pci)
+        else:
+            found, reason = _by_order(topology, rails) if gpus is None else _by_path(topology, gpus, rails)
+        nics.update({rail.number: nic for rail, nic in zip(rails, found)})
+        missing.update({rail.number: reason for rail in rails[len(found) :]})
     return Rails(nics, missing, gpus, _without_rdma(topology, profile, gpus, missing))
 
 
@@ -55,12 +57,10 @@ def _without_rdma(
     """Return for each missing rail the NIC without an RDMA device in its place, which ``missing`` then names."""
     found: Dict[int, PciDevice] = {}
     for rail in [rail for rail in profile.rails if rail.number in missing]:
-        paths = rail.paths.items() if gpus and not rail.pci else ()
+        near = {gpus.get(index): path for index, path in rail.paths.items()} if gpus and not rail.pci else {}
         for device in topology.without_rdma:
-            near = all(
-                index in (gpus or {}) and path_class((gpus or {})[index].device, device) == p for index, p in paths
-            )
-            if near and rail.pci in (None, device.address) and device not in found.values():
+            fits = all(gpu is not None and path_class(gpu.device, device) == path for gpu, path in near.items())
+            if fits and rail.pci in (None, device.address) and device not in found.values():
                 found[rail.number] = device
                 driver = "driver %s made no RDMA device" % device.driver if device.driver else "it has no driver"
                 missing[rail.number] = "NIC %s is on the bus, but %s" % (device.address, driver)
@@ -71,12 +71,7 @@ def _without_rdma(
 def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:
     """Rail number -> NIC, where the profile asks for Ethernet and the port is that. InfiniBand has no such MTU."""
     asked = {rail.number for rail in profile.rails if "Ethernet" in rail.link_layers}
-    found = {}
-    for number, nic in sorted(rails.nics.items()):
-        port = nic.port
-        if number in asked and port is not None and port.link_layer == "Ethernet":
-            found[number] = nic
-    return found
+    return {n: nic for n, nic in sorted(rails.nics.items()) if n in asked and nic.link_layer == "Ethernet"}
 
 
 def guids(rails: Rails, profile: Profile) -> List[Dict[str, Any]]:
@@ -89,22 +84,11 @@ def guids(rails: Rails, profile: Profile) -> List[Dict[str, Any]]:
             continue
         # The first GID of a port is the subnet's prefix and the port's GUID.
         own = next((gid.gid[20:] for gid in port.gids if gid.index == 0), "")
-        found.append(
-            {
-                "rail": rail.number,
-                "pci": nic.pci,
-                "device": nic.rdma.name,
-                "node_guid": _digits(nic.rdma.node_guid),
-                "port_guid": _digits(own),
-                "port": port.number,
-                "rate_gbps": rail.rate_gbps,
-            }
-        )
+        ids = {"rail": rail.number, "pci": nic.pci, "device": nic.rdma.name}
+        digits = {"node_guid": nic.rdma.node_guid, "port_guid": own}
+        texts = {name: (guid or "").replace(":", "") or None for name, guid in digits.items()}
+        found.append({**ids, **texts, "port": port.number, "rate_gbps": rail.rate_gbps})
     return found
-
-
-def _digits(guid: Optional[str]) -> Optional[str]:
-    return (guid or "").replace(":", "") or None
 
 
 def gpu_indices(topology: Topology, profile: Profile) -> Optional[Dict[int, Gpu]]:
@@ -117,27 +101,16 @@ def gpu_indices(topology: Topology, profile: Profile) -> Optional[Dict[int, Gpu]
     return None
 
 
-def _by_address(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
-    by_address = {nic.pci: nic for nic in topology.nics}
-    for rail in rails:
-        nic = by_address.get(rail.pci or "")
-        if nic is None:
-            missing[rail.number] = "no NIC at %s" % rail.pci
-        elif nic.rdma is None:
-            missing[rail.number] = "%s has no RDMA device (is its driver loaded?)" % nic.label
-        else:
-            nics[rail.number] = nic
+def _by_address(topology: Topology, address: str) -> Tuple[List[Nic], str]:
+    """Return the NICs of rails in their order, and why there is none for further ones."""
+    nic = next((nic for nic in topology.nics if nic.pci == address), None)
+    if nic is None:
+        return [], "no NIC at %s" % address
+    return ([nic], "") if nic.rdma else ([], "%s has no RDMA device (is its driver loaded?)" % nic.label)
 
 
-def _by_path(
-    topology: Topology,
-    gpus: Mapping[int, Gpu],
-    paths: Sequence[Tuple[int, str]],
-    rails: Sequence[Rail],
-    nics: Dict[int, Nic],
-    missing: Dict[int, str],
-) -> None:
-    """Rails with equal paths (two NICs behind one switch) share their candidates; PCI order numbers them."""
+def _by_path(topology: Topology, gpus: Mapping[int, Gpu], rails: Sequence[Rail]) -> Tuple[List[Nic], str]:
+    paths = sorted(rails[0].paths.items())
     near = [
         nic
         for nic in _eligible(topology)
@@ -146,22 +119,13 @@ def _by_path(
     fitting = [nic for nic in near if _fits(nic, rails[0])]
     found = fitting if len(fitting) >= len(rails) else near
     what = " and ".join("%s of GPU %d" % (path, index) for index, path in paths)
+    names = ", ".join(nic.label for nic in found)
     if len(found) > len(rails):
-        for rail in rails:
-            missing[rail.number] = "%d NICs are at %s (%s): name its address in a site profile" % (
-                len(found),
-                what,
-                ", ".join(nic.label for nic in found),
-            )
-        return
-    nics.update({rail.number: nic for rail, nic in zip(rails, found)})
-    for rail in rails[len(found) :]:
-        missing[rail.number] = "no NIC at %s" % what
-        if found:
-            missing[rail.number] += " besides %s" % ", ".join(nic.label for nic in found)
+        return [], "%d NICs are at %s (%s): name its address in a site profile" % (len(found), what, names)
+    return found, "no NIC at %s" % what + (" besides %s" % names if found else "")
 
 
-def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], missing: Dict[int, str]) -> None:
+def _by_order(topology: Topology, rails: Sequence[Rail]) -> Tuple[List[Nic], str]:
     """Match when GPUs are missing and it is unknown which: paths prove nothing, but all NICs keep their PCI order.
 
     The NICs of the remaining GPUs are near one, in whatever state; those of lost GPUs are identified by their port.
@@ -173,14 +137,8 @@ def _by_order(topology: Topology, rails: Sequence[Rail], nics: Dict[int, Nic], m
         if any(topology.paths.get((gpu.pci, nic.pci)) in distances for gpu in topology.gpus)
         or (nic.role != "down" and _fits(nic, rails[0]))
     ]
-    if len(found) == len(rails):
-        nics.update({rail.number: nic for rail, nic in zip(rails, found)})
-        return
-    for rail in rails:
-        missing[rail.number] = "GPUs are missing and %d NICs fit %d rails: which NIC is which rail is unknown" % (
-            len(found),
-            len(rails),
-        )
+    text = "GPUs are missing and %d NICs fit %d rails: which NIC is which rail is unknown" % (len(found), len(rails))
+    return (found, "") if len(found) == len(rails) else ([], text)
 
 
 def _eligible(topology: Topology) -> List[Nic]:

@@ -10,15 +10,23 @@ Sources: kernel Documentation/ABI/stable/sysfs-class-infiniband; NVIDIA Fabric M
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of, read_once
+from ..core.host import Host, ParseError, Problem, ReadError, attempt, noted, read_once
 from ..core.number import whole
-from .pci import fullmatch, natural_key, parse_address, parse_decimal, parse_hex, parse_text, read_value
+from .pci import (
+    ADDRESS,
+    fullmatch,
+    matching,
+    natural_key,
+    parse_address,
+    parse_decimal,
+    parse_text,
+    read_value,
+)
 
 DEVICES = "/sys/class/infiniband"
 # Hopper and older show their NVSwitches here.
@@ -27,24 +35,13 @@ _NVSWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 _BRIDGE_TYPE, _BRIDGE_VPD, _B300_RAIL_TYPE = "MT4129", "SW_MNG", "MT4131"
 # What the kernel prints after the number (drivers/infiniband/core/sysfs.c).
 _STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
-_PHYS_STATES = (
-    "Sleep",
-    "Polling",
-    "Disabled",
-    "PortConfigurationTraining",
-    "LinkUp",
-    "LinkErrorRecovery",
-    "Phy Test",
-)
+_PHYS_STATES = ("Sleep", "Polling", "Disabled", "PortConfigurationTraining", "LinkUp", "LinkErrorRecovery", "Phy Test")
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec \(([0-9]{1,2}X(?: [A-Z]+[0-9]*)?)\)")
-_GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}", re.IGNORECASE)
 DEVINFO = ("ibv_devinfo",)
 # Families of addresses that RoCE v2 makes GIDs of.
 ADDRESS_FAMILIES = ("ipv4", "ipv6")
-_LINK_LAYERS = ("InfiniBand", "Ethernet")
 _GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 _EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
-_V4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 @dataclass(frozen=True)
@@ -55,16 +52,10 @@ class Gid:
     netdev: Optional[str]
 
     @property
-    def is_ipv4(self) -> bool:
-        """Return whether it is an IPv4-mapped address (::ffff:10.0.0.1)."""
-        return self.gid.startswith(_V4_MAPPED)
-
-    @property
     def ipv4(self) -> Optional[str]:
-        """``10.0.0.1``, None for any other GID."""
-        if not self.is_ipv4:
-            return None
-        return ".".join(str(byte) for byte in bytes.fromhex(self.gid[len(_V4_MAPPED) :].replace(":", "")))
+        """``10.0.0.1`` of an IPv4-mapped address (::ffff:10.0.0.1), None for any other GID."""
+        mapped = IPv6Address(self.gid).ipv4_mapped
+        return str(mapped) if mapped else None
 
     @property
     def address(self) -> str:
@@ -80,8 +71,6 @@ class Port:
     rate_gbps: Optional[float]  # 400.0; 2.5 on a port that is down
     rate_name: Optional[str]  # "4X NDR"
     link_layer: Optional[str]  # "InfiniBand" or "Ethernet"
-    lid: Optional[int]
-    sm_lid: Optional[int]
     gids: Tuple[Gid, ...]  # only entries in use
 
 
@@ -128,19 +117,15 @@ def parse_gid(text: str) -> str:
     if text == _EMPTY_GID:
         return text  # most slots of a table
     try:
-        digits = socket.inet_pton(socket.AF_INET6, text).hex()
-    except (OSError, ValueError) as error:
+        return IPv6Address(text.replace("%", "/")).exploded
+    except ValueError as error:
         raise ParseError("%r is not a GID like fe80:0000:0000:0000:0ac0:ebff:fe40:8df2" % text[:80]) from error
-    return ":".join(digits[start : start + 4] for start in range(0, 32, 4))
 
 
 def gids_of_family(port: Port, address_family: str) -> Tuple[Gid, ...]:
     """Return GIDs of any type, of configured addresses: "ipv4" or "ipv6". Link-local ones always exist."""
-    return tuple(
-        gid
-        for gid in port.gids
-        if (gid.is_ipv4 if address_family == "ipv4" else not gid.is_ipv4 and not gid.gid.startswith("fe80:"))
-    )
+    found = [gid for gid in port.gids if (gid.ipv4 is None) is (address_family != "ipv4")]
+    return tuple(gid for gid in found if not gid.gid.startswith("fe80:"))
 
 
 def rocev2(port: Port, address_family: str) -> Optional[Gid]:
@@ -152,26 +137,21 @@ def parse_devinfo(text: str) -> Dict[Tuple[str, int], RdmaPort]:
     """(device, port) -> MTU, of what ibv_devinfo prints. Raises ParseError."""
     found: Dict[Tuple[str, int], RdmaPort] = {}
     device, port, largest = "", 0, 0
-    for line in text.splitlines():
-        name, colon, value = line.strip().partition(":")
-        value = value.strip()
-        if not colon:
-            continue
+    for name, value in re.findall(r"(?m)^\s*(hca_id|port|max_mtu|active_mtu):\s*(.*?)\s*$", text):
         if name == "hca_id":
             device, port = value, 0
         elif name == "port":
             number = whole(value)
             if number is None:
-                raise ParseError("%r names no port" % line[:80])
+                raise ParseError("%r names no port" % value[:80])
             port, largest = number, 0
-        elif name in ("max_mtu", "active_mtu"):
-            match = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
-            if match is None or not device or not port:
-                raise ParseError("%r is not an MTU like 4096 (5) of a port" % line[:80])
-            if name == "max_mtu":
-                largest = int(match.group(1))
-            else:
-                found[device, port] = RdmaPort(int(match.group(1)), largest or int(match.group(1)))
+        else:
+            mtu = re.fullmatch(r"(256|512|1024|2048|4096) \([1-5]\)", value)
+            if mtu is None or not device or not port:
+                raise ParseError("%r is not an MTU like 4096 (5) of a port" % value[:80])
+            largest = int(mtu.group(1)) if name == "max_mtu" else largest
+            if name == "active_mtu":
+                found[device, port] = RdmaPort(int(mtu.group(1)), largest or int(mtu.group(1)))
     if not found:
         raise ParseError("%r shows no port with an active_mtu" % text[:80])
     return found
@@ -182,21 +162,16 @@ def read_mtus(host: Host) -> Mtus:
     name = " ".join(DEVINFO)
     if not host.has(DEVINFO[0]):
         return Problem(name, "is not installed; install ibverbs-utils (libibverbs-utils on EL)")
-    try:
-        return parse_devinfo(host.query(DEVINFO))
-    except (ReadError, ParseError) as error:
-        return problem_of(error, name)
+    problems: List[Problem] = []
+    return attempt(lambda: parse_devinfo(host.query(DEVINFO)), name, problems) or problems[0]
 
 
 @read_once
 def read(host: Host) -> Tuple[Tuple[RdmaDevice, ...], Tuple[Problem, ...]]:
     """RDMA devices in natural order of their names. No such directory: no RDMA driver is loaded, no devices."""
     problems: List[Problem] = []
-    try:
-        names = sorted(host.listdir(DEVICES), key=natural_key)
-    except ReadError as error:
-        return (), (error.problem,)
-    devices = [_device(host, name, problems) for name in names]
+    names = attempt(lambda: host.listdir(DEVICES), DEVICES, problems) or ()
+    devices = [_device(host, name, problems) for name in sorted(names, key=natural_key)]
     infiniband = [one.name for one in devices if all(port.link_layer == "InfiniBand" for port in one.ports)]
     bridges = nvswitch_bridges(host, infiniband)
     return tuple(replace(device, manages_nvswitch=device.name in bridges) for device in devices), tuple(problems)
@@ -224,55 +199,37 @@ def nvswitch_bridges(host: Host, infiniband: Sequence[str]) -> FrozenSet[str]:
 def _device(host: Host, name: str, problems: List[Problem]) -> RdmaDevice:
     path = "%s/%s" % (DEVICES, name)
     pci = _pci(host, path, problems)
-    return RdmaDevice(
-        name=name,
-        pci=pci,
-        node_guid=read_value(host, path + "/node_guid", _parse_guid, problems),
-        sys_image_guid=read_value(host, path + "/sys_image_guid", _parse_guid, problems),
-        # A software device has no firmware, and the kernel an empty line for it.
-        firmware=read_value(host, path + "/fw_ver", parse_text, problems, may_fail=pci is None),
-        hca_type=read_value(host, path + "/hca_type", parse_text, problems, may_fail=pci is None),
-        board_id=read_value(host, path + "/board_id", parse_text, problems, may_fail=pci is None),
-        ports=_ports(host, path + "/ports", problems),
-        source=path,
+    known = len(problems)
+    numbers = _numbers(host, path + "/ports", problems)
+    if not numbers and len(problems) == known:
+        problems.append(Problem(path + "/ports", "lists no port"))
+    # A software device has no firmware, and the kernel an empty line for it.
+    firmware, hca_type, board_id = (
+        read_value(host, "%s/%s" % (path, file), parse_text, problems, may_fail=pci is None)
+        for file in ("fw_ver", "hca_type", "board_id")
     )
+    node_guid, image_guid = (
+        read_value(host, "%s/%s" % (path, file), _parse_guid, problems) for file in ("node_guid", "sys_image_guid")
+    )
+    ports = tuple(_port(host, "%s/ports/%d" % (path, number), number, problems) for number in numbers)
+    return RdmaDevice(name, pci, node_guid, image_guid, firmware, hca_type, board_id, ports, path)
 
 
 def _pci(host: Host, path: str, problems: List[Problem]) -> Optional[str]:
     """None for software devices. rxe names its netdev in ``parent``; old kernels then link its NIC as ``device``."""
-    try:
+    with noted(path, problems):
         target = host.realpath(path + "/device")
-        if target is None or host.realpath(path + "/parent") is not None:
-            return None
-        return parse_address(target.rsplit("/", 1)[-1])
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError:
-        pass  # a subfunction: its device is no PCI function but a part of one (mlx5_core.sf.4)
+        name = target.rsplit("/", 1)[-1] if target and host.realpath(path + "/parent") is None else ""
+        # A subfunction is no PCI function but a part of one (mlx5_core.sf.4).
+        return parse_address(name) if ADDRESS.fullmatch(name) else None
     return None
 
 
-def _ports(host: Host, path: str, problems: List[Problem]) -> Tuple[Port, ...]:
-    known = len(problems)
-    numbers = _numbers(host, path, problems)
-    if not numbers and len(problems) == known:
-        problems.append(Problem(path, "lists no port"))
-    return tuple(_port(host, "%s/%d" % (path, number), number, problems) for number in numbers)
-
-
 def _port(host: Host, path: str, number: int, problems: List[Problem]) -> Port:
-    rate = read_value(host, path + "/rate", parse_rate, problems)
-    return Port(
-        number=number,
-        state=read_value(host, path + "/state", parse_state, problems),
-        phys_state=read_value(host, path + "/phys_state", parse_state, problems),
-        rate_gbps=rate[0] if rate else None,
-        rate_name=rate[1] if rate else None,
-        link_layer=read_value(host, path + "/link_layer", _parse_link_layer, problems),
-        lid=read_value(host, path + "/lid", parse_hex, problems),
-        sm_lid=read_value(host, path + "/sm_lid", parse_hex, problems),
-        gids=_gids(host, path, problems),
-    )
+    rate, rate_name = read_value(host, path + "/rate", parse_rate, problems) or (None, None)
+    state, phys_state = (read_value(host, path + name, parse_state, problems) for name in ("/state", "/phys_state"))
+    layer = read_value(host, path + "/link_layer", _parse_link_layer, problems)
+    return Port(number, state, phys_state, rate, rate_name, layer, _gids(host, path, problems))
 
 
 def _gids(host: Host, path: str, problems: List[Problem]) -> Tuple[Gid, ...]:
@@ -282,17 +239,16 @@ def _gids(host: Host, path: str, problems: List[Problem]) -> Tuple[Gid, ...]:
         gid = read_value(host, "%s/gids/%d" % (path, index), parse_gid, problems)
         if gid is None or gid == _EMPTY_GID:
             continue
-        source = "%s/gid_attrs/types/%d" % (path, index)
+        source, kind = "%s/gid_attrs/types/%d" % (path, index), None
         try:
-            kind = host.read(source)
+            text = host.read(source)
+            kind = None if text is None else _parse_gid_type(text)
         except ReadError as error:
             if isinstance(error.__cause__, OSError):
                 continue  # EINVAL: nothing is in this slot any more
             problems.append(error.problem)
-            kind = None
-        if kind is not None and kind not in _GID_TYPES:
-            problems.append(Problem(source, "%r is not one of %s" % (kind[:80], ", ".join(_GID_TYPES))))
-            kind = None
+        except ParseError as error:
+            problems.append(Problem(source, str(error)))
         # EINVAL here is an InfiniBand port: its GIDs have no netdev.
         netdev = read_value(host, "%s/gid_attrs/ndevs/%d" % (path, index), parse_text, problems, may_fail=True)
         gids.append(Gid(index, gid, kind, netdev))
@@ -302,19 +258,15 @@ def _gids(host: Host, path: str, problems: List[Problem]) -> Tuple[Gid, ...]:
 def _numbers(host: Host, path: str, problems: List[Problem]) -> List[int]:
     """The entries of a directory that numbers its entries, in order."""
     numbers = []
-    try:
-        for name in host.listdir(path):
+    for name in attempt(lambda: host.listdir(path), path, problems) or ():
+        with noted(path, problems):
             numbers.append(parse_decimal(name))
-    except ReadError as error:
-        problems.append(error.problem)
-    except ParseError as error:
-        problems.append(Problem(path, "holds what has no number: %s" % error))
     return sorted(numbers)
 
 
-def _parse_link_layer(text: str) -> str:
-    return fullmatch("|".join(_LINK_LAYERS), text, "a link layer (%s)" % " or ".join(_LINK_LAYERS)).group()
+_parse_link_layer = matching("InfiniBand|Ethernet", "a link layer (InfiniBand or Ethernet)")
+_parse_gid_type = matching("|".join(_GID_TYPES), "one of " + ", ".join(_GID_TYPES))
 
 
 def _parse_guid(text: str) -> str:
-    return fullmatch(_GUID, text, "a GUID like 9c63:c003:00aa:bb00").group().lower()
+    return fullmatch("[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){3}", text, "a GUID like 9c63:c003:00aa:bb00").group().lower()

@@ -13,7 +13,7 @@ from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tu
 from ..core.host import Host, Problem, read_once
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
-from .netdev import DefaultRoute, Netdev
+from .netdev import Netdev, Route
 from .pci import MELLANOX, PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
 from .rdma import Port, RdmaDevice, rocev2
 from .virtualization import Virtualization
@@ -47,6 +47,10 @@ class Nic:
         ports = self.rdma.ports if self.rdma else ()
         return next((port for port in ports if port.state == "ACTIVE"), ports[0] if ports else None)
 
+    @property
+    def link_layer(self) -> Optional[str]:
+        return self.port.link_layer if self.port else None
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -54,7 +58,7 @@ class Topology:
     nics: Tuple[Nic, ...]  # in PCI order
     paths: Dict[Tuple[str, str], str]  # (GPU address, NIC address) -> path class
     driver: Optional[Driver]
-    routes: Tuple[DefaultRoute, ...]
+    routes: Tuple[Route, ...]
     virtualization: Virtualization
     # RDMA devices without a PCI device (rxe, siw; a bond's mlx5_bond_0 is with its PCI function)
     software_rdma: Tuple[RdmaDevice, ...]
@@ -87,7 +91,7 @@ def join(
     devices: Mapping[str, PciDevice],
     rdma: Sequence[RdmaDevice],
     netdevs: Sequence[Netdev],
-    routes: Sequence[DefaultRoute],
+    routes: Sequence[Route],
     gpus: Sequence[Gpu],
     driver: Optional[Driver],
     virtualization: Virtualization,
@@ -97,13 +101,12 @@ def join(
 
     NICs are the network functions that have an RDMA device or an interface, and RDMA functions of any class.
     """
-    rdma_of, without_pci = _rdma_by_pci(rdma)
+    rdma_of, software = _rdma_by_pci(rdma)
     text = "is left out: its PCI function %s could not be read"
     left_out = [Problem(one.source, text % address) for address, one in rdma_of.items() if address not in devices]
     own: Dict[str, List[Netdev]] = {}
     for interface in netdevs:
-        if interface.pci is not None:
-            own.setdefault(interface.pci, []).append(interface)
+        own.setdefault(interface.pci or "", []).append(interface)
     network = (one for one in devices.values() if one.address in own and is_nic_class(one.class_code))
     found = {one.address: one for one in (*network, *(devices[address] for address in rdma_of if address in devices))}
     functions = sorted(found.values(), key=lambda device: address_key(device.address))
@@ -114,56 +117,36 @@ def join(
     nics = []
     for device in functions:
         rdma_device, interfaces = rdma_of.get(device.address), tuple(own.get(device.address, ()))
-        role, reason = _role(device, rdma_device, interfaces, gpus, paths, bonds, carried)
+        role, reason = _fixed_role(device, rdma_device, interfaces, bonds, carried) or _role(
+            device, rdma_device, interfaces, gpus, paths
+        )
         nics.append(Nic(device.address, device, role, reason, rdma_device, interfaces))
-    return Topology(
-        gpus=tuple(gpus),
-        nics=tuple(nics),
-        paths=paths,
-        driver=driver,
-        routes=tuple(routes),
-        virtualization=virtualization,
-        software_rdma=without_pci,
-        problems=(*problems, *left_out),
-        bridges={address: device for address, device in devices.items() if address in above},
-        efa=tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key)),
-        without_rdma=_without_rdma(devices, rdma_of),
-    )
+    bridges = {address: device for address, device in devices.items() if address in above}
+    efa = tuple(sorted((one.address for one in devices.values() if is_efa(one)), key=address_key))
+    bare = _without_rdma(devices, rdma_of)
+    facts = tuple(gpus), tuple(nics), paths, driver, tuple(routes), virtualization
+    return Topology(*facts, tuple(software), (*problems, *left_out), bridges, efa, bare)
+
+
+def _rdma_by_pci(rdma: Sequence[RdmaDevice]) -> Tuple[Dict[str, RdmaDevice], List[RdmaDevice]]:
+    """Return RDMA devices by PCI function, and those without one.
+
+    A software device may point at the function of the NIC it runs over: the one with a board behind it wins.
+    """
+    found: Dict[str, RdmaDevice] = {}
+    others = []
+    for one in sorted(rdma, key=lambda device: device.hca_type is None):
+        if one.pci is None or found.setdefault(one.pci, one) is not one:
+            others.append(one)
+    return found, others
 
 
 def _without_rdma(devices: Mapping[str, PciDevice], rdma_of: Mapping[str, RdmaDevice]) -> Tuple[PciDevice, ...]:
     """Return the physical NICs of the makers of those with RDMA that have none."""
     vendors = {MELLANOX, *(devices[address].vendor for address in rdma_of if address in devices)}
+    bare = [one for one in devices.values() if one.vendor in vendors and one.address not in rdma_of]
     return tuple(
-        device
-        for device in devices.values()
-        if device.vendor in vendors and device.address not in rdma_of
-        if is_nic_class(device.class_code) and not (device.physfn or is_efa(device) or is_mlx5_vf(device))
-    )
-
-
-def _role(
-    device: PciDevice,
-    rdma: Optional[RdmaDevice],
-    interfaces: Sequence[Netdev],
-    gpus: Sequence[Gpu],
-    paths: Mapping[Tuple[str, str], str],
-    bonds: AbstractSet[str],
-    carried: Mapping[str, str],
-) -> Tuple[str, str]:
-    """Return role and reason of a NIC.   carried: as _carried returns it."""
-    # min takes the first of equals: the first GPU in PCI order.
-    nearest = min(gpus, key=lambda gpu: PATH_CLASSES.index(paths[gpu.pci, device.address]), default=None)
-    path = paths[nearest.pci, device.address] if nearest else None
-    where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
-    return (
-        _foreign(device)
-        or _bridge(rdma)
-        or _vf(device)
-        or _management(interfaces, carried)
-        or _bond(rdma, interfaces, bonds)
-        or _down(rdma, interfaces, where)
-        or _compute_or_storage(rdma, path, where, any(path in _NEAR for path in paths.values()))
+        one for one in bare if is_nic_class(one.class_code) and not (one.physfn or is_efa(one) or is_mlx5_vf(one))
     )
 
 
@@ -178,13 +161,89 @@ def is_far_for_want_of_numa(topology: Topology, gpu: Gpu, nic: Nic) -> bool:
     return unknown and topology.paths.get((gpu.pci, nic.pci)) == "SYS"
 
 
+def _carried(routes: Sequence[Route], netdevs: Sequence[Netdev]) -> Dict[str, str]:
+    """Interfaces that carry the best default route, themselves or below a bond, bridge or VLAN: name -> how."""
+    lower = {interface.name: interface.lower for interface in netdevs}
+    carried: Dict[str, str] = {}
+    for route in [one for one in routes if (one.metric, one.family) == (routes[0].metric, routes[0].family)]:
+        pending = [route.netdev]
+        while pending:
+            name = pending.pop()
+            if name not in carried:
+                how = "carries the IPv%d default route of %s (metric %d)" % (route.family, route.netdev, route.metric)
+                carried[name] = "%s %s" % (name, how)
+                pending.extend(lower.get(name, ()))
+    return carried
+
+
+def _fixed_role(
+    device: PciDevice,
+    rdma: Optional[RdmaDevice],
+    interfaces: Sequence[Netdev],
+    bonds: AbstractSet[str],
+    carried: Mapping[str, str],
+) -> Optional[Tuple[str, str]]:
+    """Return role and reason of a NIC that cannot be a rail, whatever its state and place."""
+    if is_efa(device):
+        return "efa", "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE"
+    if rdma is not None and rdma.manages_nvswitch:
+        return "nvswitch", "manages the board's NVSwitches, and leads to no other node"
+    if device.physfn is not None:
+        return "vf", "virtual function of %s" % device.physfn
+    if is_mlx5_vf(device):
+        text = "%04x:%04x is a ConnectX virtual function; its physical function is not in this guest"
+        return "vf", text % (device.vendor, device.device)
+    for interface in interfaces:
+        if interface.name in carried:
+            return "management", carried[interface.name]
+    for interface in interfaces:
+        if interface.master in bonds:
+            return "bond", "%s is a member of %s" % (interface.name, interface.master)
+    if rdma is not None and rdma.name.startswith("mlx5_bond_"):
+        return "bond", "RDMA device %s spans the ports of a bond" % rdma.name
+    return None
+
+
+def _role(
+    device: PciDevice,
+    rdma: Optional[RdmaDevice],
+    interfaces: Sequence[Netdev],
+    gpus: Sequence[Gpu],
+    paths: Mapping[Tuple[str, str], str],
+) -> Tuple[str, str]:
+    """Return role and reason by state and place. In guests without a PCI tree only the link layer decides."""
+    # min takes the first of equals: the first GPU in PCI order.
+    nearest = min(gpus, key=lambda gpu: PATH_CLASSES.index(paths[gpu.pci, device.address]), default=None)
+    path = paths[nearest.pci, device.address] if nearest else None
+    where = "nearest GPU %s (%s)" % (nearest.pci, path) if nearest else "no GPU on this machine"
+    if rdma is None:
+        if any(interface.operstate != "down" for interface in interfaces):
+            return "storage", "no RDMA device; %s" % where
+        return "down", "%s is down; %s" % (", ".join(interface.name for interface in interfaces), where)
+    layers = {port.link_layer or "unknown link layer" for port in rdma.ports if port.state == "ACTIVE"}
+    if not layers:
+        states = [
+            "port %d is %s" % (port.number, port.state or "in an unreadable state")
+            + (" (%s)" % port.phys_state if port.phys_state else "")
+            for port in rdma.ports
+        ]
+        return "down", "%s has no ACTIVE port: %s; %s" % (rdma.name, ", ".join(states) or "it shows none", where)
+    layer = " and ".join(sorted(layers))
+    if path not in _NEAR and layer == "InfiniBand" and not any(near in _NEAR for near in paths.values()):
+        return "compute", "InfiniBand, on a machine that shows no NIC near a GPU; %s" % where
+    return "compute" if path in _NEAR else "storage", "%s; %s" % (layer, where)
+
+
+# -- plain data --------------------------------------------------------------------------------------------------------
+
+
 def to_dict(topology: Topology) -> Dict[str, Any]:
     """Plain data for people and JSON. ``paths`` is GPU -> NIC -> path class."""
     paths: Dict[str, Dict[str, str]] = {}
     for (gpu_address, nic_address), path in topology.paths.items():
         paths.setdefault(gpu_address, {})[nic_address] = path
     return {
-        "gpus": [_gpu_dict(gpu) for gpu in topology.gpus],
+        "gpus": [{**_values(gpu, *_GPU), **_place(gpu.device)} for gpu in topology.gpus],
         "nics": [_nic_dict(nic) for nic in topology.nics],
         "paths": paths,
         "virtualization": asdict(topology.virtualization),
@@ -194,136 +253,40 @@ def to_dict(topology: Topology) -> Dict[str, Any]:
     }
 
 
-def _rdma_by_pci(rdma: Sequence[RdmaDevice]) -> Tuple[Dict[str, RdmaDevice], Tuple[RdmaDevice, ...]]:
-    """Return RDMA devices by PCI function, and those without one.
-
-    A software device may point at the function of the NIC it runs over: the one with a board behind it wins.
-    """
-    by_pci: Dict[str, RdmaDevice] = {}
-    others = []
-    for device in sorted(rdma, key=lambda device: device.hca_type is None):
-        if device.pci is None or device.pci in by_pci:
-            others.append(device)
-        else:
-            by_pci[device.pci] = device
-    return by_pci, tuple(others)
-
-
-def _carried(routes: Sequence[DefaultRoute], netdevs: Sequence[Netdev]) -> Dict[str, str]:
-    """Interfaces that carry the best default route, themselves or below a bond, bridge or VLAN: name -> how."""
-    lower = {interface.name: interface.lower for interface in netdevs}
-    carried: Dict[str, str] = {}
-    for route in routes:
-        if (route.metric, route.family) != (routes[0].metric, routes[0].family):
-            break
-        says = "carries the IPv%d default route of %s (metric %d)" % (route.family, route.netdev, route.metric)
-        pending = [route.netdev]
-        while pending:
-            name = pending.pop()
-            if name not in carried:
-                carried[name] = says
-                pending.extend(lower.get(name, ()))
-    return carried
-
-
-def _foreign(device: PciDevice) -> Optional[Tuple[str, str]]:
-    return ("efa", "an Elastic Fabric Adapter, which is neither InfiniBand nor RoCE") if is_efa(device) else None
-
-
-def _bridge(device: Optional[RdmaDevice]) -> Optional[Tuple[str, str]]:
-    bridge = device is not None and device.manages_nvswitch
-    return ("nvswitch", "manages the board's NVSwitches, and leads to no other node") if bridge else None
-
-
-def _vf(device: PciDevice) -> Optional[Tuple[str, str]]:
-    if device.physfn is not None:
-        return "vf", "virtual function of %s" % device.physfn
-    if is_mlx5_vf(device):
-        ids = "%04x:%04x" % (device.vendor, device.device)
-        return "vf", "%s is a ConnectX virtual function; its physical function is not in this guest" % ids
-    return None
-
-
-def _management(interfaces: Sequence[Netdev], carried: Mapping[str, str]) -> Optional[Tuple[str, str]]:
-    for interface in interfaces:
-        if interface.name in carried:
-            return "management", "%s %s" % (interface.name, carried[interface.name])
-    return None
-
-
-def _bond(
-    device: Optional[RdmaDevice], interfaces: Sequence[Netdev], bonds: AbstractSet[str]
-) -> Optional[Tuple[str, str]]:
-    for interface in interfaces:
-        if interface.master in bonds:
-            return "bond", "%s is a member of %s" % (interface.name, interface.master)
-    if device is not None and device.name.startswith("mlx5_bond_"):
-        return "bond", "RDMA device %s spans the ports of a bond" % device.name
-    return None
-
-
-def _down(device: Optional[RdmaDevice], interfaces: Sequence[Netdev], where: str) -> Optional[Tuple[str, str]]:
-    if device is None:
-        if any(interface.operstate != "down" for interface in interfaces):
-            return None
-        return "down", "%s is down; %s" % (", ".join(interface.name for interface in interfaces), where)
-    if any(port.state == "ACTIVE" for port in device.ports):
-        return None
-    states = ["port %d is %s" % (port.number, _state_text(port)) for port in device.ports]
-    return "down", "%s has no ACTIVE port: %s; %s" % (device.name, ", ".join(states) or "it shows none", where)
-
-
-def _state_text(port: Port) -> str:
-    state = port.state or "in an unreadable state"
-    return "%s (%s)" % (state, port.phys_state) if port.phys_state else state
-
-
-def _compute_or_storage(
-    device: Optional[RdmaDevice], path: Optional[str], where: str, any_near: bool
-) -> Tuple[str, str]:
-    """Return role and reason of a NIC that is up. In guests without a PCI tree only the link layer decides."""
-    if device is None:
-        return "storage", "no RDMA device; %s" % where
-    layer = _link_layer(device)
-    if path in _NEAR:
-        return "compute", "%s; %s" % (layer, where)
-    if not any_near and layer == "InfiniBand":
-        return "compute", "InfiniBand, on a machine that shows no NIC near a GPU; %s" % where
-    return "storage", "%s; %s" % (layer, where)
-
-
-def _link_layer(device: RdmaDevice) -> str:
-    """Return the link layer of the ports that are up."""
-    layers = {port.link_layer or "unknown link layer" for port in device.ports if port.state == "ACTIVE"}
-    return " and ".join(sorted(layers))
+_GPU = (
+    "pci",
+    "index",
+    "model",
+    "uuid",
+    "in_driver",
+    "nvlinks_active",
+    "nvlinks_total",
+    "fabric_state",
+    "fabric_status",
+)
+_PCIE = ("current_speed_gts", "current_width", "max_speed_gts", "max_width")
+_PORT = ("number", "state", "phys_state", "rate_gbps", "link_layer")
 
 
 def _values(thing: object, *names: str) -> Dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
 
 
-_PCIE = ("current_speed_gts", "current_width", "max_speed_gts", "max_width")
-
-
-def _gpu_dict(gpu: Gpu) -> Dict[str, Any]:
-    of_tool = ("nvlinks_active", "nvlinks_total", "fabric_state", "fabric_status")
-    found = _values(gpu, "pci", "index", "model", "uuid", "in_driver", *of_tool)
-    return {**found, "numa_node": gpu.device.numa_node, "pcie": _values(gpu.device, *_PCIE)}
+def _place(device: PciDevice) -> Dict[str, Any]:
+    return {"numa_node": device.numa_node, "pcie": _values(device, *_PCIE)}
 
 
 def _nic_dict(nic: Nic) -> Dict[str, Any]:
+    ports = []
+    for port in nic.rdma.ports if nic.rdma else ():
+        ipv4 = rocev2(port, "ipv4")
+        index = ipv4.index if ipv4 else None
+        ports.append({**_values(port, *_PORT), "gids": len(port.gids), "rocev2_ipv4_gid_index": index})
     return {
         **_values(nic, "pci", "role", "reason"),
         "rdma": nic.rdma.name if nic.rdma else None,
         "firmware": nic.rdma.firmware if nic.rdma else None,
-        "ports": [_port_dict(port) for port in nic.rdma.ports] if nic.rdma else [],
+        "ports": ports,
         "netdevs": [_values(interface, "name", "mtu") for interface in nic.netdevs],
-        "numa_node": nic.device.numa_node,
-        "pcie": _values(nic.device, *_PCIE),
+        **_place(nic.device),
     }
-
-
-def _port_dict(port: Port) -> Dict[str, Any]:
-    ipv4 = rocev2(port, "ipv4")
-    found = _values(port, "number", "state", "phys_state", "rate_gbps", "link_layer")
-    return {**found, "gids": len(port.gids), "rocev2_ipv4_gid_index": ipv4.index if ipv4 else None}

@@ -9,7 +9,7 @@ the kernel's drivers ena, efa, gve and mana.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from ..core.host import Host, Problem, attempt
 from .pci import DEVICES, parse_hex, parse_text, read_value
@@ -37,7 +37,7 @@ AZURE, OCI, AWS, GCP = "Azure", "OCI", "AWS", "Google Cloud"
 _ASSET_TAGS = {"7783-7084-3265-9085-8269-3286-77": AZURE, "OracleCloud.com": OCI, "Amazon EC2": AWS}
 _CLOUD_OF = {"amazon": AWS, "google": GCP}
 # Vendors of devices that exist in one cloud only: MANA, ENA and EFA, gVNIC. A container may hide the DMI.
-_DEVICES = {(0x1414, 0x00BA): AZURE, (0x1AE0, 0x0042): GCP}
+_DEVICES: Dict[Tuple[Optional[int], ...], str] = {(0x1414, 0x00BA): AZURE, (0x1AE0, 0x0042): GCP}
 _AMAZON = 0x1D0F
 
 
@@ -65,29 +65,16 @@ def parse_hypervisor_flag(text: str) -> Optional[bool]:
     return None
 
 
-def hypervisor_of(vendor: str, product: str) -> Optional[str]:
-    """The hypervisor, or the cloud, that gives these DMI strings to its guests; None for real machines."""
-    for vendor_start, product_start, hypervisor in _DMI:
-        if vendor.startswith(vendor_start) and product.startswith(product_start):
-            return hypervisor
-    return None
-
-
-def cloud_of(vendor: str, product: str, asset_tag: str) -> str:
-    """The cloud whose DMI strings these are; "" for none of those that are known."""
-    if asset_tag in _ASSET_TAGS:
-        return _ASSET_TAGS[asset_tag]
-    return _CLOUD_OF.get(hypervisor_of(vendor, product) or "", "")
-
-
 def read(host: Host) -> Tuple[Virtualization, Tuple[Problem, ...]]:
     """The CPU flag decides, except where the DMI strings name a hypervisor that may hide it."""
     problems: List[Problem] = []
     vendor = read_value(host, VENDOR, parse_text, problems)
     product = read_value(host, PRODUCT, parse_text, problems) or ""
     tag = read_value(host, ASSET_TAG, parse_text, []) or ""
-    found = _detect(host, vendor, product, problems)
-    cloud = cloud_of(vendor or "", product, tag)
+    fits = (name for by, model, name in _DMI if (vendor or "").startswith(by) and product.startswith(model))
+    named = next(fits, None)
+    found = _detect(host, vendor, product, named, problems)
+    cloud = _ASSET_TAGS.get(tag) or _CLOUD_OF.get(named or "", "")
     # Machines of metal have ten times the devices, and their DMI is not hidden.
     return replace(found, cloud=cloud or (_by_devices(host) if found.is_vm else "")), tuple(problems)
 
@@ -96,31 +83,43 @@ def _by_devices(host: Host) -> str:
     """Return the cloud of one of the guest's PCI devices. Other checks report unreadable devices."""
     unread: List[Problem] = []
     for name in attempt(lambda: host.listdir(DEVICES), DEVICES, unread) or []:
-        vendor, device = (
-            read_value(host, "%s/%s/%s" % (DEVICES, name, file), parse_hex, unread) for file in ("vendor", "device")
-        )
-        if vendor == _AMAZON:
-            return AWS
-        if vendor is not None and device is not None and (vendor, device) in _DEVICES:
-            return _DEVICES[vendor, device]
+        path = "%s/%s/" % (DEVICES, name)
+        ids = tuple(read_value(host, path + file, parse_hex, unread) for file in ("vendor", "device"))
+        if ids[0] == _AMAZON or ids in _DEVICES:
+            return _DEVICES.get(ids, AWS)
     return ""
 
 
-def _detect(host: Host, vendor: Optional[str], product: str, problems: List[Problem]) -> Virtualization:
+def _detect(
+    host: Host, vendor: Optional[str], product: str, named: Optional[str], problems: List[Problem]
+) -> Virtualization:
     flag = read_value(host, CPUINFO, parse_hypervisor_flag, problems)
     xen = read_value(host, HYPERVISOR, parse_text, problems) == "xen"
-    named = hypervisor_of(vendor or "", product)
     if flag:
         return Virtualization(True, named or ("xen" if xen else "unknown"), CPUINFO)
-    if named in _CLOUDS_WITH_BARE_METAL and (flag is False or ".metal" in product):
-        named = None
-    if named is not None:
+    metal = named in _CLOUDS_WITH_BARE_METAL and (flag is False or ".metal" in product)
+    if named is not None and not metal:
         return Virtualization(True, named, VENDOR if vendor else PRODUCT)
-    if flag is False:
-        return Virtualization(False, "none", CPUINFO)
-    if xen:
+    if xen and flag is None:
         return Virtualization(True, "xen", HYPERVISOR)
-    if vendor is not None:
-        return Virtualization(False, "none", VENDOR)
-    problems.append(Problem(VENDOR, "neither that, %s nor %s shows whether this is a guest" % (CPUINFO, HYPERVISOR)))
-    return Virtualization(False, "none", VENDOR)
+    if flag is None and vendor is None:
+        problems.append(
+            Problem(VENDOR, "neither that, %s nor %s shows whether this is a guest" % (CPUINFO, HYPERVISOR))
+        )
+    return Virtualization(False, "none", VENDOR if flag is None else CPUINFO)
+
+
+def notes(machine: Virtualization) -> List[str]:
+    """Return sentences for the verdict on what is not judged on this machine, because its host's owner has to."""
+    if machine.is_vm:
+        return [
+            "a virtual machine (%s): PFC, ETS and ECN of its ports, NIC firmware settings, PHY counters, ACS, IOMMU"
+            " and ATS belong to its hypervisor, as does the Fabric Manager if it sees no NVSwitch: neither required"
+            " here nor proven" % machine.owner
+        ]
+    if machine.cloud == OCI:
+        return [
+            "bare metal of OCI: its agent (Compute RDMA GPU plugins) sets the rails' addresses and may overwrite their"
+            " QoS; let only one of the two set QoS"
+        ]
+    return []

@@ -17,7 +17,7 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Host, ReadError
 from ..core.plan import FileChange, Plan, merge
-from ..machine import lockdown, pci, virtualization
+from ..machine import pci, virtualization
 from ..machine.pci import PciDevice
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -143,7 +143,7 @@ class PathState:
         self.nics = [read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics]
         self.files = {path: host.read_system(path) for path in OWN}
         self.devices = host.hardware(pci.DEVICES)
-        self.locked = lockdown.read(host)
+        self.locked = pci.read_lockdown(host)
         self.passed_on = next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), "")
 
 

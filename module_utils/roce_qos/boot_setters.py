@@ -16,6 +16,7 @@ from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
 from ..core.plan import Plan, merge
 from ..core.systemd_files import UNITS, wanted_at_boot
+from ..core.systemd_files import read as read_unit
 from ..machine import pci
 from . import boot_unit
 from .boot_script import Intent
@@ -177,7 +178,7 @@ def overrides(host: Host, intent: Optional[Intent]) -> Plan:
 
 def _lldpad(host: Host) -> List[Finding]:
     """Judge whether the boot starts lldpad; that it runs now is the live finding."""
-    lldpad = effective_unit.read(host, "lldpad.service")
+    lldpad = read_unit(host, "lldpad.service")
     starts = bool(lldpad.path) and wanted_at_boot(host, lldpad.name)
     have = effective_unit.idle(host, lldpad.name) or "nothing starts it at boot"
     have = "enabled: it takes the ports over at boot" if starts else have

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import nvidia_smi_topo, platform, profile, topology
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
+    nvidia_smi_topo,
+    platform,
+    profile,
+    profile_doubts,
+    topology,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import topology as nccl_topology
 
 from tests.samples.test_parsers import parts
@@ -55,7 +61,7 @@ def test_a_machine_without_rdma_nics_has_one_fault_and_it_is_that(machine: Host)
 
 def test_its_draft_is_a_profile_that_it_meets(machine: Host) -> None:
     have = topology.read(machine)
-    data, doubts = profile.draft(have)
+    data, doubts = profile_doubts.draft(have)
     assert [doubt for doubt in doubts if "/sys/class/net" not in doubt] == []
     mine = profile.for_fabric(profile.parse(data, "mine"), None)
     assert (mine.gpus.count, mine.gpus.nvlinks, mine.rails) == (8, 18, ())

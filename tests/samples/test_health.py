@@ -40,7 +40,7 @@ def machine(gpus: Mapping[str, smi.Gpu], driver: str, guest: bool) -> Topology:
     """With the GPUs that nvidia-smi lists, on the bus."""
     device = PciDevice("", 0x030200, 0x10DE, 0x2330, None, (), None, None, None, None, None, "nvidia", "/sys")
     there = tuple(
-        Gpu(pci, n, replace(device, address=pci), one.texts.get("product"), one.uuid, True, 18, 18, None, None, ())
+        Gpu(pci, n, replace(device, address=pci), one.texts.get("product"), one.uuid, True, 18, 18, None, None)
         for n, (pci, one) in enumerate(sorted(gpus.items()))
     )
     return Topology(there, (), {}, Driver(driver, True, "x"), (), Virtualization(guest, "kvm", "x"), (), ())

@@ -56,9 +56,7 @@ def gids(text: str) -> list[Any]:
         gid = rdma.Gid(int(words[2]), rdma.parse_gid(words[3]), kind, None)
         assert (gid.gid, gid.ipv4) == (words[3], words[4] if "." in words[4] else None)
         tables.setdefault(words[0], []).append(gid)
-    ports = {
-        name: rdma.Port(1, None, None, None, None, None, None, None, tuple(found)) for name, found in tables.items()
-    }
+    ports = {name: rdma.Port(1, None, None, None, None, None, tuple(found)) for name, found in tables.items()}
     chosen = {name: rdma.rocev2(port, "ipv4") for name, port in ports.items()}
     return [[name, gid and gid.index] for name, gid in chosen.items()]
 
@@ -80,7 +78,6 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "query": (gpu.parse_query_csv, ("h200x8/nvidia-smi-query-gpu.csv",)),
     "nvlinks": (gpu.parse_nvlink_status, ("h200x8/nvidia-smi-nvlink-s.txt", "gpud/nvidia-smi.nvlink.status.a100")),
     "gids": (gids, ("show_gids/cx5-roce-plus-ib-port-5gids.txt", "show_gids/roce-ib-sriov-mixed-19gids.txt")),
-    "xml": (gpu.parse_xml, ("misc/nvidia-smi-q-x-*.xml.gz",)),
     "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
     # MB of 2 to the 20th, as perftest counts them; of a run over all sizes the last counts.
     "perftest": (

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.gpu import Driver, Gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import DefaultRoute, Netdev
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev import Netdev, Route
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.pci import PciDevice
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, Port, RdmaDevice
@@ -55,7 +55,6 @@ def gpu(index: int) -> Gpu:
         nvlinks_total=18,
         fabric_state="Completed",
         fabric_status="Success",
-        sources=("/proc/driver/nvidia/gpus",),
     )
 
 
@@ -73,7 +72,7 @@ def port(link_layer: str) -> Port:
                 ]
             )
         )
-    return Port(1, "ACTIVE", "LinkUp", 400.0, "4X NDR", link_layer, 1, 1, gids)
+    return Port(1, "ACTIVE", "LinkUp", 400.0, "4X NDR", link_layer, gids)
 
 
 def nic(index: int, link_layer: str) -> Nic:
@@ -113,7 +112,7 @@ def machine(link_layer: str = "InfiniBand") -> Topology:
         nics=nics,
         paths=paths,
         driver=Driver("570.86.15", True, "/proc/driver/nvidia/version"),
-        routes=(DefaultRoute("eno1", 100, 4, "/proc/net/route"),),
+        routes=(Route("eno1", 4, 0, 0, 100),),
         virtualization=Virtualization(False, "none", "/proc/cpuinfo"),
         software_rdma=(),
         problems=(),

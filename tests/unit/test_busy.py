@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import busy
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import KUBELET
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
-from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 
 from tests import readings
 from tests.trees import put, tool

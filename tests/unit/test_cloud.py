@@ -11,12 +11,12 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import (
-    cloud,
     pci,
     platform,
     platform_checks,
     rails,
     topology,
+    virtualization,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
@@ -56,7 +56,7 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
     assert {f.check for f in bad if f.because} == {"platform.rail_device"}
     # What follows from another finding keeps its own cause.
     follows = platform_checks.RAIL_RATE.judge("rail 0", "unknown", because="x.y[live]@z")
-    root, *_rails, last = cloud.with_efa(machine, [*findings, follows])
+    root, *_rails, last = platform._with_efa(machine, [*findings, follows])
     assert (root.check, last.because) == ("platform.efa", "x.y[live]@z")
     # Also where the profile asks for no rail, and no driver has made an RDMA device of them.
     bare = replace(machine, nics=())
@@ -74,8 +74,8 @@ def test_adapters_of_aws_are_no_rails_and_never_green(infiniband: Topology, hgx_
         (Virtualization(False, "none", "x"), None),
     ],
 )
-def test_what_others_have_to_say_is_noted(infiniband: Topology, machine: Virtualization, says: str | None) -> None:
-    said = cloud.notes(replace(infiniband, virtualization=machine))
+def test_what_others_have_to_say_is_noted(machine: Virtualization, says: str | None) -> None:
+    said = virtualization.notes(machine)
     assert [str(says) in one for one in said] == ([True] if says else [])
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
+from ansible_collections.busbar.fabric.plugins.module_utils.change.busy import KUBELET
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.core.kubelet import KUBELET
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import container_limits, container_runtimes
 from ansible_collections.busbar.fabric.plugins.module_utils.limits import plan as host_limits
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_limits import DROPIN, Want

@@ -17,14 +17,20 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply, busy
 from ansible_collections.busbar.fabric.plugins.module_utils.core import locks
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Output, ParseError, ToolMissing
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
+    BOOT_ID,
+    Host,
+    Output,
+    ParseError,
+    ToolMissing,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import module, pending, wanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan as nic_firmware
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
-from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import BOOT_ID, NicsState, SettingsWanted
+from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
@@ -330,7 +336,7 @@ def test_the_diff_shows_what_is_written(role: Role) -> None:
 
 @pytest.mark.parametrize("locked", ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n"])
 def test_a_card_that_does_not_respond_in_a_locked_down_kernel_needs_nvidias_driver(role: Role, locked: str) -> None:
-    path = Path(role.node.hardware_root + lockdown.LOCKDOWN)
+    path = Path(role.node.hardware_root + pci.LOCKDOWN)
     path.parent.mkdir(parents=True)
     path.write_text(locked)
     role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))

@@ -42,7 +42,7 @@ def device(address: str) -> PciDevice:
 
 def gpu(index: int, nvlinks: "int | None" = 18, in_driver: bool = True) -> Gpu:
     pci = GPUS[index]
-    return Gpu(pci, index, device(pci), "NVIDIA H100", "GPU-%d" % index, in_driver, nvlinks, nvlinks, None, None, ())
+    return Gpu(pci, index, device(pci), "NVIDIA H100", "GPU-%d" % index, in_driver, nvlinks, nvlinks, None, None)
 
 
 def nic(name: str) -> Nic:

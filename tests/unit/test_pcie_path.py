@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import lockdown, platform, platform_checks, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, platform, platform_checks, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
@@ -294,7 +294,7 @@ def locked(node: Node) -> Node:
     spaces({port(0, 0): config(acs=REDIRECTING), port(1, 0): config(acs=REDIRECTING), port(3, 1): config(acs=0x43)})(
         node
     )
-    write_file(node, lockdown.LOCKDOWN, "none [integrity] confidentiality\n")
+    write_file(node, pci.LOCKDOWN, "none [integrity] confidentiality\n")
     return node
 
 

@@ -10,7 +10,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Pro
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_STATE
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, draft, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile_doubts import draft
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rdma import Gid, RdmaPort, parse_gid
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology

@@ -174,7 +174,7 @@ def test_an_exception_ends_the_program_too(run: Run, tmp_path: Path) -> None:
 def test_a_process_that_does_not_die_is_reported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No uninterruptible sleep can be had at will: a process whose signals get lost stands for it."""
     monkeypatch.setattr(process_group, "KILL_WAIT", 0.2)
-    monkeypatch.setattr(process_group, "_signal", lambda _pid, _number: None)
+    monkeypatch.setattr(process_group, "send", lambda _pid, _number: None)
     ended = run(["sleep", "60"], limit=0.1)
     assert ended.left_behind == tuple(survivors(tmp_path)) != ()
     for pid in ended.left_behind:

@@ -37,7 +37,7 @@ def refused(path: Path) -> None:
 def test_first_rocev2_gid_of_each_family_is_found_wherever_it_is() -> None:
     def port(*gids: tuple[int, str, str | None]) -> Port:
         made = tuple(Gid(index, text, kind, None) for index, text, kind in gids)
-        return Port(1, "ACTIVE", "LinkUp", 400.0, "4X NDR", "Ethernet", 0, 0, made)
+        return Port(1, "ACTIVE", "LinkUp", 400.0, "4X NDR", "Ethernet", made)
 
     usual = [(0, LINK_LOCAL, "IB/RoCE v1"), (1, LINK_LOCAL, "RoCE v2"), (2, MAPPED, "IB/RoCE v1")]
     shifted = port(*usual, (4, UNIQUE_LOCAL, "RoCE v2"), (7, MAPPED, "RoCE v2"), (9, MAPPED, "RoCE v2"))
@@ -95,8 +95,6 @@ ODD = {
     "state": ("", "4: ACT"),
     "phys_state": ("5: <unknown>",),
     "link_layer": ("Infini",),
-    "lid": ("lid",),
-    "sm_lid": ("",),
 }
 for name, texts in ODD.items():
     for text in texts:
