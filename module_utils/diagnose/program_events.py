@@ -12,7 +12,11 @@ import re
 from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
-from .events import BY_ID, Event
+from .events import BY_ID as NCCL_EVENTS
+from .events import Event
+from .outside_events import OUTSIDE_NCCL
+
+_BY_ID = {**NCCL_EVENTS, **OUTSIDE_NCCL}
 
 # Characters of a line that are matched.
 _LONGEST = 2048
@@ -331,7 +335,7 @@ def classify(line: str, in_traceback: bool = False) -> Optional[Tuple[Event, Dic
     text = LABEL.sub("", line, count=1)
     # Python reports an exception that nothing caught.
     if _EXCEPTION.match(text) or (in_traceback and _IN_TRACEBACK.match(text)):
-        return BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], {"code": ""}
+        return _BY_ID["exception_remote" if _REMOTE.search(text) else "exception"], {"code": ""}
     return _match(_PROGRESS if _INFO.search(line[:200]) else _GENERAL, line)
 
 
@@ -354,7 +358,7 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
             code = "out of memory"
         if name == "cuda" and ("NVLink SHARP" in line or "ulticast" in line):
             name, code = "fabric_manager", "NVLS"
-        return BY_ID[name], {**fields, "code": code}
+        return _BY_ID[name], {**fields, "code": code}
     return None
 
 
