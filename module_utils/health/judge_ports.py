@@ -18,7 +18,7 @@ from ..core.plan import Plan
 from . import port_counters, record
 from .judge_gpu import within
 from .node import NodeState
-from .port_counters import Growth, Port
+from .port_counters import Counter, Growth, Port
 from .service import RECHECK
 
 CABLE = "clean and reseat the cable at both ends, then exchange it, then the transceivers; " + RECHECK
@@ -187,10 +187,12 @@ def _judge_growth(check: Check, port: Port, growth: Growth, cause: Optional[Find
     bad = [one for one in counters if counts[one.name] > port_counters.allowed(one, growth, sent)]
     if bad:
         least = {name: "at least " if name in growth.reset else "" for name in counts}
-        texts = ["%s +%s%d" % (one.name, least[one.name], counts[one.name]) for one in bad]
+        texts = [_grown(one, counts[one.name], growth.seconds, least[one.name]) for one in bad]
         text = ", ".join(texts) + within(growth.seconds) + (", of %.2g packets" % sent if sent else "")
         # Findings are the same from run to run: a limit of the seconds between two runs is not.
-        want = "%g a second at most" % bad[0].share if bad[0].share else "%g a day at most" % bad[0].few
+        want = "%g a day at most" % bad[0].few
+        if bad[0].share:
+            want = "%g %% of the time at most" % (100 * bad[0].share / bad[0].of_second)
         if check is PORT_SYMBOL_ERRORS:
             most = port_counters.symbol_limit(growth.speed, growth.seconds)
             want = "%d at most at %s" % (most, growth.speed or "an unknown speed")
@@ -202,6 +204,12 @@ def _judge_growth(check: Check, port: Port, growth: Growth, cause: Optional[Find
         return
     elif check is PORT_PAUSE or (counters and not any(one.name in port.saturated for one in counters)):
         found[check] = None
+
+
+def _grown(counter: Counter, count: int, seconds: float, least: str) -> str:
+    if counter.share:
+        return "%s %s%.3g %% of the time" % (counter.name, least, 100 * count / seconds / counter.of_second)
+    return "%s +%s%d" % (counter.name, least, count)
 
 
 def _unreadable(port: Port, gone: Sequence[str]) -> Optional[Finding]:

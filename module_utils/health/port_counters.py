@@ -43,6 +43,11 @@ class Counter(NamedTuple):
     remedy: str = ""
     layer: str = ""
 
+    @property
+    def of_second(self) -> float:
+        """Return by how much a counter of time rises in one second."""
+        return 1e6 if self.name.endswith("_us") else 1
+
 
 _PCIE = ("outbound_pci_buffer_overflow", "rx_prio_cong_discard", "rx_prio_buf_discard")
 _BUFFERS = ("rx_discards_phy", "rx_prio_discards")
