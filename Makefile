@@ -19,7 +19,7 @@ NEWEST_ONLY = tests/site/test_check_diff.py
 NEWEST_TESTS = $(shell grep -lE '^from ansible\.(errors|parsing|plugins|template|utils)' tests/unit/test_*.py) \
 	$(NEWEST_ONLY) $(if $(findstring not long,$(PYTEST_ADDOPTS)),,tests/drift/test_drift.py tests/site/test_demo.py)
 # Of make test, the longest on few cores first.
-TARGETS = faults cluster molecule site newest unit collection slurm drift containers fabric el lint nccl
+TARGETS = faults cluster molecule site slurm newest unit drift containers collection lint fabric el nccl
 # What Python compiles is kept, whatever the machine says: some 4,000 processes load the same files.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
@@ -125,11 +125,11 @@ mutants: setup ## small faults planted in the product, and the share that unit t
 
 test: export PYTEST_ADDOPTS = -m "not long" --hypothesis-profile=short
 test: setup ## everything that CI runs: all but the tests marked long
-	@# Three targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
+	@# Four targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
 	@# target whose last test runs leaves its cores to the next.
 	@# A target that fails does not hide the others.
 	@rm -rf .cache/durations
-	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=3 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
+	@code=0; BUSBAR_TEST_DURATIONS=$(CURDIR)/.cache/durations $(MAKE) --keep-going --jobs=4 --output-sync=target JOBS=$$((($(JOBS) + 1) / 2)) \
 		$(TARGETS) || code=$$?; \
 	$(BIN)/python -m tests.session .cache/durations; exit $$code
 

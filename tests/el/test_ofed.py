@@ -106,7 +106,7 @@ def test_what_cannot_be_installed_is_tried_once_and_the_finding_says_why(
     assert finding["state"] == "drift"
     assert said in finding["have"], finding
     assert "installing it failed" in finding["have"]
-    assert "run dnf install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
+    assert "run dnf -y install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
     assert len(done["commands"]) == len(set(done["commands"]))
     assert el.installed("mlnx-ofa_kernel-dkms") == ""
     # Nothing is left behind that would keep openibd from its start.
@@ -123,7 +123,7 @@ def test_what_a_mirror_has_since_is_seen_at_the_next_run(el: El) -> None:
     finding = found(ask(el), "ofed.packages")
     assert "installing it failed" in finding["have"]
     assert "doca-ofed" in finding["have"]
-    assert "run dnf install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
+    assert "run dnf -y install 'doca-ofed-3.2.1*' by hand" in finding["fix"]
     later.rename(meta)
     packages.index(folder)
     assert states(ask(el)) == WAITS
