@@ -167,4 +167,4 @@ gate: setup ## the gate's program: 1,000 checks of healthy simulated nodes, ever
 
 clean: ## remove what make made, the lab included
 	@if [ -e .lab ]; then $(MAKE) --no-print-directory setup && $(BIN)/python -m lab down; fi
-	rm -rf $(VENV) .cache .demo build dist
+	rm -rf $(VENV) .cache .demo build dist lab/compiled/__pycache__

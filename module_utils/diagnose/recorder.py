@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
+from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
 
 from .recorder_dump import COMPLETED, Dump, Entry, Group, Operation, Ranks
 
@@ -243,44 +243,61 @@ def _link_pairs(job: _Job) -> List[Suspect]:
     return found
 
 
-def _causes(job: _Job, suspected: Set[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
-    """Return a suspected rank that each suspected rank waits for in the end, and those that wait for each other."""
-    sources: Dict[Node, Set[Node]] = {}
-    for node, target in ((node, target) for node, targets in job.edges.items() for target in targets):
-        sources.setdefault(target, set()).add(node)
-    causes: Dict[Node, Tuple[int, ...]] = {}
-    empty: Set[Node] = set()
-    _spread(sources, [(rank,) for rank in sorted(suspected) if rank not in job.edges], causes)
-    # What leads to no end leads to a cycle: what remains without all that waits for nothing, or that nothing waits for.
-    circle = job.edges.keys() - causes.keys()
-    ends = list(circle)
-    while ends:
-        node = ends.pop()
-        behind, before = job.edges.get(node, empty), sources.get(node, empty)
-        if node in circle and (circle.isdisjoint(behind) or circle.isdisjoint(before)):
-            circle.remove(node)
-            ends += behind | before
+def _components(edges: Mapping[Node, Set[Node]]) -> List[List[Node]]:
+    """Return the strongly connected components, each after those that it leads to (Tarjan 1972, without recursion)."""
+    order: Dict[Node, int] = {}
+    low: Dict[Node, int] = {}
+    stack: List[Node] = []
+    on_stack: Set[Node] = set()
+    found: List[List[Node]] = []
+    for start in edges:
+        if start in order:
+            continue
+        work = [(start, iter(edges.get(start, ())))]
+        order[start] = low[start] = len(order)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            for target in targets:
+                if target not in order:
+                    order[target] = low[target] = len(order)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(edges.get(target, ()))))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], order[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component: List[Node] = []
+                    while not component or component[-1] != node:
+                        component.append(stack.pop())
+                        on_stack.discard(component[-1])
+                    found.append(component)
+    return found
+
+
+def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:
+    """Return the suspected ranks that each suspected rank waits for in the end, and those that wait for each other."""
+    roots: Dict[Node, FrozenSet[int]] = {}
     cycles = []
-    while circle:
-        inside = [circle.pop()]
-        for node in inside:
-            beside = (job.edges.get(node, empty) | sources.get(node, empty)) & circle
-            circle -= beside
-            inside += beside
-        cycle = tuple(sorted(suspected.intersection(inside)))
-        cycles += [cycle] if len(cycle) > 1 else []
-    _spread(sources, cycles, causes)
-    return {rank: causes.get(rank, ()) for rank in suspected}, cycles
-
-
-def _spread(sources: Mapping[Node, Set[Node]], roots: List[Tuple[int, ...]], causes: Dict[Node, Any]) -> None:
-    """Give everything that waits for the ranks of a root, and has no cause yet, its first rank as the cause."""
-    causes.update((rank, ()) for ranks in roots for rank in ranks)
-    reached: List[Tuple[Node, int]] = [(rank, ranks[0]) for ranks in roots for rank in ranks]
-    for node, root in reached:
-        for source in sources.get(node, set()) - causes.keys():
-            causes[source] = (root,)
-            reached.append((source, root))
+    for component in _components(job.edges):
+        inside = frozenset(node for node in component if isinstance(node, int)) & suspected
+        targets = {target for node in component for target in job.edges.get(node, ())} - set(component)
+        beyond = frozenset(root for target in targets for root in roots[target])
+        if not beyond and len(component) > 1 and len(inside) > 1:
+            cycles.append(tuple(sorted(inside)))
+        for node in component:
+            roots[node] = beyond or inside
+    causes = {}
+    for rank in suspected:
+        own = roots.get(rank, frozenset())
+        causes[rank] = () if rank in own else tuple(sorted(own))
+    return causes, cycles
 
 
 def _mismatches(job: _Job) -> List[Mismatch]:
@@ -339,7 +356,7 @@ def judge(dumps: Mapping[int, Dump], problems: Mapping[str, str]) -> Judgement:
     waits = job.waits()
     found = [suspect for group, waiting in waits for suspect in _suspects_of(job, group, waiting)]
     found += _link_pairs(job)
-    causes, cycles = _causes(job, {suspect.rank for suspect in found})
+    causes, cycles = _causes(job, frozenset(suspect.rank for suspect in found))
     overwritten = Counter(group for member in job.ranks.values() for group in member.overwritten())
     return Judgement(
         suspects=tuple(_best(suspect._replace(causes=causes[suspect.rank]) for suspect in found)),
