@@ -192,7 +192,7 @@ class Reader:
         fields = self._mapping(parse_json(data) if is_json else parse_pickle(data), "the dump")
         version, nccl = fields.get("version"), fields.get("comm_lib_version", fields.get("nccl_version"))
         if not isinstance(version, str) or not _VERSION.fullmatch(version):
-            raise DumpError("its format is %.20r, and 2.x is known" % (version,))
+            raise DumpError("its format is %s, and 2.x is known" % _quoted(version))
         config = self._mapping(fields.get("pg_config"), "pg_config").items()
         groups = [self._group(str(name), value) for name, value in config]
         entries = None
@@ -237,7 +237,7 @@ class Reader:
             raise DumpError("process_group or profiling_name of an entry are not texts")
         is_p2p = fields.get("is_p2p", _P2P.match(name) is not None)
         if not isinstance(state, str) or state not in STATES or not isinstance(is_p2p, bool):
-            raise DumpError("an entry has state %.20r; %s are known" % (state, ", ".join(STATES)))
+            raise DumpError("an entry has state %s; %s are known" % (_quoted(state), ", ".join(STATES)))
         operation = Operation(
             self._short(name),
             self._sizes(fields.get("input_sizes")),
@@ -315,3 +315,10 @@ def _integer(fields: Dict[Any, Any], key: str) -> int:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
+
+
+def _quoted(value: object) -> str:
+    """Return at most 20 characters of a value. Of what holds others only its type: it may be nested without end."""
+    if isinstance(value, (str, bytes)):
+        value = value[:20]
+    return "%.20r" % (value,) if isinstance(value, (str, bytes, int, float, type(None))) else type(value).__name__

@@ -242,6 +242,15 @@ def test_any_value_anywhere(value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    "value", [b"]" * 40_000 + b"a" * 39_999, _shared(60)[len(_START) : -1]], ids=["deep", "shared"]
+)
+def test_a_nested_value_anywhere(value: bytes) -> None:
+    for path in nested.places(GOOD):
+        before, _mark, after = pickle.dumps(nested.changed(GOOD, path, "nested"), 2).partition(b"X\x06\0\0\0nested")
+        _read_or_refuse(before + value + after)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"version": "1.5"}, "its format is '1.5'"),
