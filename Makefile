@@ -18,8 +18,8 @@ NEWEST_ONLY = tests/site/test_check_diff.py
 # What uses the inside of Ansible, and whole runs.
 NEWEST_TESTS = $(shell grep -lE '^from ansible\.(errors|parsing|plugins|template|utils)' tests/unit/test_*.py) \
 	$(NEWEST_ONLY) $(if $(findstring not long,$(PYTEST_ADDOPTS)),,tests/drift/test_drift.py tests/site/test_demo.py)
-# Of make test, the longest on few cores first.
-TARGETS = faults cluster molecule site slurm newest unit drift containers collection lint fabric el nccl
+# Of make test, the longest on few cores first; newest needs nothing of what setup installs.
+TARGETS = newest site molecule unit cluster faults slurm drift containers collection lint fabric el nccl
 # What Python compiles is kept, whatever the machine says: some 4,000 processes load the same files.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
@@ -124,7 +124,7 @@ mutants: setup ## small faults planted in the product, and the share that unit t
 	$(BIN)/python -m tests.mutants $(or $(NUMBER),200) $(or $(SEED),1)
 
 test: export PYTEST_ADDOPTS = -m "not long" --hypothesis-profile=short
-test: setup ## everything that CI runs: all but the tests marked long
+test: ## everything that CI runs: all but the tests marked long
 	@# Four targets at a time, each with its share of the cores: much of cluster, slurm and containers is waiting, and a
 	@# target whose last test runs leaves its cores to the next.
 	@# A target that fails does not hide the others.
