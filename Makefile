@@ -24,7 +24,8 @@ TARGETS = newest site molecule unit cluster faults slurm drift containers collec
 unexport PYTHONDONTWRITEBYTECODE
 # Tests must not depend on, or write to, what the user keeps in ~/.ansible.
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
-# A simulated node is thousands of small files: where memory has 4 GB for them, and programs may run there, they lie in it.
+# A simulated node is thousands of small files, for which a disk takes 30 times the processor time: where memory has 4 GB
+# for them, and programs may run there, they lie in it.
 IN_MEMORY := $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'END { exit $$1 < 4000 }' && \
 	grep ' /dev/shm ' /proc/mounts | grep -qv noexec && echo /dev/shm)
 
@@ -48,7 +49,7 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	PYTHONPATH=lab/compiled $(BIN)/ansible-lint --offline -q
 
 ifneq ($(IN_MEMORY),)
-unit related faults site drift el: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
+unit related faults site drift el slurm newest collection containers molecule fabric: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
 endif
 
 unit: setup ## pure core, modules, structure: no root, no network

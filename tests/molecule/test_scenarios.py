@@ -78,6 +78,7 @@ def play(roles: list[str], brief: bool, report: Path) -> Played:
     }
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["BUSBAR_MOLECULE_ROLES"] = ",".join(roles)
+    environment["MOLECULE_EPHEMERAL_DIRECTORY"] = str(report.with_suffix(""))
     options = [
         "-vv",
         f"--junitxml={report}",
