@@ -49,7 +49,7 @@ lint: setup ## ruff, mypy strict, ansible-lint production
 	PYTHONPATH=lab/compiled $(BIN)/ansible-lint --offline -q
 
 ifneq ($(IN_MEMORY),)
-unit related faults site drift el slurm newest collection containers molecule fabric: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
+unit related faults site drift el slurm newest collection containers molecule fabric golden mutants repair gate localise: export PYTEST_DEBUG_TEMPROOT := $(IN_MEMORY)
 endif
 
 unit: setup ## pure core, modules, structure: no root, no network
