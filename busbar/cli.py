@@ -232,6 +232,11 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "report --html drift.html",
         _fill_from("drift.options", "add_report"),
     ),
+    "certify": (
+        "Answer a buyer's acceptance test from what the nightly check has read",
+        "certify findings.json --answers audit.values.json --markdown sheet.md",
+        _fill_from("certify"),
+    ),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),
     "remediate": (
         "Repair nodes with findings, verify, and return them to service",

@@ -1,0 +1,384 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Questions of the buyers of GPU clusters, and the checks that answer them.
+
+The 59 checks of ClusterMAX's ``cmax audit`` 0.2.1 (clustermax on PyPI), the red lines that its log has beside them, and
+the expectations that clustermax.ai publishes.
+
+Answers that differ on purpose name the rule, the reason and an experiment that the buyer can repeat on a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
+
+AUDIT, LOG, EXPECTED = "audit", "line of the log", "expectation"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One question.
+
+    key: the value's path in audit.values.json, or the words of a line or of an expectation.   subject: in our words.
+    checks: ids of the checks that answer it: the first has to pass on every host, the others wherever they were made.
+    proof: how to get a result that lacks.   link: link layer of the rails that it concerns, "" for any.
+    optional: without a result it was not asked.   owner: who answers it instead; the checks are then only evidence.
+    rule: what the tool tests, where another answer is right, with the ``reason`` and the ``experiment``.
+    is_failure: whether a value is one for the tool.
+    """
+
+    key: str
+    subject: str
+    checks: tuple[str, ...] = ()
+    owner: str = ""
+    proof: str = ""
+    link: str = ""
+    optional: bool = False
+    rule: str = ""
+    reason: str = ""
+    experiment: str = ""
+    is_failure: Callable[[object], bool] | None = None
+    kind: str = AUDIT
+
+
+def _lower(value: object) -> str:
+    return str(value).strip().lower()
+
+
+def is_false(value: object) -> bool:
+    return _lower(value) in ("false", "no", "0")
+
+
+def is_true(value: object) -> bool:
+    return _lower(value) in ("true", "yes", "1")
+
+
+def is_bad_status(value: object) -> bool:
+    return _lower(value) in ("fail", "warning", "unknown", "latent", "host-patch-required", "manual")
+
+
+def _above(limit: int) -> Callable[[object], bool]:
+    def is_above(value: object) -> bool:
+        number = whole(_lower(value).removeprefix("-"))
+        return number is None or (number > limit and not _lower(value).startswith("-"))
+
+    return is_above
+
+
+def _lacks_path(value: object) -> bool:
+    """Return whether gpus.gpuDirectRdmaPath names neither DMA-BUF nor NVIDIA's open driver."""
+    return not isinstance(value, dict) or not any(is_true(value.get(name)) for name in ("dmaBuf", "nvidiaOpen"))
+
+
+_BENCHMARK = "measure it: playbooks/benchmark.yml -e nccl_benchmark_scope=%s, then busbar drift --findings FILE"
+_GATE = "switch the gate on: gate_stages (docs/gate.md)"
+_FABRIC = "sweep it: playbooks/fabric.yml -e busbar_findings_path=FILE"
+_SITE = "site.yml with -e busbar_findings_path=FILE asks it, the nightly check does not"
+PROVIDER, TENANT = "the provider's platform team", "whoever builds the job's image"
+_VENDOR = "the burn-in of the hardware's vendor"
+_NODES = "the provider's node image"
+_DPU = "whoever operates the BlueField DPUs"
+_SLURM = "whoever operates Slurm"
+_PEERMEM = (
+    "nvidia_peermem gives the NIC the GPU's memory as DMA-BUF does, and is the only way with NVIDIA's closed driver;"
+    " which driver is installed is the provider's choice, and with the open one DMA-BUF is used"
+)
+_PERFTEST = "ansible-playbook playbooks/verify.yml: ib_write_bw with GPU memory reaches the rate of the rail"
+
+
+def _others(owner: str, *rows: tuple[str, str], checks: tuple[str, ...] = ()) -> tuple[Criterion, ...]:
+    return tuple(
+        Criterion(key, subject, checks, owner, is_failure=is_bad_status if key.endswith("tatus") else is_false)
+        for key, subject in rows
+    )
+
+
+CRITERIA = (
+    Criterion(
+        "gpus.pcieAcs.enabled",
+        "PCIe ACS is off between GPUs and NICs",
+        ("pcie_path.acs",),
+        is_failure=is_true,
+    ),
+    Criterion(
+        "gpus.gpuDirectRdmaPath",
+        "NICs reach GPU memory directly",
+        ("gpudirect.path", "gpudirect.persisted", "gpudirect.blocked"),
+        rule="passes only with NVIDIA's open driver or a file dma_buf* below /sys/module/nvidia",
+        reason=_PEERMEM,
+        experiment=_PERFTEST,
+        is_failure=_lacks_path,
+    ),
+    Criterion(
+        "gpus.gpuDirectRdmaPath.nvidiaPeermemLegacy",
+        "GPUDirect RDMA by DMA-BUF, not nvidia_peermem",
+        ("gpudirect.path", "gpudirect.legacy"),
+        rule="a loaded nvidia_peermem is deprecated",
+        reason=_PEERMEM,
+        experiment=_PERFTEST,
+        is_failure=is_true,
+    ),
+    Criterion(
+        "networking.ncclAutoConfig",
+        "nccl.conf overrides nothing that NCCL chooses better",
+        ("nccl_conf.file", "nccl_conf.environment"),
+        is_failure=is_false,
+    ),
+    Criterion(
+        "networking.hcaNamingValid",
+        "NCCL uses every rail's HCA",
+        ("nccl_conf.file", "nccl_conf.rails", "nccl_conf.device_name", "platform.rail_device"),
+        rule="HCAs have to be called mlx5_N or roce_pN_railN",
+        reason=(
+            "NCCL takes every device that libibverbs lists (net_ib/init.cc); a name counts only in NCCL_IB_HCA, where"
+            " nccl.conf has each rail's exact name"
+        ),
+        experiment="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET all_reduce_perf -b 8M -e 8M -g 8 | grep 'NET/IB : Using'",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "nccl_topo_file.status",
+        "NCCL's topology file reaches containers",
+        ("nccl_conf.topo_file", "nccl_conf.containers"),
+        proof='only guests have a file; else run: srun --container-image=IMAGE cat /etc/nccl.conf "$NCCL_TOPO_FILE"',
+        is_failure=is_bad_status,
+    ),
+    Criterion(
+        "nccl_ib_qps.status",
+        "queue pairs per connection on a fabric of several tiers",
+        ("nccl_cluster.bar",),
+        proof=_BENCHMARK % "cluster",
+        rule="NCCL_IB_QPS_PER_CONNECTION has to be 2 or more with two tiers",
+        reason=(
+            "NCCL's default is 1, and how many are right depends on how the fabric spreads flows: measured, not guessed"
+        ),
+        experiment="ansible-playbook playbooks/benchmark.yml -e nccl_benchmark_scope=cluster with 1, 2 and 4",
+        is_failure=is_bad_status,
+    ),
+    Criterion(
+        "networking.topologyConfigured",
+        "the scheduler knows the fabric's topology",
+        owner=f"{_SLURM}; busbar fabric topology FILE compares the output of scontrol show topology with the fabric",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "vm_iommu.status",
+        "the IOMMU passes GPUs and NICs through",
+        ("iommu.domains", "iommu.args"),
+        is_failure=is_bad_status,
+    ),
+    Criterion(
+        "securityVersions.connectxFirmware.status",
+        "NICs have the firmware that is declared",
+        ("platform.rail_firmware",),
+        proof="declare the firmware of each PSID: busbar_firmware",
+        is_failure=is_bad_status,
+    ),
+    Criterion(
+        "software.nccl.installed",
+        "NCCL is installed",
+        ("nccl_conf.library",),
+        proof="list the libraries of jobs: nccl_conf_libraries",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "healthChecks.nhcInstalled",
+        "unhealthy nodes get no jobs",
+        ("gate.wired", "gate.program", "gate.verdict"),
+        proof=_GATE,
+        rule="a program called nhc has to be installed",
+        reason="Slurm's HealthCheckProgram is this suite's gate, which checks GPUs, NVLinks, rails and the PCIe path",
+        experiment="scontrol show config | grep HealthCheckProgram; busbar gate --run -i INVENTORY",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "healthChecks.dcgmSlurm",
+        "GPU health decides in Slurm's HealthCheckProgram",
+        ("gate.wired", "gate.program", "gate.verdict"),
+        proof=_GATE,
+        rule="the name or text of HealthCheckProgram has to contain dcgm",
+        reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
+        experiment="busbar gate --run -i INVENTORY --json",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "security.guestKernel.newerInstalled",
+        "the running kernel is the one of the next boot",
+        ("reboot.pending", "ofed.dkms"),
+        proof=_SITE,
+        is_failure=is_true,
+    ),
+    Criterion(
+        "ufm-profile",
+        "the fabric's manager and partitions are those declared",
+        ("ib_fabric.manager", "ib_fabric.partition"),
+        owner="whoever operates the subnet manager: keys and rate limits of tenants",
+        is_failure=is_bad_status,
+    ),
+    *_others(
+        PROVIDER,
+        ("nvlink-boundary", "NVLink domains are of one tenant"),
+        checks=("platform.nvlinks", "node_health.fabric_state"),
+    ),
+    *_others(_DPU, ("securityVersions.dpuHostIsolation.status", "hosts cannot control their BlueField DPU")),
+    *_others(
+        _DPU,
+        ("securityVersions.virtioNetBluefield.status", "VIRTIO-net controller of BlueField is patched"),
+        ("securityVersions.virtioNetBluefield.exposure", "an idle VIRTIO-net controller is patched"),
+    ),
+    *_others(
+        _NODES,
+        ("securityVersions.nvidiaDriver.status", "the NVIDIA driver has the security fixes"),
+        checks=("node_health.driver_library", "consistency.driver"),
+    ),
+    *_others(
+        _NODES,
+        ("securityVersions.nvidiaContainerToolkit.status", "the container toolkit has the security fixes"),
+        ("securityVersions.cudaToolkit.status", "the CUDA toolkit has the security fixes"),
+        ("securityVersions.runc.status", "runc has the security fixes"),
+        ("securityVersions.docker.status", "Docker has the security fixes"),
+        ("securityVersions.dcgm.status", "DCGM has the security fixes"),
+        ("securityVersions.dcgmExporter.status", "the DCGM exporter has the security fixes"),
+        ("security.fragnesia.status", "the kernel has the fix of CVE-2026-46300"),
+        ("containers.nvidiaContainerToolkit", "the container toolkit is installed"),
+        ("containers.enroot", "enroot is installed"),
+        ("containers.enrootImportWorks", "enroot imports an image"),
+        ("containers.dockerOnWorkers", "Docker is installed on nodes"),
+        ("containers.singularity", "Apptainer is installed"),
+        ("software.nvhpc.status", "NVIDIA's HPC SDK is installed and supported"),
+        ("software.ncu.installed", "Nsight Compute is installed"),
+        ("software.ncu.profilingEnabled", "users may profile GPUs"),
+        ("software.lmod.modulesStatus", "modules of Lmod exist"),
+        ("software.perf.installed", "perf is installed"),
+        ("gpus.gdrcopy.installed", "GDRCopy is installed (NCCL uses it only with NCCL_GDRCOPY_ENABLE=1)"),
+        ("gpu_controls.vboost.allowed", "vBoost may be set"),
+        ("hbm_memory_exposure.status", "the system does not use GPU memory as its own"),
+        ("healthChecks.dcgmInstalled", "DCGM is installed"),
+        ("healthChecks.monitoringStack.dcgmExporter", "the DCGM exporter runs"),
+    ),
+    Criterion(
+        "software.perf.perfEventParanoid",
+        "perf_event_paranoid permits perf",
+        owner=_NODES,
+        is_failure=_above(1),
+    ),
+    Criterion(
+        "software.perf.kptrRestrict",
+        "perf sees the kernel's symbols",
+        owner=_NODES,
+        is_failure=_above(0),
+    ),
+    *_others(
+        PROVIDER,
+        ("security.januscape.status", "nested virtualisation is off or patched (CVE-2026-53359)"),
+        ("bmc-ipmi", "tenants cannot reach BMCs"),
+        ("pcie-passthrough", "passed-through devices are isolated and cleared"),
+        ("arm_smmu_virtualization.status", "Arm guests have the SMMU's command queue"),
+        ("access.sudoAvailable", "sudo without a password"),
+        ("access.userManagement", "users and groups can be managed"),
+        ("access.externalIdp.detected", "an identity provider is connected"),
+        ("storage.rwxStatus", "shared storage can be written by several pods"),
+        ("kubelet_cpu_manager_policy.status", "the kubelet pins CPUs"),
+    ),
+    *_others(
+        _SLURM,
+        ("access.sshToComputeNodes", "nodes are reached by ssh"),
+        ("access.slurmCommandsOk", "Slurm's commands answer"),
+        ("slurm.accounting.sacctAvailable", "sacct answers"),
+        ("containers.workerCheckOk", "the audit could run a container on a node"),
+        ("containers.pyxisRuntimeWorks", "srun has the options of Pyxis"),
+        ("software.cudaVisibleDevicesStatus", "the scheduler sets CUDA_VISIBLE_DEVICES"),
+    ),
+    # -- lines that the log prints in red, and no check grades ---------------------------------------------------------
+    Criterion(
+        "NCCL_IB_GID_INDEX not set in /etc/nccl.conf",
+        "NCCL uses RoCE v2 on every rail",
+        ("platform.rail_gid", "nccl_conf.file", "nccl_conf.gid_index"),
+        link="Ethernet",
+        rule="RoCE needs NCCL_IB_GID_INDEX=3",
+        reason=(
+            "since NCCL 2.21 the default is -1 and each port's index is looked up (net_ib/connect.cc); a fixed 3 breaks"
+            " when an address is added or a link flaps (NVIDIA/nccl issues 1333, 2157, 2183)"
+        ),
+        experiment="add an address to a rail, then run NCCL_DEBUG=INFO all_reduce_perf with and without the index",
+        kind=LOG,
+    ),
+    Criterion(
+        "No valid PKeys found",
+        "every rail is in the declared partition",
+        ("platform.rail_partition",),
+        link="InfiniBand",
+        rule="every HCA has to have a partition",
+        reason="of ports that carry no jobs it proves nothing, and RoCE has no partitions",
+        experiment="cat /sys/class/infiniband/*/ports/1/pkeys/0 of the rails",
+        kind=LOG,
+    ),
+    Criterion(
+        "only nvidia_peermem detected (legacy path)",
+        "GPUDirect RDMA works",
+        ("gpudirect.path",),
+        rule="nvidia_peermem is a legacy path",
+        reason=_PEERMEM,
+        experiment=_PERFTEST,
+        kind=LOG,
+    ),
+    Criterion(
+        "HealthCheckProgram is NOT dcgm-based",
+        "GPU health decides in Slurm's HealthCheckProgram",
+        ("gate.wired", "gate.program", "gate.verdict"),
+        proof=_GATE,
+        rule="the name has to contain dcgm",
+        reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
+        experiment="busbar gate --run -i INVENTORY --json",
+        kind=LOG,
+    ),
+    Criterion("NCU profiling restricted", "users may profile GPUs", owner=_NODES, kind=LOG),
+    # -- expectations (clustermax.ai/expectations: slurm, health-checks; criteria: networking) -------------------------
+    *(
+        Criterion(subject, subject, checks, owner, proof, link, optional=subject.startswith("SHARP"), kind=EXPECTED)
+        for subject, checks, owner, proof, link in (
+            (
+                "no GPU is off the bus, no Xid",
+                ("node_health.xid", "node_health.gpu_count", "platform.gpu_count"),
+                "",
+                "",
+                "",
+            ),
+            ("no uncorrectable ECC errors", ("node_health.ecc",), "", "", ""),
+            ("no pending or failed row remap", ("node_health.row_remap", "node_health.memory_repair"), "", "", ""),
+            (
+                "GPUs have full PCIe links",
+                ("platform.gpu_pcie", "platform.pcie_link", "node_health.pcie_replay"),
+                "",
+                "",
+                "",
+            ),
+            ("NICs have full PCIe links", ("platform.rail_pcie", "platform.pcie_link", "node_health.aer"), "", "", ""),
+            ("NVLinks up and without errors", ("platform.nvlinks", "node_health.nvlink_errors"), "", "", ""),
+            ("rails up at full rate", ("platform.rail_rate", "platform.rail_state"), "", "", ""),
+            ("no link flaps", ("node_health.port_counters", "node_health.port_link_downed"), "", "", ""),
+            ("no growing errors of ports", ("node_health.port_counters", "node_health.port_errors"), "", "", ""),
+            ("GPUs neither hot nor slowed", ("node_health.temperature", "node_health.throttle"), "", "", ""),
+            ("PFC and DSCP for RoCE", ("roce_qos.pfc", "roce_qos.trust", "roce_qos.unit"), "", "", "Ethernet"),
+            ("MTU of RoCE rails", ("netdev_mtu.live", "netdev_mtu.persisted"), "", "", "Ethernet"),
+            ("cables and errors of the fabric", ("ib_fabric.sweep", "ib_fabric.errors"), "", _FABRIC, "InfiniBand"),
+            ("jobs may lock memory", ("host_limits.daemon", "host_limits.unit"), "", "", ""),
+            (
+                "all-reduce within each node at its bar",
+                ("nccl_perf.busbw", "nccl_perf.transport"),
+                "",
+                _BENCHMARK % "node",
+                "",
+            ),
+            ("all-reduce between nodes at its bar", ("nccl_cluster.bar",), "", _BENCHMARK % "cluster", ""),
+            ("RDMA bandwidth of pairs", ("perftest.bandwidth", "perftest.latency"), "", _PERFTEST, ""),
+            ("SHARP where it is offered", ("sharp.proof", "sharp.gain"), "", "", ""),
+            ("host and device copies (nvbandwidth)", (), _VENDOR, "", ""),
+            ("GPU burn-in and tests for silent corruption", (), _VENDOR, "", ""),
+            ("a training framework runs (Megatron, TorchTitan)", (), TENANT, "", ""),
+        )
+    ),
+)

@@ -1,0 +1,332 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Answer each criterion of a buyer from a findings file: what passed, with the value that was read and its source.
+
+Both files may be another machine's: everything that is used of them is typed and sized here. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+
+from .. import accepted, codec, nodeset, result_schema, suite
+from ..plain_data import PlainView
+from .criteria import AUDIT, CRITERIA, Criterion
+
+PASS, DIFFERS, NOT_OURS, OPEN, ACCEPTED, NOT_ASKED = (
+    *("pass", "differs on purpose", "not ours", "open", "accepted", "not asked"),
+)
+ANSWERS = (OPEN, DIFFERS, ACCEPTED, PASS, NOT_OURS, NOT_ASKED)
+MOST_HOSTS = 20_000
+PASSED, NOT_COLLECTED = "passed", "not collected"
+_LINK_LAYER = "platform.rail_link_layer"
+# Check's noun -> its role.
+_ROLES = {noun: role.name for role in suite.SUITE for noun in role.nouns}
+# Characters of host names and of a value in a cell; values and findings in one row.
+ROOM, VALUE, VALUES = 80, 120, 3
+
+_of_acceptances = codec.many(
+    codec.record(
+        optional=("subject",),
+        others=True,
+        check=codec.text(codec.LINE),
+        reason=codec.text(codec.LINE),
+        owner=codec.text(codec.LINE),
+        subject=codec.text(codec.LINE),
+        until=codec.read_by(datetime.date.fromisoformat),
+    ),
+    1000,
+)
+_host = codec.record(
+    optional=("accepted", "acceptances"),
+    others=True,
+    findings=result_schema.of_findings,
+    evidence=result_schema.evidence,
+    accepted=result_schema.of_findings,
+    acceptances=_of_acceptances,
+)
+_run = codec.record(
+    others=True,
+    ended=codec.text(64, line=True),
+    group=codec.many(codec.text(codec.LINE, line=True), MOST_HOSTS),
+    limit=codec.maybe(codec.text()),
+    simulated=codec.flag,
+)
+
+
+def _each_by_itself(_value: object) -> None:
+    """Accept an entry of a host: ``_host`` checks it, and an invalid one costs only that host."""
+
+
+_file = codec.record(
+    optional=("off",),
+    others=True,
+    run=_run,
+    hosts=codec.table(_each_by_itself, limit=MOST_HOSTS),
+    off=codec.table(codec.text(codec.LINE, line=True)),
+)
+
+
+@dataclass(frozen=True)
+class Host:
+    """findings, accepted: by check.   evidence: check -> value and source of each passed id.   invalid: why nothing is
+    known of the host."""
+
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    accepted: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    evidence: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    acceptances: Sequence[PlainView] = ()
+    invalid: str = ""
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """A findings file.
+
+    hosts: all nodes of the inventory, with those that are not in the file.   off: role -> variable that switches it
+    off.   at: when the run ended.
+    """
+
+    hosts: Mapping[str, Host]
+    off: Mapping[str, str]
+    at: str
+    limit: str
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answer to one criterion.
+
+    tool: what the buyer's tool has found, "" where it was not asked or prints a line.   evidence: lines of what was
+    read, with hosts and source.   todo: what is open, and what to do.
+    """
+
+    criterion: Criterion
+    answer: str
+    tool: str = ""
+    evidence: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
+
+
+def proofs(data: object) -> Proofs:
+    """Read a findings file. An invalid host costs only that host its proof. Raises ParseError."""
+    try:
+        _file(data)
+    except codec.Invalid as error:
+        raise ParseError(
+            f"it is not a findings file of busbar drift --findings or busbar_findings_path: {error}"
+        ) from None
+    found = codec.as_dict(data)
+    run = found["run"]
+    hosts = {name: _of_host(found["hosts"][name]) for name in found["hosts"]}
+    missing = Host(invalid="not in this run")
+    every = {**dict.fromkeys(run["group"], missing), **hosts}
+    return Proofs(every, found.get("off") or {}, run["ended"], run.get("limit") or "", run["simulated"])
+
+
+def _of_host(data: object) -> Host:
+    try:
+        _host(data)
+    except codec.Invalid as error:
+        return Host(invalid=f"its entry is not valid: {error}"[:300])
+    found = codec.as_dict(data)
+    evidence: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, (value, source) in found["evidence"].items():
+        evidence[name.partition("[")[0]].append((value, source))
+    of = [by_check(map(from_dict, found.get(name) or ())) for name in ("findings", "accepted")]
+    return Host(of[0], of[1], evidence, found.get("acceptances") or ())
+
+
+def by_check(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for one in findings:
+        if not one.ok:
+            found[one.check].append(one)
+    return found
+
+
+def values(data: object) -> PlainView:
+    """Return the values of audit.values.json. Raises ParseError."""
+    found = data.get("audit_data") if isinstance(data, dict) else None
+    if not isinstance(found, dict):
+        raise ParseError("it has no audit_data: name the audit.values.json that cmax audit has written")
+    return found
+
+
+def answer(known: Proofs, asked: PlainView | None, today: datetime.date) -> list[Row]:
+    """Return a row for each criterion. asked: the buyer's values; None: only the suite's own answers."""
+    return [_row(one, known, asked, today) for one in CRITERIA]
+
+
+def _row(one: Criterion, known: Proofs, asked: PlainView | None, today: datetime.date) -> Row:
+    tool = "" if asked is None or one.kind != AUDIT else _of_tool(one, _value(asked, one.key))
+    evidence = tuple(_evidence(one, known))
+    if one.owner:
+        return Row(one, NOT_ASKED if tool == NOT_COLLECTED else NOT_OURS, tool, evidence, (f"ask {one.owner}",))
+    hosts = {name: host for name, host in known.hosts.items() if _concerns(one, host)}
+    if not hosts and known.hosts:
+        return Row(one, NOT_ASKED, tool, evidence, (f"no host has rails of {one.link}",))
+    known_of = [*(host.findings for host in hosts.values()), *(host.accepted for host in hosts.values())]
+    complete = hosts and not any(host.invalid for host in hosts.values())
+    if one.optional and complete and not evidence and not any(of.get(check) for of in known_of for check in one.checks):
+        return Row(one, NOT_ASKED, tool, evidence, ("nothing requests it here",))
+    todo, excused = _todo(one, hosts, known.off, today)
+    if todo or not hosts:
+        return Row(one, OPEN, tool, evidence, (*todo, *(["the inventory has no host"] if not hosts else [])))
+    if excused:
+        return Row(one, ACCEPTED, tool, evidence, tuple(excused))
+    if one.rule and not tool.startswith(PASSED):
+        return Row(one, DIFFERS, tool, evidence, (f"{one.rule}: {one.reason}", f"repeat it: {one.experiment}"))
+    return Row(one, PASS, tool, evidence)
+
+
+def _of_tool(one: Criterion, value: object) -> str:
+    if value is None:
+        return NOT_COLLECTED
+    failed = one.is_failure is not None and one.is_failure(value)
+    return f"{'failed' if failed else PASSED}: {' '.join(printable(str(value)).split())[:VALUE]}"
+
+
+def _concerns(one: Criterion, host: Host) -> bool:
+    """Return whether a host has such rails; one whose rails are not known may have them."""
+    layers = {value for value, _source in host.evidence.get(_LINK_LAYER, ())}
+    return not one.link or not layers or one.link in layers
+
+
+def _value(asked: PlainView, key: str) -> object:
+    """Return the value at a path; security checks without a path are below ``security`` by their name."""
+    found: object = asked
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    if found is None and "-" in key:
+        found = _value(asked, f"security.{key.replace('-', '_')}.status")
+    return found
+
+
+def _evidence(one: Criterion, known: Proofs) -> Iterable[str]:
+    """Yield the values of each check, most frequent first, with the number of hosts that have them."""
+    for check in one.checks:
+        counted: Counter[str] = Counter()
+        sources: dict[str, str] = {}
+        hosts: set[str] = set()
+        for name, host in known.hosts.items():
+            for value, source in host.evidence.get(check, ()):
+                shown = printable(value)[:VALUE]
+                counted[shown] += 1
+                sources.setdefault(shown, printable(source)[:VALUE])
+                hosts.add(name)
+        if counted:
+            few = [f"{value} ({number}x, {sources[value]})" for value, number in counted.most_common(VALUES)]
+            few += [f"{len(counted) - VALUES} more"] if len(counted) > VALUES else []
+            yield f"{check}, {len(hosts)} of {len(known.hosts)} hosts: {'; '.join(few)}"
+
+
+def _todo(
+    one: Criterion, hosts: Mapping[str, Host], off: Mapping[str, str], today: datetime.date
+) -> tuple[list[str], list[str]]:
+    """Return what is not proven, and what was accepted instead."""
+    bad: dict[str, list[str]] = defaultdict(list)
+    excused: dict[str, list[str]] = defaultdict(list)
+    unproven: dict[str, list[str]] = defaultdict(list)
+    first = one.checks[0]
+    role = _ROLES.get(first.partition(".")[0], "")
+    why = f"{role} is off ({off[role]})" if role in off else f"{first} has no result"
+    for name, host in hosts.items():
+        found, allowed = (
+            [each for check in one.checks for each in of.get(check, ())] for of in (host.findings, host.accepted)
+        )
+        for finding in found:
+            have = " ".join((finding.have or "nothing").split())[:VALUE]
+            bad[f"{finding.check} {finding.subject} is {finding.state}: {have}; {finding.fix or ''}"].append(name)
+        for finding in allowed:
+            excused[_acceptance(finding, host, today)].append(name)
+        if not found and not allowed and not host.evidence.get(first):
+            unproven[host.invalid or why].append(name)
+    lines = [f"{_hosts(names)}: {text}".rstrip("; ") for text, names in bad.items()]
+    lines[VALUES:] = [f"and {len(lines) - VALUES} more findings"] if len(lines) > VALUES else []
+    lines += [f"{_hosts(names)}: {text}" + f"; {one.proof}" * bool(one.proof) for text, names in unproven.items()]
+    return [*map(printable, lines)], [printable(f"{_hosts(names)}: {text}") for text, names in excused.items()]
+
+
+def _acceptance(finding: Finding, host: Host, today: datetime.date) -> str:
+    for entry in host.acceptances:
+        until = datetime.date.fromisoformat(entry["until"])
+        rule = accepted.Acceptance(entry["check"], entry.get("subject", ""), entry["reason"], entry["owner"], until)
+        if rule.covers(finding) and until >= today:
+            return f"{finding.check}: {rule.reason} ({rule.owner}, until {entry['until']})"
+    return f"{finding.check}: accepted in that run"
+
+
+def _hosts(names: Sequence[str]) -> str:
+    return nodeset.brief(names, ROOM)
+
+
+def to_dict(rows: Sequence[Row], known: Proofs) -> dict[str, object]:
+    """Return the sheet as JSON has it."""
+    return {
+        "format": 1,
+        "simulated": known.simulated,
+        "proofs_of": known.at,
+        "limit": known.limit or None,
+        "hosts": sorted(known.hosts),
+        "not_in_the_run": sorted(name for name, host in known.hosts.items() if host.invalid),
+        "rows": [
+            {
+                "kind": row.criterion.kind,
+                "key": row.criterion.key,
+                "subject": row.criterion.subject,
+                "checks": list(row.criterion.checks),
+                "answer": row.answer,
+                "tool": row.tool or None,
+                "evidence": list(row.evidence),
+                "todo": list(row.todo),
+            }
+            for row in rows
+        ],
+    }
+
+
+def markdown(rows: Sequence[Row], known: Proofs, source: str) -> Iterable[str]:
+    """Yield the lines of the sheet. source: of the proofs."""
+    counted = Counter(row.answer for row in rows)
+    left = [name for name, host in known.hosts.items() if host.invalid]
+    yield "# Acceptance sheet"
+    yield ""
+    if known.simulated:
+        yield "**simulated**: no figure here is a measurement."
+        yield ""
+    yield f"Hosts: {_hosts(sorted(known.hosts))}, {len(known.hosts)}. Proofs of {known.at} from {printable(source)}."
+    if left:
+        yield f"Without a result: {_hosts(left)}, {len(left)}."
+    if known.limit:
+        yield f"The run was limited to {printable(known.limit)}."
+    yield f"Answers: {', '.join(f'{counted[one]} {one}' for one in ANSWERS if counted[one])}."
+    for kind in dict.fromkeys(row.criterion.kind for row in rows):
+        yield ""
+        yield f"## {TITLES[kind]}"
+        for row in (row for row in rows if row.criterion.kind == kind):
+            yield ""
+            yield f"### {row.answer}: {row.criterion.subject}"
+            yield ""
+            yield f"* asked: `{row.criterion.key}`" + (f"; the tool: {_cell(row.tool)}" if row.tool else "")
+            for text in (*row.todo, *row.evidence):
+                yield f"* {_cell(text)}"
+
+
+TITLES = {
+    AUDIT: "Checks of cmax audit 0.2.1",
+    "line of the log": "Red lines of its log",
+    "expectation": "Published expectations",
+}
+
+
+def _cell(text: str) -> str:
+    """Return a text in which Markdown and HTML have nothing to interpret."""
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|" else sign for sign in " ".join(text.split()))

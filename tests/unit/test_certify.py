@@ -1,0 +1,210 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The buyer's acceptance sheet: no question without an answer, and no pass that a fault does not turn."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import criteria, sheet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbar import cli
+
+TODAY = datetime.date(2026, 11, 30)
+OURS = [one for one in criteria.CRITERIA if not one.owner]
+FAULTS = json.loads((Path(__file__).parent.parent / "golden/faults.json").read_text())
+# Checks of what the lab's nodes alone cannot show: benchmarks, pairs of nodes, sweeps, a declared gate or library.
+BEYOND = (
+    "nccl_perf.",
+    "nccl_cluster.",
+    "perftest.",
+    "ib_fabric.",
+    "sharp.",
+    "gate.",
+    "reboot.",
+    "nccl_conf.library",
+    "nccl_conf.topo_file",
+)
+
+
+def finding(check: str, state: str = "drift", subject: str = "rail 3") -> dict[str, Any]:
+    given = {"check": check, "subject": subject, "aspect": "live", "state": state, "severity": "major", "have": "off"}
+    more = {
+        "want": "on",
+        "fix": "switch it on",
+        "source": "/sys/x",
+        "disruption": "none",
+        "because": None,
+        "why": "slow",
+    }
+    return {**given, **more, "id": f"{check}[live]@{subject}"}
+
+
+def host(checks: tuple[str, ...], layer: str = "", **more: Any) -> dict[str, Any]:
+    evidence = {f"{check}[live]@{check}": ["as read", "/sys/class/x"] for check in checks}
+    evidence |= {"platform.rail_link_layer[live]@0000:18:00.0": [layer, "/sys"]} if layer else {}
+    return {"findings": [], "evidence": evidence, **more}
+
+
+def proofs(*hosts: dict[str, Any], group: int = 0, **more: Any) -> sheet.Proofs:
+    names = [f"node{number:02}" for number in range(max(len(hosts), group))]
+    run = {"ended": "2026-11-30T02:00:00Z", "group": names, "limit": None, "simulated": False}
+    return sheet.proofs({"run": run, "hosts": dict(zip(names, hosts, strict=False)), **more})
+
+
+def row(one: criteria.Criterion, known: sheet.Proofs, asked: dict[str, Any] | None = None) -> sheet.Row:
+    return next(found for found in sheet.answer(known, asked, TODAY) if found.criterion is one)
+
+
+def test_every_check_of_the_audit_has_one_row_and_somebody_who_answers() -> None:
+    audit = [one.key for one in criteria.CRITERIA if one.kind == criteria.AUDIT]
+    assert (len(audit), len(set(audit))) == (59, 59)
+    assert all(one.checks or one.owner for one in criteria.CRITERIA)
+    assert all(bool(one.rule) == bool(one.reason) == bool(one.experiment) for one in criteria.CRITERIA)
+
+
+def test_the_checks_are_declared() -> None:
+    named = {check for one in criteria.CRITERIA for check in one.checks}
+    assert named - set(accepted.known_checks()) == set()
+
+
+@pytest.mark.parametrize("one", OURS, ids=lambda one: one.key)
+def test_a_fault_of_the_lab_turns_a_pass(one: criteria.Criterion) -> None:
+    first = one.checks[0]
+    if not first.startswith(BEYOND):
+        assert any(first == found[0] for findings in FAULTS.values() for found in findings), first
+
+
+@pytest.mark.parametrize("one", OURS, ids=lambda one: one.key)
+def test_only_a_result_of_every_host_is_a_pass(one: criteria.Criterion) -> None:
+    good, first = host(one.checks, one.link), one.checks[0]
+    answers = {
+        "proven": row(one, proofs(good, good)).answer,
+        "one host without a result": row(one, proofs(good, group=2)).answer,
+        "one host with an invalid entry": row(one, proofs(good, {"findings": "x"})).answer,
+        "the first check is missing": row(one, proofs(good, host(one.checks[1:], one.link))).answer,
+        "no host": row(one, proofs()).answer,
+    }
+    well = sheet.DIFFERS if one.rule else sheet.PASS
+    assert answers == {"proven": well, **dict.fromkeys([*answers][1:], sheet.OPEN)}
+    for check in one.checks:
+        for state in ("drift", "unknown", "withheld"):
+            broken = row(one, proofs(good, host(one.checks, one.link, findings=[finding(check, state)])))
+            assert (broken.answer, "node01" in broken.todo[0]) == (sheet.OPEN, True)
+    entry = {"check": first, "reason": "until the next delivery", "owner": "ops", "until": "2027-01-31"}
+    excused = host((), one.link, accepted=[finding(first)], acceptances=[entry])
+    assert row(one, proofs(good, excused)).answer == sheet.ACCEPTED
+    assert "until the next delivery (ops, until 2027-01-31)" in row(one, proofs(excused)).todo[0]
+
+
+@pytest.mark.parametrize("one", [one for one in OURS if one.link], ids=lambda one: one.key)
+def test_other_fabrics_are_not_asked(one: criteria.Criterion) -> None:
+    other = {"Ethernet": "InfiniBand", "InfiniBand": "Ethernet"}[one.link]
+    assert row(one, proofs(host((), other))).answer == sheet.NOT_ASKED
+    # Where nobody knows the rails they may be of this kind.
+    assert row(one, proofs(host((), other), host(()))).answer == sheet.OPEN
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "tool"),
+    [
+        ("gpus.pcieAcs.enabled", True, "failed: True"),
+        ("gpus.pcieAcs.enabled", False, "passed: False"),
+        ("gpus.gpuDirectRdmaPath", {"dmaBuf": False, "nvidiaPeermemLegacy": True}, "failed: {"),
+        ("gpus.gpuDirectRdmaPath", {"nvidiaOpen": "true"}, "passed: {"),
+        ("vm_iommu.status", "warning", "failed: warning"),
+        ("vm_iommu.status", "not_applicable", "passed: not_applicable"),
+        ("software.perf.perfEventParanoid", 4, "failed: 4"),
+        ("software.perf.perfEventParanoid", -1, "passed: -1"),
+        ("software.nccl.installed", None, "not collected"),
+    ],
+)
+def test_what_the_tool_has_found(key: str, value: object, tool: str) -> None:
+    [one] = [one for one in criteria.CRITERIA if one.key == key]
+    asked: Any = value
+    for name in reversed(key.split(".")):
+        asked = {name: asked}
+    assert row(one, proofs(host(one.checks)), asked).tool.startswith(tool)
+
+
+def test_where_the_tool_agrees_nothing_differs() -> None:
+    [one] = [one for one in OURS if one.key == "networking.hcaNamingValid"]
+    known = proofs(host(one.checks))
+    asked = {name: {"networking": {"hcaNamingValid": name == "good"}} for name in ("good", "bad")}
+    assert [row(one, known, asked[name]).answer for name in ("good", "bad")] == [sheet.PASS, sheet.DIFFERS]
+
+
+def test_a_role_that_is_off_is_named() -> None:
+    [one] = [one for one in OURS if one.key == "healthChecks.nhcInstalled"]
+    assert (
+        row(one, proofs(host(()), off={"gate": "gate_stages"})).todo[0].startswith("node00: gate is off (gate_stages)")
+    )
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["run", "hosts", "a", "gpus"]), inner),
+)
+
+
+@given(anything, anything)
+def test_any_json_is_refused_or_answered(data: Any, asked: Any) -> None:
+    try:
+        known = sheet.proofs(data)
+    except ParseError:
+        known = proofs(host(()) | {"evidence": data})
+    rows = sheet.answer(known, asked if isinstance(asked, dict) else None, TODAY)
+    assert sheet.PASS not in {found.answer for found in rows}
+    assert "\n".join(sheet.markdown(rows, known, "x"))
+
+
+def test_texts_of_nodes_are_no_markdown_and_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b[2J<script>alert(1)</script>|`x` [a](http://b)"
+    data = json.loads(
+        json.dumps({"run": {"ended": "2026-11-30T02:00:00Z", "group": ["n"], "limit": None, "simulated": True}})
+    )
+    one = finding("pcie_path.acs") | {"have": evil, "fix": evil}
+    evidence = {"iommu.domains[live]@x": [evil, evil]}
+    run = {"ended": "2026-11-30T02:00:00Z", "group": ["n"], "limit": None, "simulated": True}
+    data = {"run": run, "hosts": {"n": {"findings": [one], "evidence": evidence}}}
+    (tmp_path / "findings.json").write_text(json.dumps(data))
+    code = cli.main(["certify", str(tmp_path / "findings.json"), "--markdown", str(tmp_path / "sheet.md")])
+    text, shown = (tmp_path / "sheet.md").read_text(), capsys.readouterr().out
+    assert code == 2
+    assert len(shown.splitlines()) <= 24
+    assert "simulated" in shown.splitlines()[0]
+    assert not any(part in text for part in ("\x1b", "<script", "`x`", "[a]("))
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("findings", "answers", "said"),
+    [
+        ("{", None, "not JSON"),
+        ('{"hosts": {}}', None, "not a findings file"),
+        (None, None, "No such file"),
+        ("good", "[]", "no audit_data"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    findings: str | None, answers: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = '{"run": {"ended": "2026-11-30T02:00:00Z", "group": [], "limit": null, "simulated": false}, "hosts": {}}'
+    argv = ["certify", str(tmp_path / "findings.json")]
+    if findings is not None:
+        (tmp_path / "findings.json").write_text(good if findings == "good" else findings)
+    if answers is not None:
+        (tmp_path / "values.json").write_text(answers)
+        argv += ["--answers", str(tmp_path / "values.json")]
+    assert cli.main(argv) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
