@@ -233,7 +233,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         _fill_from("drift.options", "add_report"),
     ),
     "certify": (
-        "Answer a buyer's acceptance test from what the nightly check has read",
+        "Answer a buyer's acceptance test from a nightly check",
         "certify findings.json --answers audit.values.json --markdown sheet.md",
         _fill_from("certify"),
     ),
