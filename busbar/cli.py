@@ -237,6 +237,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "certify findings.json --answers audit.values.json --markdown sheet.md",
         _fill_from("certify"),
     ),
+    "watch": ("Report stalled jobs and flapping links while they run", "watch --patience 300", _fill_from("watch")),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),
     "remediate": (
         "Repair nodes with findings, verify, and return them to service",
@@ -270,7 +271,7 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
     ),
     "gate": ("Show the gate's verdict on nodes, and which it drains", "gate -i inventory", _fill_from("gate")),
     "fabric": (
-        "Draft a cabling plan from a sweep, or compare Slurm's topology with it",
+        "Draft a cabling plan, or compare Slurm's topology with a sweep",
         "fabric plan busbar-results -o cabling.csv",
         _fill_from("fabric"),
     ),

@@ -29,13 +29,8 @@ LINES = [
     *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}", "diagnose short.log --training {}"),
     *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
     *("report --history {}", "report --run 7 --history {}"),
-    *(
-        "certify {}",
-        "certify {} --answers {}",
-        "fabric plan {}",
-        "preflight --relative --gate {}",
-        "remediate object.json -i missing --check",
-    ),
+    *("certify {}", "certify {} --answers {}", "fabric plan {}", "watch --last --store {}"),
+    *("preflight --relative --gate {}", "remediate object.json -i missing --check"),
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
     *("kubernetes --node n --state {} --check", "kubernetes --node n --verdict pass --token-file {} --check"),
@@ -80,5 +75,5 @@ def test_what_a_command_ends_with(command: str, tmp_path: Path, monkeypatch: pyt
         if line.split()[0] == command
         for file in (files if "{}" in line else files[:1])
     ]
-    rows = [[line, code_of(f"{command} {line}".split())] for line in lines if (command, line) != ("check", "")]
+    rows = [[line, code_of(f"{command} {line}".split())] for line in lines if line or command not in ("check", "watch")]
     goldens.check("exit_codes", command, rows)

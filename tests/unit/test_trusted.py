@@ -160,6 +160,7 @@ DOORS = {
     "module_utils/nccl_tests/build.py": "the commands of a build, by Host.tool",
     "module_utils/core/orphans.py": "the C library that runs already, for prctl",
     "module_utils/core/process_group.py": "benchmarks; nccl_perf and perftest of library/ have looked at them",
+    "module_utils/watch/program.py": "nvidia-smi, which it has looked at",
     "library/host_audit.py": "our own Python",
 }
 

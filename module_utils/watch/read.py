@@ -1,0 +1,117 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Parse what a watch reads of its node: nvidia-smi's loop, GPU processes, ports and lines of the kernel's log. Pure.
+
+Sources: ``nvidia-smi --help-query-gpu``, ``--help-query-compute-apps``; cgroups(7); Documentation/ABI/testing/dev-kmsg.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..core.host import ParseError
+from ..core.number import whole
+from ..machine.pci import parse_address
+from .job_state import Gpu
+
+FIELDS = ("pci.bus_id", "utilization.gpu", "utilization.memory", "power.draw", "enforced.power.limit")
+PROCESS_FIELDS = ("gpu_bus_id", "pid")
+# Characters of a line of a tool, of a job's name.
+LINE, NAME = 1024, 80
+_MOST_RANKS = 1 << 20
+# Environment variables with the rank of a process in its job: torchrun, Open MPI, PMIx, Slurm, Hydra.
+_RANK = re.compile(rb"(?:^|\0)(RANK|OMPI_COMM_WORLD_RANK|PMIX_RANK|SLURM_PROCID|PMI_RANK)=([0-9]{1,7})(?=\0|$)")
+_RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"SLURM_PROCID", b"PMI_RANK")
+_CGROUPS = (
+    ("Slurm job", re.compile(r"/job_([0-9]{1,10})(?:/|$)", re.M)),
+    ("pod", re.compile(r"[/-]pod([0-9a-f]{8}[-_][0-9a-f_-]{27})", re.M)),
+    ("container", re.compile(r"(?:docker|libpod|cri-containerd)[-/]([0-9a-f]{12})[0-9a-f]{52}", re.M)),
+)
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:]{7,16})\): ([0-9]{1,4})\b")
+
+
+class Process(NamedTuple):
+    """A process that uses a GPU."""
+
+    pid: int
+    job: str
+    rank: Optional[int]
+
+
+class Port(NamedTuple):
+    """state: as sysfs has it, such as ``4: ACTIVE``.   downed: how often the link went down, None: not read."""
+
+    state: str
+    downed: Optional[int]
+
+
+def gpu_line(line: str) -> Gpu:
+    """Return the reading of a line of the loop. Values that the driver does not have are None. Raises ParseError."""
+    cells = [cell.strip() for cell in line[:LINE].split(",")]
+    if len(cells) != len(FIELDS):
+        raise ParseError(f"{line[:80]!r} has {len(cells)} values, expected {len(FIELDS)}")
+    utilisation, memory, watts, limit = map(_figure, cells[1:])
+    return Gpu(parse_address(cells[0]), utilisation, memory, watts, limit)
+
+
+def _figure(text: str) -> Optional[float]:
+    return float(text) if re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,4})?", text, re.ASCII) else None
+
+
+def process_lines(text: str) -> List[Tuple[int, str]]:
+    """Return each process and a GPU that it uses. Lines of other forms, as of an error, are none."""
+    found = []
+    for line in text[: 1 << 20].splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        pid = whole(cells[1]) if len(cells) == len(PROCESS_FIELDS) else None
+        if pid is not None:
+            try:
+                found.append((pid, parse_address(cells[0])))
+            except ParseError:
+                continue
+    return found
+
+
+def rank_of(environment: bytes) -> Optional[int]:
+    """Return the rank that a launcher has given a process. environment: /proc/PID/environ; only the rank is taken."""
+    found = dict(_RANK.findall(environment))
+    rank = next((int(found[name]) for name in _RANKS if name in found), None)
+    return rank if rank is not None and rank < _MOST_RANKS else None
+
+
+def job_of(cgroup: str, parent: int) -> str:
+    """Return a job's name: of Slurm, a pod or a container; else its processes have the same parent."""
+    for kind, pattern in _CGROUPS:
+        match = pattern.search(cgroup)
+        if match is not None:
+            return f"{kind} {match.group(1)}"[:NAME]
+    return f"processes of PID {parent}"
+
+
+def parent_of(stat: str) -> int:
+    """Return the parent in /proc/PID/stat, 0 if unknown. A program's name may have blanks and parentheses."""
+    words = stat.rpartition(")")[2].split()
+    return (whole(words[1]) or 0) if len(words) > 1 else 0
+
+
+def with_processes(gpus: Iterable[Gpu], processes: Mapping[str, Process]) -> List[Gpu]:
+    """Return the GPUs with their job. processes: GPU -> one of its processes."""
+    found = []
+    for gpu in gpus:
+        process = processes.get(gpu.pci)
+        found.append(gpu if process is None else gpu._replace(job=process.job, rank=process.rank, pid=process.pid))
+    return found
+
+
+def xid_of(message: str) -> Optional[Tuple[str, int]]:
+    """Return GPU and number of an Xid in a record of /dev/kmsg."""
+    match = _XID.search(message[:LINE])
+    if match is None:
+        return None
+    text = match.group(1)
+    try:
+        # The driver leaves out the function: PCI:0000:1b:00.
+        return parse_address(text if "." in text else text + ".0"), int(match.group(2))
+    except ParseError:
+        return None

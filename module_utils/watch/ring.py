@@ -1,0 +1,67 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Keep one day of a watch: lines of JSON, a file for each hour. A line that a kill has torn is not read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from typing import Any, Dict, Iterator, List
+
+HOURS = 25
+# Bytes of a file, and of a line.
+FILE, LINE = 4 << 20, 64 << 10
+_NAME = re.compile(r"[0-9]{8}T[0-9]{2}\.jsonl")
+
+
+class Ring:
+    """Files below a folder that only its owner may write."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+
+    def add(self, at: float, record: Dict[str, Any]) -> None:
+        """Append a record. Raises OSError. A full hour takes no more: whatever floods it ends with the hour."""
+        path = os.path.join(self.folder, _name(at))
+        line = (json.dumps(dict(record, at=round(at, 1)), sort_keys=True) + "\n").encode()
+        new = not os.path.exists(path)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(handle).st_size + len(line) <= FILE:
+                os.write(handle, line)
+        finally:
+            os.close(handle)
+        if new:
+            for name in self._names()[:-HOURS]:
+                os.unlink(os.path.join(self.folder, name))
+
+    def records(self, since: float = 0.0) -> Iterator[Dict[str, Any]]:
+        """Yield the records from a time on, the oldest first. Raises OSError."""
+        for name in self._names():
+            if name < _name(since):
+                continue
+            with open(os.path.join(self.folder, name), "rb") as stream:
+                for line in stream.read(FILE).splitlines(keepends=True):
+                    record = _record(line)
+                    if record and record["at"] >= since:
+                        yield record
+
+    def _names(self) -> List[str]:
+        return sorted(name for name in os.listdir(self.folder) if _NAME.fullmatch(name))
+
+
+def _name(at: float) -> str:
+    return time.strftime("%Y%m%dT%H.jsonl", time.gmtime(at))
+
+
+def _record(line: bytes) -> Dict[str, Any]:
+    if not line.endswith(b"\n") or len(line) > LINE:
+        return {}
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("at"), (int, float)) else {}
