@@ -285,44 +285,41 @@ def _names(hosts: Iterable[str]) -> str:
     return nodeset.brief([printable(host) for host in hosts], _SENTENCE)
 
 
-def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | None]:
-    """Compare the last results below parent with ``after``. Return the text and those results; nothing without them.
+def with_last(parent: Path, after: Results, width: int) -> str:
+    """Compare the last results below parent with ``after``. Return the text; "" without them.
 
     parent: a directory whose link ``latest`` leads to them.
     """
     path = parent / "latest"
     try:
         if not after.runs or not path.exists():
-            return "", None
+            return ""
         before = load(path)
     except (OSError, ParseError) as error:
-        return f"not compared with the last results: {error_text(error)}", None
+        return f"not compared with the last results: {error_text(error)}"
     # New results may be of one node of a fleet; and the last ones may be of pairs, and these of the cluster.
     hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
     kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})
-    if not kept:
-        return "", None
     before = replace(before, runs=kept)
-    return render(before, after, compare(before, after), width), before
+    return render(before, after, compare(before, after), width) if kept else ""
 
 
 def publish(
     parent: Path,
     new: Results,
     write: Callable[[], Path],
-    plot: Callable[[Path, Results | None], tuple[list[Path], str]],
+    plot: Callable[[Path], tuple[list[Path], str]],
     say: Callable[[str], object],
 ) -> tuple[Path, list[Path]]:
     """Print the comparison with the last results below parent, write and plot the new ones, print where they are.
 
-    write: returns the new directory.   plot: of that directory and the last results. Return directory and plots.
+    write: returns the new directory.   plot: draws into it. Return directory and plots.
     Raises OSError; ParseError where ``write`` does.
     """
-    said, before = with_last(parent, new, terminal.COLUMNS)
-    if said:
-        say(said + "\n")
+    if compared := with_last(parent, new, terminal.COLUMNS):
+        say(compared + "\n")
     folder = write()
-    plots, problem = plot(folder, before)
+    plots, problem = plot(folder)
     say(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
     if problem:
         say(problem)
