@@ -237,26 +237,9 @@ def _collect(
                 "why": why,
                 "state": known.state(place),
                 "commands": [shlex.join([*prefix, command]) for command in wanted] if host in asked else [],
-                "recorded": _recorded(process),
             }
         )
     return found
-
-
-def _recorded(process: Process | None) -> list[str]:
-    """Return what is stored of a process that hangs when it is killed."""
-    if process is None:
-        return []
-    variables = process.variables
-    on = any(variables.get(name, "0") != "0" for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
-    lacks = [] if on else ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
-    lacks += [] if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("1", "true") else ["TORCH_NCCL_DUMP_ON_TIMEOUT=1"]
-    recorder = f"{' '.join(lacks)} was not set" if lacks else "it writes when the watchdog fires: wait for that"
-    file = printable(variables.get("NCCL_DEBUG_FILE", ""))
-    log = f"{file} on that host; busbar diagnose FILE reads it" if file else "standard output"
-    if variables.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        log = "none: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p was not set"
-    return [f"flight recorder: {recorder}", f"NCCL's log: {log}"]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -298,7 +281,7 @@ def _collect_lines(each: Mapping[str, Any]) -> list[str]:
     process = f"{each['host']} process {each['pid']} GPU {each['gpu']}: {each['why']}{state}"
     lines = [f"collect before anything is killed: {process}"]
     lines += [f"    $ {command}" for command in each["commands"]] or ["    its host was not queried: name it, too"]
-    return lines + [f"    {recorded}" for recorded in each["recorded"]]
+    return lines
 
 
 def headline(report: Mapping[str, Any]) -> str:

@@ -140,7 +140,9 @@ def _missing(case: _Case) -> Dict[str, Finding]:
         known = {place: texts for place, texts in places.items() if place is not None}
         lines = ["%s: %s" % (case.known.where(place), _of_place(case, place, known[place])) for place in known]
         if known:
-            fix = _gone_fix(case.known, host, [*known])
+            pids = ",".join(str(case.known.pid(place)) for place in [*known][:_NAMED])
+            fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
+            fix %= host, pids, COLLECT
         else:
             subject, lines = "ranks without a known host", places[None]
             fix = "query the other hosts of the job as well; " + COLLECT
@@ -154,16 +156,6 @@ def _of_place(case: _Case, place: Place, texts: Sequence[str]) -> str:
     if len(texts) > 3:
         texts = [*texts[:2], "and ranks of %d more communicators" % (len(texts) - 2)]
     return "; ".join(filter(None, [*texts, case.known.state(place)]))
-
-
-def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
-    processes = [known.process(place) for place in places]
-    stopped = [process.pid for process in processes if process is not None and process.state == "T"]
-    if stopped:
-        fix = "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s"
-        return fix % (host, stopped[0], "py-spy dump --nonblocking --pid %d" % stopped[0])
-    fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
-    return fix % (host, ",".join(str(known.pid(place)) for place in places[:_NAMED]), COLLECT)
 
 
 def _errors(case: _Case) -> List[Finding]:

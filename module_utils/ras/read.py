@@ -111,45 +111,32 @@ def _version(host: Host, process: Process) -> Optional[Version]:
 
 
 def judge_unqueried(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
-    """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
+    """Report jobs whose RAS was not queried, and why; one finding for each user and library."""
     of_node, want = reading.node.processes, "a RAS that responds"
     if not of_node:
-        fix = (
-            "name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so in"
-            " /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND
-        )
         job, have = "a job that uses NCCL", "no process has libnccl mapped"
-        return [
-            *(_stranger(each, reading) for each in reading.node.strangers),
-            RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", fix),
-        ]
-    causes: Dict[Tuple[str, str, str, str], List[int]] = {}
+        return [RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", _NO_PROCESS)]
+    jobs: Dict[Tuple[str, str], List[Process]] = {}
     for process in _without(of_node, reading):
-        causes.setdefault((process.user, process.library, *_cause(process, reading, version(process))), []).append(
-            process.pid
-        )
+        jobs.setdefault((process.user, process.library), []).append(process)
     found = []
-    for (user, path, why, fix), pids in causes.items():
+    for (user, path), group in jobs.items():
+        pids, (why, fix) = [process.pid for process in group], _cause(group[0], version(group[0]))
         more = " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else ""
         have = "%s (process %s%s)" % (why, ", ".join(map(str, pids[:_NAMED])), more)
         subject, source = printable("%s of %s" % (path, user)), "/proc/%d" % pids[0]
-        found.append(RAS.judge(subject, "unknown", want, have, source, fix.replace("PID", str(pids[0]))))
+        found.append(RAS.judge(subject, "unknown", want, have, source, fix))
     if reading.views and not found:
-        versions = sorted({view.now.version for view in reading.views})
-        have = ", ".join("NCCL %s" % each for each in versions)
+        have = ", ".join("NCCL %s" % each for each in sorted({view.now.version for view in reading.views}))
         found.append(RAS.judge("processes", "ok", want, have, "/proc/PID/maps"))
     return found
 
 
 _BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; timeout 30 cat <&3'"
-
-
-def _stranger(each: processes.Listener, reading: Reading) -> Finding:
-    user = reading.node.users.get(each.uid, "uid %d" % each.uid)
-    fix = "identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
-    have = "a process without libnccl listens there; Busbar does not query it"
-    subject = printable("port %d of %s" % (each.port, user))
-    return RAS.judge(subject, "unknown", "a job's RAS", have, "/proc/net/tcp", fix % (each.port, _BY_HAND))
+_NO_PROCESS = (
+    "name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so in /proc/PID/maps), run"
+    " there: " + _BY_HAND
+)
 
 
 def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
@@ -173,28 +160,21 @@ def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
     return [process for process in rest if process.gpu] or ([] if covered else rest)
 
 
-def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tuple[str, str]:
+def _cause(process: Process, version: Optional[Version]) -> Tuple[str, str]:
     """Return why its RAS cannot be queried, and the fix."""
-    dotted = ".".join(map(str, version or ()))
-    now = "of the running job: py-spy dump --pid PID"
     if process.apart:
-        inside = "nsenter --target PID --net " + _BY_HAND
+        inside = "nsenter --target %d --net %s" % (process.pid, _BY_HAND)
         return "it runs in a container with a separate network", "query it there: " + inside
+    dotted = ".".join(map(str, version or ()))
     if version and version < FIRST:
-        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.28.7 or later; " + now
-    if process.variables.get(processes.ENABLE, "").strip() == "0":
-        return "NCCL_RAS_ENABLE=0 in its environment", "start the job without NCCL_RAS_ENABLE=0; " + now
-    users = reading.node.users
-    holders = [users.get(p.uid, "uid %d" % p.uid) for p in reading.node.strangers if p.port == process.port]
-    others = [other for other in reading.node.processes if other.user != process.user]
-    holders += [other.user for other in others if process.port in {listener.port for listener in other.ras}]
-    if holders:
-        return (
-            "port %d is held by %s, and NCCL reports that only in an INFO line" % (process.port, holders[0]),
-            "start the job with its own port: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
+        why, start = "NCCL %s has no RAS" % dotted, "with NCCL 2.28.7 or later"
+    elif process.disabled:
+        why, start = "%s=0 in its environment" % processes.ENABLE, "without it"
+    else:
+        why = "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else "")
+        start = (
+            "with NCCL 2.28.7 or later and its own port (%s=localhost:%d): another user's job may have this one, or the"
+            " job has no communicator yet, or an nccl.conf has %s=0"
+            % (processes.ADDRESS, process.port + 1, processes.ENABLE)
         )
-    return (
-        "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
-        "it has no communicator yet, or NCCL_RAS_ENABLE=0 in an nccl.conf, or its release is before 2.24: start it with"
-        " NCCL_DEBUG=INFO and look for 'RAS client listening socket'; " + now,
-    )
+    return why, "start the job %s; of the running job: py-spy dump --pid %d" % (start, process.pid)

@@ -334,7 +334,5 @@ def test_results_of_another_scope_are_not_the_last_ones(tmp_path: Path) -> None:
     cluster_record.write(tmp_path, replace(RECORD, jobs=(job(350.0, scope="pair"),)))
     folder = cluster_record.folder(tmp_path)
     assert results_compare.with_last(folder, results(job(100.0)), 80) == ""
-    text, before = results_compare.with_last(folder, results(job(100.0, scope="pair")), 80)
-    assert "1 worse" in text
-    assert before is not None
-    assert results_compare.with_last(tmp_path / "none", results(job(1.0)), 80) == ("", None)
+    assert "1 worse" in results_compare.with_last(folder, results(job(100.0, scope="pair")), 80)
+    assert results_compare.with_last(tmp_path / "none", results(job(1.0)), 80) == ""
