@@ -194,23 +194,23 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
         if one.verdict in (WORSE, BETTER) or (one.verdict in (WITHIN, UNJUDGED) and one.largest):
             key = (one.scope, one.collective, one.algorithm, len(one.hosts), one.verdict)
             groups.setdefault(key, []).append(one)
-    order = sorted(groups.values(), key=lambda of: (VERDICTS.index(of[0].verdict), -max(_changes(of))))
-    scopes = len({one.scope for one in found}) > 1
-    lines = [_line(of, scopes) for of in order[:ROWS]]
-    if not lines:
+    order = sorted(groups.values(), key=lambda of: (VERDICTS.index(of[0].verdict), -max(map(_amount, of))))
+    if not order:
         return []
+    scopes = len({one.scope for one in found}) > 1
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "NOISE", "RESULT"]
+    lines = terminal.table(heads, [_line(of, scopes) for of in order[:ROWS]], width, (("NOISE",),))
     more = [f"... and {len(order) - ROWS} more; --json has all"] if len(order) > ROWS else []
-    return [*terminal.table(heads, lines, width, (("NOISE",),)), *more, ""]
+    return [*lines, *more, ""]
 
 
-def _changes(of: Sequence[Difference]) -> list[float]:
-    return [abs(one.change or 0.0) for one in of]
+def _amount(one: Difference) -> float:
+    return abs(one.change or 0.0)
 
 
 def _line(of: Sequence[Difference], scopes: bool) -> terminal.Line:
-    """Return the figures at the largest size at which most have changed, and notes on other sizes and hosts."""
-    first = min(of, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+    """Return the medians at the largest size, else at that of the largest change, and how many sizes differ alike."""
+    first = min(of, key=lambda one: (not one.largest, -_amount(one)))
     same = [one for one in of if one.size == first.size]
     small = bool(first.size and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after)))
     figures = [
@@ -230,13 +230,11 @@ def _line(of: Sequence[Difference], scopes: bool) -> terminal.Line:
         first.verdict,
     )
     notes = []
-    most = max(same, key=lambda one: abs(one.change or 0.0))
     if len(same) > 1 and first.verdict in (WORSE, BETTER):
-        where = f"most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"
-        notes.append(f"{len(same)} runs, figures are medians; {where}")
-    if others := {one.size for one in of if one.size is not None} - {first.size}:
-        sizes = " to ".join(dict.fromkeys((size_text(min(others)), size_text(max(others)))))
-        notes.append(f"{first.verdict} also at {terminal.counted(len(others), 'other size')}: {sizes}")
+        most = max(same, key=_amount)
+        notes = [f"median of {len(same)} runs; most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"]
+    if others := {one.size for one in of if one.size != first.size}:
+        notes.append(f"{first.verdict} also at {terminal.counted(len(others), 'other size')}")
     return cells, notes
 
 
