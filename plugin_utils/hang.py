@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as 
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE, is_of_node
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
@@ -149,7 +149,7 @@ def _findings(
     """Return the findings on jobs, and those of nodes on their own processes with the host; the worst first."""
     findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in of_jobs]
     for host, result in results.items():
-        findings += [(host, finding) for finding in result.findings if is_of_node(finding) and host not in idle]
+        findings += [(host, finding) for finding in result.findings if host not in idle]
     order = {"drift": 0, "unknown": 1, "ok": 3}
 
     def rank(each: tuple[str | None, Finding]) -> tuple[bool, int, int]:

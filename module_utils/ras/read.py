@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge the RAS status of the NCCL jobs on a node, and what a job must set to have one."""
+"""Read the RAS status of the NCCL jobs on a node, and judge what a job must set to have one."""
 
 from __future__ import annotations
 
-import platform
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -15,10 +14,9 @@ from ..machine import netdev_address
 from ..nccl_conf import library
 from ..nccl_conf.version import Version
 from . import client, processes
-from . import join as ras_join
 from . import judge as nccl_hang
 from . import views as ras_views
-from .known import STATES, Known, by_inner
+from .known import STATES
 from .processes import Node, Process
 from .views import Silence, View
 
@@ -62,15 +60,6 @@ def read(host: Host, interval: float, ask: ras_views.Ask = client.query) -> Read
     return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
 
 
-def known(reading: Reading) -> Known:
-    """Return what one node knows of its processes."""
-    name = platform.node() or "this host"
-    names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
-    # The process in question may be one that could not be read.
-    queried = [] if reading.problems else [name]
-    return Known(names, frozenset(queried), by_inner(name, reading.node.processes))
-
-
 def result(reading: Reading) -> Dict[str, object]:
     """Return what the control node gets beside the findings."""
     return {
@@ -81,16 +70,10 @@ def result(reading: Reading) -> Dict[str, object]:
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
-    """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
+    """Judge whether the node's jobs have a RAS that responds; plugin_utils/hang.py judges what RAS reports of them."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
     found += [_silent(one, reading) for one in reading.silent]
-    found += nccl_hang.judge(ras_join.distinct(reading.views), known(reading))
     return found + judge_unqueried(reading, lambda process: _version(host, process))
-
-
-def is_of_node(finding: Finding) -> bool:
-    """Return whether a finding is on the node's own processes, and not on a job, which other nodes report, too."""
-    return finding.check in (RAS.id, READABLE.id) or finding.subject.startswith("RAS at ")
 
 
 def _silent(one: Silence, reading: Reading) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import signal
 import socket
@@ -25,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras import processes
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View, compare
 
@@ -332,16 +331,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def found_on(host: Host) -> dict[str, Finding]:
     reading = nccl_ras.read(host, 0.2)
-    return {
-        finding.check: finding for finding in nccl_ras.judge(host, reading) if finding.check != "nccl_hang.readable"
-    }
+    known = Known({"127.0.0.1": "node01"}, processes=by_inner("node01", reading.node.processes))
+    findings = [*nccl_ras.judge(host, reading), *nccl_hang.judge(reading.views, known)]
+    return {finding.check: finding for finding in findings if finding.check != "nccl_hang.readable"}
 
 
 @pytest.mark.parametrize("version", ["2.28.9", "2.30.7"])
 def test_a_late_rank_of_a_job_that_really_listens(start: Start, version: str) -> None:
     _port, pids, host = start(version=version, late={"2": 3})
     found = found_on(host)
-    assert f"rank 2 ({platform.node()} process {pids[2]} GPU 2) has launched 97" in str(found["nccl_hang.behind"].have)
+    assert f"rank 2 (node01 process {pids[2]} GPU 2) has launched 97" in str(found["nccl_hang.behind"].have)
     assert found["nccl_hang.ras"].ok
 
 
