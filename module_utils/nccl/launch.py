@@ -34,15 +34,8 @@ _AGAIN = "then run the benchmark again"
 _KEYS = ("kind", "hosts", "per_node", "options", "addresses", "python")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Options that choose hosts, counts, the time or the variables: those are chosen here, and judged by what was chosen.
-_REFUSED = {
-    "mpirun": "H host hostfile machinefile default-hostfile add-host add-hostfile np n c N npernode npersocket pernode"
-    " map-by ppr rankfile rf app x timeout stdin daemonize dvm forward-signals",
-    "srun": "w nodelist F nodefile x exclude N nodes n ntasks ntasks-per-node ntasks-per-core ntasks-per-socket"
-    " ntasks-per-gpu r relative m distribution t time deadline W wait K kill-on-bad-exit k no-kill export export-file i"
-    " input o output e error multi-prog pty het-group I immediate gpus G gpus-per-task Z no-allocate attach b batch"
-    " test-only",
-}
+# What switches off that ssh checks the hosts' keys.
+_UNSAFE = re.compile(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null")
 
 # Kind -> the form of its version, and what to do where it is another.
 _VERSIONS = {
@@ -166,7 +159,7 @@ def wanted(given: Mapping[str, Any]) -> Launch:
     ):
         if wrong:
             raise ParseError("launch" + message)
-    _check_options(str(kind), options)
+    _check_options(options)
     return Launch(str(kind), hosts, count, tuple(options), addresses, python)
 
 
@@ -183,26 +176,15 @@ def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
     return tuple(names)
 
 
-def _check_options(kind: str, options: Sequence[str]) -> None:
-    """Raises ParseError for an option that chooses what is chosen here, or that switches a safeguard off."""
+def _check_options(options: Sequence[str]) -> None:
+    """Raises ParseError for what is not an option, or switches a safeguard off."""
     if options and not options[0].startswith("-"):
         raise ParseError("launch.options: %r is not an option; the launcher would run it" % options[0])
     for word in options:
-        name = word.lstrip("-").partition("=")[0]
-        low = word.lower().replace(" ", "").replace("=", "")
-        # srun takes any beginning of a long name, and a value behind a letter.
-        long = word.startswith("--") or kind == "mpirun"
-        clash = [one for one in _REFUSED[kind].split() if one.startswith(name) or (not long and one == name[:1])]
-        unsafe = re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low)
-        chosen = word.startswith("-") and (name in clash or (clash and kind == "srun"))
-        for wrong, why in (
-            (word in ("--", "-", ":") or not word.isprintable(), "must not be there"),
-            (unsafe, "host keys are checked: put them into known_hosts"),
-            ("env_list" in low, "variables are for the option environment"),
-            (chosen, "take it out; hosts, ranks, time and variables are chosen by the benchmark itself"),
-        ):
-            if wrong:
-                raise ParseError("launch.options: %r: %s" % (word, why))
+        if word in ("--", "-", ":") or not word.isprintable():
+            raise ParseError("launch.options: %r: must not be there" % word)
+        if _UNSAFE.search(word.lower().replace(" ", "").replace("=", "")):
+            raise ParseError("launch.options: %r: host keys are checked: put them into known_hosts" % word)
 
 
 def read(host: Host, kind: str, library: str = "") -> Launcher:
