@@ -26,7 +26,7 @@ options:
     choices: [read, plan, step, failed, report]
     required: true
   findings:
-    description: Files of findings and records of localisation.
+    description: Files of findings.
     type: list
     elements: path
     default: []

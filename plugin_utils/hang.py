@@ -19,10 +19,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
@@ -121,7 +121,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     results = {host: read_host(host, given) for host, given in registered.items()}
     hosts = {host: " ".join(printable(result.why).split())[:500] for host, result in results.items()}
     known = _known(results)
-    renamed = iter(ras_join.distinct([view for result in results.values() for view in result.views]))
+    renamed = iter(ras_views.distinct([view for result in results.values() for view in result.views]))
     views = {host: [next(renamed) for _view in result.views] for host, result in results.items()}
     every = [view for of_host in views.values() for view in of_host]
     idle = [host for host, result in results.items() if result.idle] if every else []
@@ -173,8 +173,8 @@ def _known(results: Mapping[str, HostResult]) -> Known:
 
 def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:
     found = []
-    for of_job in ras_join.jobs([view for of_host in views.values() for view in of_host]):
-        joined = ras_join.join(of_job)
+    for of_job in ras_views.jobs([view for of_host in views.values() for view in of_host]):
+        joined = ras_views.join(of_job)
         places = {place for one in joined for place in one.now.places.values()}
         places |= {lost.place for one in joined for lost in one.now.missing if lost.place is not None}
         found.append(
@@ -191,7 +191,7 @@ def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, A
     return found
 
 
-def _communicator(one: ras_join.Joined) -> dict[str, Any]:
+def _communicator(one: ras_views.Joined) -> dict[str, Any]:
     return {
         "name": one.name,
         "size": one.now.size,

@@ -73,13 +73,11 @@ class Progress:
     """Difference of a communicator from the response before. moved: a rank has launched something.
 
     back: ranks whose counts fell, which is impossible.   settled: its ranks' statuses are the same.
-    launched: what was launched most: ``AllReduce 10 to 30``.
     """
 
     moved: bool
     back: Tuple[int, ...]
     settled: bool
-    launched: str
 
 
 @dataclass(frozen=True)
@@ -115,11 +113,7 @@ class Communicator:
         both = old.keys() & new.keys()
         back = [rank for rank in both if any(new[rank].get(name, count) < count for name, count in old[rank].items())]
         moved = any(old[rank] != new[rank] for rank in both)
-        parts = []
-        for name, groups in sorted(self.counts.items()):
-            low, high = (max((int(one.value) for one in of), default=0) for of in (before.counts.get(name, ()), groups))
-            parts += ["%s %d to %d" % (name, low, high)] if low != high else []
-        return Progress(moved, tuple(sorted(back)), before.statuses == self.statuses, ", ".join(parts))
+        return Progress(moved, tuple(sorted(back)), before.statuses == self.statuses)
 
 
 @dataclass(frozen=True)

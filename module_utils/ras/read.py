@@ -16,7 +16,6 @@ from ..nccl_conf.version import Version
 from . import client, processes
 from . import judge as nccl_hang
 from . import views as ras_views
-from .known import STATES
 from .processes import Node, Process
 from .views import Silence, View
 
@@ -77,7 +76,11 @@ def judge(host: Host, reading: Reading) -> List[Finding]:
 
 
 def _silent(one: Silence, reading: Reading) -> Finding:
-    states = {process.pid: STATES[process.state] for process in reading.node.processes if process.state in STATES}
+    states = {
+        process.pid: nccl_hang.STATES[process.state]
+        for process in reading.node.processes
+        if process.state in nccl_hang.STATES
+    }
     odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
     pids, have = ",".join(map(str, one.pids[:_NAMED])), "; ".join([one.problem.message, *odd])
     fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (pids, nccl_hang.COLLECT)

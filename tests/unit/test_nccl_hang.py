@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras import processes
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View, compare
 
