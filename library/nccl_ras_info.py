@@ -53,20 +53,9 @@ EXAMPLES = r"""
 RETURN = r"""
 # What every module returns: see the notes.
 views:
-  description:
-    - Response of RAS for each job, with its progress since the first. Equal ranks are groups.
+  description: Response of RAS for each job, with its progress since the first; V(report) reads it.
   type: list
   elements: dict
-  returned: success
-processes:
-  description: Processes that have libnccl mapped, with their state, user and variables for RAS.
-  type: list
-  elements: dict
-  returned: success
-addresses:
-  description: IP addresses of the node, by which RAS names it.
-  type: list
-  elements: str
   returned: success
 verdict:
   description: C(MOVES), C(HUNG), or C(UNKNOWN).

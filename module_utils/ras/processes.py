@@ -48,7 +48,7 @@ class Listener:
 class Process:
     """inner: its pid in its container, which NCCL reports.   state: letter of proc(5), T for stopped.
 
-    library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
+    library: the libnccl that it has mapped.   ras: where its RAS can be reached; it may share that with its children.
     port: where it would listen.   apart: it has its own network (container), where no other process can connect.
     disabled: NCCL_RAS_ENABLE=0 is in its environment.   gpu: it has one open.
     """
@@ -127,7 +127,7 @@ class _Reader:
         pairs = grammar.assignments(self._text("/etc/nccl.conf"))
         self.address = next((pair.value for pair in pairs if pair.name == ADDRESS), None)
         self.namespace = _namespace(host, "self")
-        self.listeners = _listeners(host, "/proc/net", self.problems)
+        self.listeners = _listeners(host, self.problems)
 
     def _text(self, path: str) -> str:
         return attempt(lambda: self.host.read_system(path, "replace"), path, self.problems) or ""
@@ -158,7 +158,7 @@ class _Reader:
         port = ras_port(variables.get(ADDRESS) or self.address)
         namespace = _namespace(self.host, pid)
         apart = bool(self.namespace and namespace and self.namespace != namespace)
-        listeners = _listeners(self.host, "/proc/%s/net" % pid, self.problems) if apart else self.listeners
+        listeners = [] if apart else self.listeners
         files = _open_files(self.host, pid)
         return Process(
             pid=int(pid),
@@ -186,10 +186,9 @@ def again(host: Host, processes: Sequence[Process]) -> Tuple[Process, ...]:
     return tuple(found)
 
 
-def _listeners(host: Host, folder: str, problems: List[Problem]) -> List[Listener]:
+def _listeners(host: Host, problems: List[Problem]) -> List[Listener]:
     found: List[Listener] = []
-    for name in ("tcp", "tcp6"):
-        path = "%s/%s" % (folder, name)
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         # Without IPv6 there is no tcp6.
         text = attempt(partial(host.read, path), path, problems)
         found += attempt(partial(parse_tcp, text), path, problems) or [] if text is not None else []

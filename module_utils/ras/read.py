@@ -139,7 +139,7 @@ def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
             pid = parents[pid]
         return found
 
-    covered = {p.pid for p in of_node if (p.ras and not p.apart) or {p.pid, p.inner} & responding}
+    covered = {p.pid for p in of_node if p.ras or {p.pid, p.inner} & responding}
     related = {pid for process in covered for pid in chain(process)}
     rest = [process for process in of_node if process.pid not in related and not covered & set(chain(process.pid))]
     # A process with an open GPU is a rank; without any, as before the first kernel, all may be.

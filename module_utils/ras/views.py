@@ -56,7 +56,7 @@ def endpoints(processes: Sequence[Process]) -> Dict[Endpoint, Dict[int, List[Pro
     """Return endpoint -> inode of each socket there -> its processes (children inherit it)."""
     found: Dict[Endpoint, Dict[int, List[Process]]] = {}
     for process in processes:
-        for listener in () if process.apart else process.ras:
+        for listener in process.ras:
             target = (_ANY.get(listener.address, listener.address), listener.port)
             found.setdefault(target, {}).setdefault(listener.inode, []).append(process)
     return found
