@@ -162,25 +162,26 @@ def size(
     if unknown:
         without = tuple(replace(one, seconds=None) for one in found)
         return Sized(traffic=without, figures=tuple(figures), compute=seconds, unknown=unknown)
-    most = max(found, key=lambda one: one.seconds or 0.0)
-    figures.append(Figure("busbw there is", _rate(rate_of(most, rates).busbw or 0.0), rate_of(most, rates).rule))
     step = None if seconds is None else step_time(seconds, found)
-    if step is not None:
-        figures.append(Figure("step with waiting", _time(step), "longest of (1 - window) x computation + its traffic"))
-    allowed = allowed_compute(found) / (1 - LOSS)
-    formula = f"from it on no more than {100 * LOSS:g} % of a step is waiting"
-    figures.append(Figure("step the network allows", _time(allowed), formula))
+    most = max(found, key=lambda one: one.seconds or 0.0)
     hidden = seconds is not None and step is not None and step <= seconds * (1 + 1e-9)
+    gpus = "the GPUs: all traffic between nodes is hidden"
     return Sized(
         traffic=tuple(found),
-        figures=tuple(figures),
-        bottleneck="the GPUs: all traffic between nodes is hidden"
-        if hidden
-        else f"the network, most by {most.what} ({most.kind} parallelism)",
+        figures=(*figures, *_steps(rate_of(most, rates), step, allowed_compute(found) / (1 - LOSS))),
+        bottleneck=gpus if hidden else f"the network, most by {most.what} ({most.kind} parallelism)",
         compute=seconds,
         step=step,
         enough=None if step is None or seconds is None else step <= seconds / (1 - LOSS) * (1 + 1e-9),
     )
+
+
+def _steps(rate: Prediction, step: float | None, allowed: float) -> list[Figure]:
+    longest = "longest of (1 - window) x computation + the traffic that fits that window"
+    waits = [] if step is None else [Figure("step with waiting", _time(step), longest)]
+    least = f"from it on no more than {100 * LOSS:g} % of a step is waiting"
+    there = Figure("busbw there is", _rate(rate.busbw or 0.0), rate.rule)
+    return [there, *waits, Figure("step the network allows", _time(allowed), least)]
 
 
 def rate_of(one: Traffic, rates: Mapping[str, Prediction]) -> Prediction:
