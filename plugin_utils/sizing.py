@@ -217,7 +217,7 @@ def render(title: str, sized: Sized, width: int) -> str:
     """Return the verdict, traffic, figures with their formulas; no line is longer than ``width``."""
     width = max(width, 40)
     rows = [(figure.name, figure.value, printable(figure.formula)) for figure in sized.figures]
-    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
+    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "TAKES", "HIDDEN IN"]
     cells = [_cells(one, sized) for one in sized.traffic]
     lines = [line for text in (title, verdict(sized)) for line in screen.wrapped(text, width)]
     lines += ["", *terminal.table(heads, cells, width)] if cells else []
@@ -231,8 +231,7 @@ def _cells(one: Traffic, sized: Sized) -> terminal.Line:
     if one.window and sized.compute is not None:
         hidden = duration(1e6 * one.window * sized.compute)
     takes = "-" if one.seconds is None else duration(1e6 * one.seconds)
-    sent = (gigabytes(one.gpu_bytes), gigabytes(one.node_bytes))
-    cells = (f"{one.kind}: {one.collective}", str(one.ranks), *sent, takes, hidden)
+    cells = (f"{one.kind}: {one.collective}", str(one.ranks), gigabytes(one.gpu_bytes), takes, hidden)
     return cells, (f"{one.what}: {one.formula}", one.why_window)
 
 
