@@ -300,7 +300,7 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
 # -- judging the ranks ----------------------------------------------------------------------------------------------
 
 
-class _Seen(NamedTuple):
+class _Verdict(NamedTuple):
     """wrong, unknown: what the ranks show, a text each.   good: the text where both are empty.
 
     caused: by what is wrong with the job.
@@ -319,8 +319,8 @@ def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Option
     asked: names of NCCL's variables that the ranks should have; None if not known.
     """
     names = short_names(launch.hosts)
-    job = _job(views, launch, names) if views else _Seen("", unknown=["no rank has started"])
-    missing = _Seen("", unknown=job.wrong or job.unknown, caused=True)
+    job = _job(views, launch, names) if views else _Verdict("", unknown=["no rank has started"])
+    missing = _Verdict("", unknown=job.wrong or job.unknown, caused=True)
     end, binding, variables = _end(views), _binding(views, launch), _variables(views, asked)
     if len(views) < launch.ranks and not end.wrong and not end.unknown:
         end = missing
@@ -360,7 +360,7 @@ def _name(view: RankView) -> str:
     return "rank %s on %s" % ("?" if view.begin.rank is None else view.begin.rank, view.host)
 
 
-def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Seen:
+def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Verdict:
     begun = [view.begin for view in views]
     wrong = []
     fix = None
@@ -390,17 +390,17 @@ def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Se
     missing = sum(rank not in ranks for rank in range(launch.ranks))
     unknown = ["%d of %d ranks have not started: %s" % (missing, launch.ranks, each)] if missing else []
     good = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
-    return _Seen(good, wrong, unknown, fix)
+    return _Verdict(good, wrong, unknown, fix)
 
 
-def _end(views: Sequence[RankView]) -> _Seen:
+def _end(views: Sequence[RankView]) -> _Verdict:
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
     silent = [_name(view) for view in views if view.ending is None]
     wrong = ["processes that could not be killed: %s" % _few(stuck)] if stuck else []
-    return _Seen("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
+    return _Verdict("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
 
 
-def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
+def _binding(views: Sequence[RankView], launch: Launch) -> _Verdict:
     wrong: List[str] = []
     unknown: List[str] = []
     fix = None
@@ -426,10 +426,10 @@ def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
             wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (name, one.cpus, one.gpu_cpus))
             fix = fix or "see what excludes the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
         owners.setdefault((one.host, one.gpu), name)
-    return _Seen("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
+    return _Verdict("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
 
 
-def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Seen:
+def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Verdict:
     silent = [_name(view) for view in views if view.variables is None]
     every = sorted({name for view in views for name in view.variables or ()})
     wrong = []
@@ -443,4 +443,4 @@ def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _
         elif len(values) > 1:
             wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
     good = "%d variables, the same for %d ranks" % (len(every), len(views))
-    return _Seen(good, wrong, ["not known of %s" % _few(silent)] if silent else [])
+    return _Verdict(good, wrong, ["not known of %s" % _few(silent)] if silent else [])
