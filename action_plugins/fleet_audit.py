@@ -49,7 +49,6 @@ class ActionModule(FleetAction):
         "host_timeout": {"type": "float", "default": 300},
         "collect": {"type": "bool", "default": False},
         "engine": {"type": "str", "choices": ["ssh", "slurm"], "default": "ssh"},
-        "overlap": {"type": "bool", "default": False},
         "heard": {"type": "path", "default": ""},
         "manifest": {"type": "path", "default": ""},
     }
@@ -68,7 +67,7 @@ class ActionModule(FleetAction):
             answers = {host: _task_result(hostvars.raw_get(host).get("host_audit_result")) for host in hosts}
         elif given["engine"] == "slurm":
             try:
-                answers = self._audit_by_slurm(hosts, variables, given["host_timeout"], given["overlap"], file)
+                answers = self._audit_by_slurm(hosts, variables, given["host_timeout"], file)
             except SlurmError as error:
                 return {"changed": False, "failed": True, "msg": f"--engine slurm: {error}"}
         else:
@@ -87,9 +86,7 @@ class ActionModule(FleetAction):
             return {"changed": False, "failed": True, "msg": intent.summarise_errors(wrong)}
         return {"changed": False, "hosts": answers, "begun": begun}
 
-    def _audit_by_slurm(
-        self, hosts: list[str], variables: Mapping[str, Any], limit: float, overlap: bool, file: Path
-    ) -> Answers:
+    def _audit_by_slurm(self, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path) -> Answers:
         """Return host -> result, by one step of Slurm. Raises SlurmError."""
         here, hostvars = ansible_core.this_worker(), variables["hostvars"]
         own = hostvars.raw_get(variables["inventory_hostname"])
@@ -100,7 +97,7 @@ class ActionModule(FleetAction):
 
         worker_threads.bind_to_parent()
         keep = partial_results.PartialResults(file).add
-        return slurm_audit.audit(hosts, variables_of, self._templar, limit, overlap, display.display, keep)
+        return slurm_audit.audit(hosts, variables_of, self._templar, limit, display.display, keep)
 
     def _audit(
         self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path

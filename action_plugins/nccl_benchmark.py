@@ -76,7 +76,7 @@ class ActionModule(ControlAction):
                 Path(path),
                 measured_now(results),
                 lambda: write(Path(path), results, now),
-                lambda folder, _before: plot(folder, results),
+                lambda folder: plot(folder, results),
                 display.display,
             )
         except OSError as error:

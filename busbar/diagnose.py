@@ -26,8 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader 
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as ras_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus, parse_json
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import PROGRESS
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import PROGRESS, Known
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful

@@ -25,7 +25,7 @@ from .drift.inventory import InventoryError
 
 PLAYBOOK = "busbar.fabric.remediate"
 RESULTS = "busbar-results"
-_WAY_OUT = ": write one with busbar drift -i INVENTORY --findings FILE, or name a record of localise.yml"
+_WAY_OUT = ": write one with busbar drift -i INVENTORY --findings FILE"
 
 
 class RemediateError(RuntimeError):
@@ -33,7 +33,7 @@ class RemediateError(RuntimeError):
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    text = "findings file or localisation record (default: what an earlier run left)"
+    text = "findings file (default: what an earlier run left)"
     command.add_argument("findings", nargs="*", metavar="FINDINGS", type=Path, help=text)
     text = "inventory, as for ansible-playbook"
     command.add_argument("-i", "--inventory", required=True, action="append", type=Path, metavar="PATH", help=text)

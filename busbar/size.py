@@ -77,24 +77,28 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--micro-batches", type=count, default=1, metavar="N", help=text)
     text = "share of peak FLOPS; else the minimum step is printed"
     command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
-    text = "measured all_reduce busbw (ring, three nodes or more)"
-    command.add_argument("--busbw", type=number(0.001, 1e5, "number of GB/s"), metavar="GBPS", help=text)
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        title, training, cluster = _requested(arguments)
-        found = sizing.size(training, cluster, _compute(arguments, training, cluster))
+        profile = _profile(arguments.profile)
+        training = _training(arguments, profile)
+        rates = sizing.predicted(profile, arguments.nodes)
+        found = sizing.size(training, profile, rates, _compute(arguments, training, profile))
     except (OSError, ParseError) as error:
         return complain("size", error)
+    title = (
+        f"{training_traffic.count_text(training.parameters)} parameters on {terminal.counted(training.gpus, 'GPU')} of"
+        f" {terminal.counted(arguments.nodes, 'node')} ({profile.name}): dp {training.data} x tp {training.tensor}"
+        f" x pp {training.pipeline}, ZeRO-{training.zero}"
+    )
     print(sizing.render(title, found, min(terminal.COLUMNS, 120)))
     return found.exit_code
 
 
-def _requested(given: argparse.Namespace) -> tuple[str, training_traffic.Training, sizing.Cluster]:
-    """Return title, training and cluster of the arguments. Raises ParseError, OSError."""
-    profile = _profile(given.profile)
+def _training(given: argparse.Namespace, profile: profiles.Profile) -> training_traffic.Training:
+    """Return the training of the arguments. Raises ParseError."""
     gpus = profile.gpus.count
     if not gpus or not profile.rails:
         raise ParseError(f"profile {profile.name} has no {'rails' if gpus else 'GPUs'}")
@@ -107,27 +111,21 @@ def _requested(given: argparse.Namespace) -> tuple[str, training_traffic.Trainin
     )
     if wrong := training_traffic.errors(training, gpus):
         raise ParseError("; ".join(wrong))
-    title = (
-        f"{training_traffic.count_text(given.parameters)} parameters on {terminal.counted(total, 'GPU')} of"
-        f" {terminal.counted(given.nodes, 'node')} ({profile.name}): dp {training.data} x tp {given.tp}"
-        f" x pp {given.pp}, ZeRO-{given.zero}"
-    )
-    if given.busbw is not None:
-        return title, training, sizing.as_measured(profile, given.busbw)
-    return title, training, sizing.predicted(profile, given.nodes)
+    return training
 
 
 def _compute(
-    given: argparse.Namespace, training: training_traffic.Training, cluster: sizing.Cluster
+    given: argparse.Namespace, training: training_traffic.Training, profile: profiles.Profile
 ) -> tuple[float, str] | None:
     if given.mfu is None:
         return None
     if not training.tokens:
         raise ParseError("--mfu needs --tokens, the tokens of a step")
-    if not cluster.peak:
-        models = ", ".join(cluster.profile.gpus.models)
+    tflops = sizing.peak(profile)
+    if not tflops:
+        models = ", ".join(profile.gpus.models)
         raise ParseError(f"the peak of {models} is not known: leave --mfu out to see which step the network allows")
-    return sizing.compute_time(training, cluster.peak, given.mfu / 100)
+    return sizing.compute_time(training, tflops, given.mfu / 100)
 
 
 def _profile(name: str) -> profiles.Profile:

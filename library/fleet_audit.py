@@ -33,10 +33,6 @@ options:
     type: str
     choices: [ssh, slurm]
     default: ssh
-  overlap:
-    description: With O(engine=slurm), also query nodes with running jobs, if their partition lets jobs share a node.
-    type: bool
-    default: false
   heard:
     description: File to which each result is written as it arrives, to judge a run that was interrupted. Without
       it, a file in Ansible's temporary folder on the control node, removed after the run.

@@ -14,8 +14,8 @@ description:
     rank has launched (NCCL 2.28.7 and later). One node reports on the whole job.
   - If there is no RAS, it reports what the job has to set. Reads C(/proc) and the response of RAS, and changes nothing.
     A port of a process without libnccl is not contacted. Sees the processes of all users as root only.
-  - V(report) reads the variable C(nccl_ras_result) of every host of the play, which V(query) has returned, and prints a
-    table for each job, the findings with their causes first, and the commands to run before a process is killed. Fails
+  - V(report) reads the variable C(nccl_ras_result) of every host of the play, which V(query) has returned. It prints
+    the findings with their causes first, the commands to run before a process is killed, and a line for each job. Fails
     unless every job launches collectives and every host has responded.
 options:
   phase:
@@ -53,20 +53,9 @@ EXAMPLES = r"""
 RETURN = r"""
 # What every module returns: see the notes.
 views:
-  description:
-    - Response of RAS for each job, with its progress since the first. Equal ranks are groups.
+  description: Response of RAS for each job, with its progress since the first; V(report) reads it.
   type: list
   elements: dict
-  returned: success
-processes:
-  description: Processes that have libnccl mapped, with their state, user and variables for RAS.
-  type: list
-  elements: dict
-  returned: success
-addresses:
-  description: IP addresses of the node, by which RAS names it.
-  type: list
-  elements: str
   returned: success
 verdict:
   description: C(MOVES), C(HUNG), or C(UNKNOWN).

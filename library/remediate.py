@@ -26,7 +26,7 @@ options:
     choices: [read, plan, step, failed, report]
     required: true
   findings:
-    description: Files of findings and records of localisation.
+    description: Files of findings.
     type: list
     elements: path
     default: []
@@ -57,31 +57,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-accused:
-  description: Hosts of the play that a file names, or that an earlier run has left drained.
-  type: list
-  elements: str
-  returned: when read
-hosts:
-  description: The plan of each accused host.
-  type: dict
-  returned: when planned
 order:
-  description: Those that are acted on, in their order.
+  description: Hosts that are acted on, in their order.
   type: list
   elements: str
   returned: when planned
 step:
   description: The next step of the host, empty for none.
   type: str
-  returned: when a step was taken
-more:
-  description: Whether anything is left to be done on the host now.
-  type: bool
-  returned: when a step was taken
-state:
-  description: What is known of the host so far.
-  type: dict
   returned: when a step was taken
 findings:
   description: What is not ok, as in C(docs/findings.md).

@@ -19,12 +19,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     from_dict,
     printable,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.ras import join as ras_join
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as nccl_hang
+from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import Group, Place, ranges
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known, by_inner
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE, is_of_node
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.read import READABLE
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
@@ -121,7 +121,7 @@ def build(registered: Mapping[str, object], inventory: Sequence[str] = (), simul
     results = {host: read_host(host, given) for host, given in registered.items()}
     hosts = {host: " ".join(printable(result.why).split())[:500] for host, result in results.items()}
     known = _known(results)
-    renamed = iter(ras_join.distinct([view for result in results.values() for view in result.views]))
+    renamed = iter(ras_views.distinct([view for result in results.values() for view in result.views]))
     views = {host: [next(renamed) for _view in result.views] for host, result in results.items()}
     every = [view for of_host in views.values() for view in of_host]
     idle = [host for host, result in results.items() if result.idle] if every else []
@@ -149,7 +149,7 @@ def _findings(
     """Return the findings on jobs, and those of nodes on their own processes with the host; the worst first."""
     findings: list[tuple[str | None, Finding]] = [(None, finding) for finding in of_jobs]
     for host, result in results.items():
-        findings += [(host, finding) for finding in result.findings if is_of_node(finding) and host not in idle]
+        findings += [(host, finding) for finding in result.findings if host not in idle]
     order = {"drift": 0, "unknown": 1, "ok": 3}
 
     def rank(each: tuple[str | None, Finding]) -> tuple[bool, int, int]:
@@ -173,37 +173,32 @@ def _known(results: Mapping[str, HostResult]) -> Known:
 
 def _jobs(views: Mapping[str, Sequence[View]], known: Known) -> list[dict[str, Any]]:
     found = []
-    for of_job in ras_join.jobs([view for of_host in views.values() for view in of_host]):
-        asked = [host for host, of_host in views.items() if any(view in of_job for view in of_host)]
-        joined = ras_join.join(of_job)
+    for of_job in ras_views.jobs([view for of_host in views.values() for view in of_host]):
+        joined = ras_views.join(of_job)
         places = {place for one in joined for place in one.now.places.values()}
         places |= {lost.place for one in joined for lost in one.now.missing if lost.place is not None}
         found.append(
             {
                 "users": sorted({user for view in of_job for user in view.users}),
                 "nccl": sorted({view.now.version for view in of_job}),
-                "asked_on": asked,
+                "asked_on": [host for host, of_host in views.items() if any(view in of_job for view in of_host)],
                 "seconds": max(view.seconds for view in of_job),
                 "hosts": sorted({known.host(place.host) for place in places}),
                 "processes": len({(place.host, place.pid) for place in places}),
-                "communicators": [_communicator(one, known) for one in joined],
+                "communicators": [_communicator(one) for one in joined],
             }
         )
     return found
 
 
-def _communicator(one: ras_join.Joined, known: Known) -> dict[str, Any]:
-    """Return its groups, and where each rank is."""
-    places = {**{lost.rank: lost.place for lost in one.now.missing}, **one.now.places}
+def _communicator(one: ras_views.Joined) -> dict[str, Any]:
     return {
         "name": one.name,
         "size": one.now.size,
         "moved": one.moved,
         "counts": {name: _groups(of) for name, of in sorted(one.now.counts.items())},
         "statuses": _groups(one.now.statuses),
-        "errors": _groups(one.now.errors),
         "missing": [lost.rank for lost in one.now.missing],
-        "places": {rank: known.where(place) for rank, place in sorted(places.items()) if place is not None},
     }
 
 
@@ -237,26 +232,9 @@ def _collect(
                 "why": why,
                 "state": known.state(place),
                 "commands": [shlex.join([*prefix, command]) for command in wanted] if host in asked else [],
-                "recorded": _recorded(process),
             }
         )
     return found
-
-
-def _recorded(process: Process | None) -> list[str]:
-    """Return what is stored of a process that hangs when it is killed."""
-    if process is None:
-        return []
-    variables = process.variables
-    on = any(variables.get(name, "0") != "0" for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"))
-    lacks = [] if on else ["TORCH_NCCL_TRACE_BUFFER_SIZE=2000"]
-    lacks += [] if variables.get("TORCH_NCCL_DUMP_ON_TIMEOUT") in ("1", "true") else ["TORCH_NCCL_DUMP_ON_TIMEOUT=1"]
-    recorder = f"{' '.join(lacks)} was not set" if lacks else "it writes when the watchdog fires: wait for that"
-    file = printable(variables.get("NCCL_DEBUG_FILE", ""))
-    log = f"{file} on that host; busbar diagnose FILE reads it" if file else "standard output"
-    if variables.get("NCCL_DEBUG", "").upper() not in ("INFO", "TRACE"):
-        log = "none: NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p was not set"
-    return [f"flight recorder: {recorder}", f"NCCL's log: {log}"]
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -269,17 +247,15 @@ def text(report: Mapping[str, Any], width: int = terminal.WIDTH, verbose: bool =
     roots = sum(finding["because"] is None for finding in bad)
     blocks = [_finding_lines(finding, width, most) for finding in bad]
     blocks[roots:roots] = map(_collect_lines, report["collect"])
-    jobs = [_job(job) for job in report["jobs"]]
     silent = nodeset.grouped((why, host) for host, why in report["hosts"].items())
     rest = [f"no response from {nodeset.fold(hosts)}: {why}" for why, hosts in silent.items() if why]
     rest += [f"no process with libnccl on {nodeset.fold(report['idle'])}"] if report["idle"] else []
+    blocks += [screen.wrapped(_job(job), width, 0, most) for job in report["jobs"]]
+    head, tail = screen.wrapped(headline(report), width), screen.each(rest, width, verbose)
     if verbose:
-        lines = [line for block in (*jobs, *blocks) for line in (*block, "")]
-        lines += [*screen.each(rest, width, True), headline(report)]
+        lines = [*(line for block in blocks for line in (*block, "")), *tail, *head]
     else:
-        jobs = [[screen.wrapped(line, width, 0, 1)[0] for line in job] for job in jobs]
-        head, tail = screen.wrapped(headline(report), width), screen.each(rest, width, False)
-        lines = screen.page(head, [*blocks, *jobs], tail, width, "-v, or --json", "finding or job")
+        lines = screen.page(head, blocks, tail, width, "-v, or --json", "finding or job")
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
@@ -298,39 +274,26 @@ def _collect_lines(each: Mapping[str, Any]) -> list[str]:
     process = f"{each['host']} process {each['pid']} GPU {each['gpu']}: {each['why']}{state}"
     lines = [f"collect before anything is killed: {process}"]
     lines += [f"    $ {command}" for command in each["commands"]] or ["    its host was not queried: name it, too"]
-    return lines + [f"    {recorded}" for recorded in each["recorded"]]
+    return lines
 
 
 def headline(report: Mapping[str, Any]) -> str:
-    asked = len(report["hosts"])
-    answered = sum(1 for why in report["hosts"].values() if not why)
-    jobs = len(report["jobs"])
-    said = {
+    sentence = {
         MOVES: "every job launches collectives, and no rank is behind",
         HUNG: "a rank holds up the others",
         UNKNOWN: "no rank is seen to hold up the others, and whether all is well is unknown",
     }[report["verdict"]]
-    counted = f"{jobs} job{'' if jobs == 1 else 's'}, {answered} of {asked} hosts responded"
-    counted += ", simulated" if report["simulated"] else ""
-    return f"VERDICT {report['verdict']}: {said} ({counted}; nothing was changed)"
+    responses = [why for why in report["hosts"].values() if not why]
+    jobs = terminal.counted(len(report["jobs"]), "job")
+    counts = f"{jobs}, {len(responses)} of {len(report['hosts'])} hosts responded"
+    simulated = ", simulated" if report["simulated"] else ""
+    return f"VERDICT {report['verdict']}: {sentence} ({counts}{simulated}; nothing was changed)"
 
 
-def _job(job: Mapping[str, Any]) -> list[str]:
+def _job(job: Mapping[str, Any]) -> str:
     where = nodeset.brief(job["hosts"], 60) or "hosts that RAS does not name"
     asked = f"queried on {nodeset.brief(job['asked_on'], 60)}"
-    twice = f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
-    head = f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {job['processes']} processes on {where}"
-    rows = [("COMMUNICATOR", "RANKS", "MISSING", "STATUS", "MOVES", "LAUNCHED (RANKS)")]
-    for one in sorted(
-        job["communicators"], key=lambda one: (one["moved"] is not False, -len(one["missing"]), -one["size"])
-    ):
-        counts = [
-            f"{name} " + ", ".join(f"{group['value']} ({group['number']})" for group in of[:4])
-            for name, of in one["counts"].items()
-            if [group["value"] for group in of] != [0]
-        ]
-        moves = {True: "yes", False: "no", None: "?"}[one["moved"]]
-        status = ", ".join(str(group["value"]) for group in one["statuses"]) or "?"
-        name, missing = one["name"].split(":")[0], str(len(one["missing"]) or "-")
-        rows.append((name, str(one["size"]), missing, status, moves, "; ".join(counts) or "none"))
-    return [f"{head}; {asked}{twice}", *terminal.aligned(rows, 1 << 20)]
+    asked += f" twice, {job['seconds']:g} s apart" if job["seconds"] else " once"
+    what = f"processes: {job['processes']} on {where}"
+    communicators = terminal.counted(len(job["communicators"]), "communicator")
+    return f"JOB of {', '.join(job['users'])}: NCCL {', '.join(job['nccl'])}, {what}, {communicators}; {asked}"

@@ -10,7 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import MO
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
 
-from .codec import LINE, Check, each, flag, number, of_class, text, whole
+from .codec import Check, each, flag, number, of_class, text, whole
 from .result_fields import count, line
 
 
@@ -26,7 +26,6 @@ _values: dict[str, Check] = {
     **each(("gpu", "nvml"), whole(-1, 1 << 10)),
     **each(("host", "address"), address),
     **each(("source", "users", "user"), text(128, line=True)),
-    "variables": text(LINE),
     "value": _of_group,
     "seconds": number(0, 1e6),
     "port": whole(0, 65535),
@@ -34,4 +33,4 @@ _values: dict[str, Check] = {
     "library": text(4096),
 }
 view = of_class(View, {**_values, "name": text(64, re.compile(r"0x[0-9a-f]{0,16}(:0x[0-9a-f]{1,16}){0,2}"))})
-process = of_class(Process, {**_values, "name": text(64), "gpu": flag})
+process = of_class(Process, {**_values, "gpu": flag})

@@ -194,23 +194,23 @@ def _table(found: Sequence[Difference], width: int) -> list[str]:
         if one.verdict in (WORSE, BETTER) or (one.verdict in (WITHIN, UNJUDGED) and one.largest):
             key = (one.scope, one.collective, one.algorithm, len(one.hosts), one.verdict)
             groups.setdefault(key, []).append(one)
-    order = sorted(groups.values(), key=lambda of: (VERDICTS.index(of[0].verdict), -max(_changes(of))))
-    scopes = len({one.scope for one in found}) > 1
-    lines = [_line(of, scopes) for of in order[:ROWS]]
-    if not lines:
+    order = sorted(groups.values(), key=lambda of: (VERDICTS.index(of[0].verdict), -max(map(_amount, of))))
+    if not order:
         return []
+    scopes = len({one.scope for one in found}) > 1
     heads = ["HOSTS", "COLLECTIVE", "SIZE", "BEFORE", "AFTER", "CHANGE", "NOISE", "RESULT"]
+    lines = terminal.table(heads, [_line(of, scopes) for of in order[:ROWS]], width, (("NOISE",),))
     more = [f"... and {len(order) - ROWS} more; --json has all"] if len(order) > ROWS else []
-    return [*terminal.table(heads, lines, width, (("NOISE",),)), *more, ""]
+    return [*lines, *more, ""]
 
 
-def _changes(of: Sequence[Difference]) -> list[float]:
-    return [abs(one.change or 0.0) for one in of]
+def _amount(one: Difference) -> float:
+    return abs(one.change or 0.0)
 
 
 def _line(of: Sequence[Difference], scopes: bool) -> terminal.Line:
-    """Return the figures at the largest size at which most have changed, and notes on other sizes and hosts."""
-    first = min(of, key=lambda one: (not one.largest, -abs(one.change or 0.0)))
+    """Return the medians at the largest size, else at that of the largest change, and how many sizes differ alike."""
+    first = min(of, key=lambda one: (not one.largest, -_amount(one)))
     same = [one for one in of if one.size == first.size]
     small = bool(first.size and first.size < COARSE and all(p and p.time_us for p in (first.before, first.after)))
     figures = [
@@ -230,13 +230,11 @@ def _line(of: Sequence[Difference], scopes: bool) -> terminal.Line:
         first.verdict,
     )
     notes = []
-    most = max(same, key=lambda one: abs(one.change or 0.0))
     if len(same) > 1 and first.verdict in (WORSE, BETTER):
-        where = f"most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"
-        notes.append(f"{len(same)} runs, figures are medians; {where}")
-    if others := {one.size for one in of if one.size is not None} - {first.size}:
-        sizes = " to ".join(dict.fromkeys((size_text(min(others)), size_text(max(others)))))
-        notes.append(f"{first.verdict} also at {terminal.counted(len(others), 'other size')}: {sizes}")
+        most = max(same, key=_amount)
+        notes = [f"median of {len(same)} runs; most on {_names(most.hosts)}: {100 * (most.change or 0.0):+.1f} %"]
+    if others := {one.size for one in of if one.size != first.size}:
+        notes.append(f"{first.verdict} also at {terminal.counted(len(others), 'other size')}")
     return cells, notes
 
 
@@ -285,44 +283,41 @@ def _names(hosts: Iterable[str]) -> str:
     return nodeset.brief([printable(host) for host in hosts], _SENTENCE)
 
 
-def with_last(parent: Path, after: Results, width: int) -> tuple[str, Results | None]:
-    """Compare the last results below parent with ``after``. Return the text and those results; nothing without them.
+def with_last(parent: Path, after: Results, width: int) -> str:
+    """Compare the last results below parent with ``after``. Return the text; "" without them.
 
     parent: a directory whose link ``latest`` leads to them.
     """
     path = parent / "latest"
     try:
         if not after.runs or not path.exists():
-            return "", None
+            return ""
         before = load(path)
     except (OSError, ParseError) as error:
-        return f"not compared with the last results: {error_text(error)}", None
+        return f"not compared with the last results: {error_text(error)}"
     # New results may be of one node of a fleet; and the last ones may be of pairs, and these of the cluster.
     hosts, scopes = {host for run in after.runs for host in run.hosts}, {run.scope for run in after.runs}
     kept = tuple(run for run in before.runs if run.scope in scopes and hosts & {*run.hosts})
-    if not kept:
-        return "", None
     before = replace(before, runs=kept)
-    return render(before, after, compare(before, after), width), before
+    return render(before, after, compare(before, after), width) if kept else ""
 
 
 def publish(
     parent: Path,
     new: Results,
     write: Callable[[], Path],
-    plot: Callable[[Path, Results | None], tuple[list[Path], str]],
+    plot: Callable[[Path], tuple[list[Path], str]],
     say: Callable[[str], object],
 ) -> tuple[Path, list[Path]]:
     """Print the comparison with the last results below parent, write and plot the new ones, print where they are.
 
-    write: returns the new directory.   plot: of that directory and the last results. Return directory and plots.
+    write: returns the new directory.   plot: draws into it. Return directory and plots.
     Raises OSError; ParseError where ``write`` does.
     """
-    said, before = with_last(parent, new, terminal.COLUMNS)
-    if said:
-        say(said + "\n")
+    if compared := with_last(parent, new, terminal.COLUMNS):
+        say(compared + "\n")
     folder = write()
-    plots, problem = plot(folder, before)
+    plots, problem = plot(folder)
     say(f"results: {folder}" + "".join(f" {path.name}" for path in plots))
     if problem:
         say(problem)

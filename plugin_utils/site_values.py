@@ -44,8 +44,6 @@ class Site:
     busbar_engine = Value("str", "ssh", choices=("ssh", "slurm"))
     """How `busbar drift` queries the nodes: `ssh`, or Slurm by one step over all of them (`docs/scale.md`); the same
     for all nodes."""
-    busbar_engine_overlap = Value("bool", False)
-    "With `busbar_engine: slurm`, also query nodes on which jobs run, if Slurm allows it."
     busbar_hardware_root = Value("path", "/")
     "Where `/sys` and `/proc` are; another directory is a simulated node."
     busbar_system_root = Value("path", "/")
@@ -160,7 +158,7 @@ CLASSES: dict[str, type] = {
 PARTS = {role: declared(part) for role, part in CLASSES.items()}
 # They configure the run, and nothing of a node: no file, digest or comparison depends on them.
 OF_RUN = frozenset(
-    ("busbar_max_disruption", "busbar_findings_path", "busbar_engine", "busbar_engine_overlap", "busbar_task_timeout")
+    ("busbar_max_disruption", "busbar_findings_path", "busbar_engine", "busbar_task_timeout")
     + ("busbar_accepted", "busbar_role_verdict")
     + ("busbar_audit_first", "busbar_lock_minutes", "busbar_lock_break", "busbar_measure_budget")
     + tuple(name for name in PARTS["remediate"])

@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 
 from . import prediction, screen, terminal
+from .busbw import Prediction
 from .campaign.cluster_table import duration, number
 from .exit_code import FINDINGS, GOOD, UNKNOWN
 from .training_traffic import Traffic, Training, count_text, gigabytes, traffic
@@ -32,56 +33,15 @@ PEAKS = {
     "NVIDIA H200": 989.0,
     "NVIDIA B200": 2250.0,
 }
-# Share of what the profile's links allow, below which a measurement is noted.
-_HEALTHY = 0.85
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
-class Rate:
-    """busbw: GB/s that a node's GPUs exchange with other nodes.   source: of the figure.
-
-    bound: the limiting part, for people.
-    """
-
-    busbw: float
-    source: str = ""
-    bound: str = "the NICs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """rates: by collective; "" for all others. Empty where unknown: ``unknown`` has the reason."""
-
-    profile: Profile
-    rates: Mapping[str, Rate]
-    unknown: str = ""
-    measured: bool = False
-
-    @property
-    def peak(self) -> float:
-        """Return TFLOPS of a GPU, 0 where not known."""
-        peaks = {PEAKS.get(name, 0.0) for name in self.profile.gpus.models}
-        return peaks.pop() if len(peaks) == 1 else 0.0
-
-    @property
-    def nics(self) -> int:
-        """Return the NICs of a node."""
-        return len(self.profile.rails)
-
-    @property
-    def nic(self) -> float:
-        """Return GB/s that a collective reaches of one NIC."""
-        return sum(rail.rate_gbps for rail in self.profile.rails) / self.nics / 8 * EFFICIENCY
-
-
-@dataclass(frozen=True)
 class Figure:
-    """unit: "s", "GB/s", "%", "GPU-hours"; "" of a plain number."""
+    """A result with its unit, such as ``12.3 GB/s``, and its formula."""
 
     name: str
-    value: float
-    unit: str
+    value: str
     formula: str
 
 
@@ -94,9 +54,8 @@ class Sized:
     """
 
     traffic: tuple[Traffic, ...]
-    figures: tuple[Figure, ...]
-    bottleneck: str
-    notes: tuple[str, ...]
+    figures: tuple[Figure, ...] = ()
+    bottleneck: str = ""
     compute: float | None = None
     step: float | None = None
     enough: bool | None = None
@@ -108,33 +67,18 @@ class Sized:
         return UNKNOWN if self.unknown else FINDINGS if self.enough is False else GOOD
 
 
-# -- the network's rates -----------------------------------------------------------------------------------------------
+def peak(profile: Profile) -> float:
+    """Return TFLOPS of a GPU, 0 where not known."""
+    peaks = {PEAKS.get(name, 0.0) for name in profile.gpus.models}
+    return peaks.pop() if len(peaks) == 1 else 0.0
 
 
-def predicted(profile: Profile, nodes: int) -> Cluster:
-    """Return what the profile's links allow by rings."""
-    nodes = max(nodes, 2)
-    wire = sum(rail.rate_gbps for rail in profile.rails) / 8 * EFFICIENCY
-    rates: dict[str, Rate] = {}
-    for collective in _RINGS:
-        found = prediction.between(profile, collective, False, nodes, "cluster", efficiency=EFFICIENCY)
-        if found.busbw is None:
-            return Cluster(profile=profile, rates={}, unknown=found.rule)
-        bound = "the NICs" if found.busbw > 0.999 * wire else "NVLink or PCIe slots of the node, before the NICs"
-        rates[collective] = Rate(found.busbw, f"predicted: {found.rule}", bound)
-    rates[""] = rates["all_reduce"]
-    return Cluster(profile=profile, rates=rates)
-
-
-def as_measured(profile: Profile, busbw: float) -> Cluster:
-    """Return a cluster with one measured figure for all collectives."""
-    rate = Rate(busbw, f"measured: --busbw {busbw:g}", "the network as it was measured")
-    return Cluster(profile=profile, rates={"": rate}, measured=True)
-
-
-def _rate(cluster: Cluster, collective: str) -> Rate:
-    """Return the rate; 1 GB/s where it is unknown, since a need does not depend on it."""
-    return cluster.rates.get(collective) or cluster.rates.get("") or Rate(1.0)
+def predicted(profile: Profile, nodes: int) -> dict[str, Prediction]:
+    """Return collective -> what the profile's links allow by rings."""
+    return {
+        collective: prediction.between(profile, collective, False, max(nodes, 2), "cluster", efficiency=EFFICIENCY)
+        for collective in _RINGS
+    }
 
 
 # -- times -------------------------------------------------------------------------------------------------------------
@@ -159,24 +103,19 @@ class Need:
     """The deciding need: of the traffic that fits a window, how often the time for it is too short.
 
     scale: how many times as fast the network has to be.   load: GB, as busbw counts.
-    seconds: it takes so long.   usable: it may take so long.
+    usable: seconds that it may take.
     """
 
     scale: float
     load: float
-    seconds: float
     usable: float
 
 
 def need(compute: float, found: Sequence[Traffic]) -> Need:
     """Return the need of a step of no more than compute / (1 - LOSS)."""
     wait = compute * LOSS / (1 - LOSS)
-    worst = Need(0.0, 0.0, 0.0, compute)
-    for window, seconds, load in _edges(found):
-        usable = window * compute + wait
-        if seconds / usable > worst.scale:
-            worst = Need(seconds / usable, load, seconds, usable)
-    return worst
+    edges = [(load, seconds, window * compute + wait) for window, seconds, load in _edges(found)]
+    return max((Need(seconds / usable, load, usable) for load, seconds, usable in edges), key=lambda one: one.scale)
 
 
 def allowed_compute(found: Sequence[Traffic]) -> float:
@@ -185,128 +124,106 @@ def allowed_compute(found: Sequence[Traffic]) -> float:
     return max((seconds / (window + wait) for window, seconds, _load in _edges(found)), default=0.0)
 
 
-def compute_time(training: Training, peak: float, mfu: float) -> tuple[float, str]:
-    """Return seconds of a step at ``mfu`` (0 to 1) of ``peak`` TFLOPS a GPU, and the formula, without attention."""
-    seconds = 6.0 * training.parameters * training.tokens / (training.gpus * peak * 1e12 * mfu)
+def compute_time(training: Training, tflops: float, mfu: float) -> tuple[float, str]:
+    """Return seconds of a step at ``mfu`` (0 to 1) of ``tflops`` a GPU, and the formula, without attention."""
+    seconds = 6.0 * training.parameters * training.tokens / (training.gpus * tflops * 1e12 * mfu)
     work = f"6 x {count_text(training.parameters)} parameters x {training.tokens} tokens"
-    return seconds, f"{work} / ({training.gpus} GPUs x {peak:g} TFLOPS x {100 * mfu:g} %)"
+    return seconds, f"{work} / ({training.gpus} GPUs x {tflops:g} TFLOPS x {100 * mfu:g} %)"
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 
-def size(training: Training, cluster: Cluster, compute: tuple[float, str] | None) -> Sized:
-    """Return every figure. compute: seconds of a step without waiting, and its formula; None: which one is allowed."""
+def size(
+    training: Training, profile: Profile, rates: Mapping[str, Prediction], compute: tuple[float, str] | None
+) -> Sized:
+    """Return every figure. rates: of ``predicted``.
+
+    compute: seconds of a step without waiting, and its formula; None: compute which one is allowed.
+    """
+    unknown = next((rate.rule for rate in rates.values() if rate.busbw is None), "")
+    # A need does not depend on the rate.
     found = [
-        replace(one, seconds=one.load / 1e9 / _rate(cluster, one.collective).busbw)
-        for one in traffic(training, cluster.profile.gpus.count)
+        replace(one, seconds=one.load / 1e9 / (1.0 if unknown else rate_of(one, rates).busbw or 1.0))
+        for one in traffic(training, profile.gpus.count)
     ]
-    known = bool(cluster.rates) or not found
-    figures: list[Figure] = []
-    step = seconds = None
-    if compute is not None:
-        seconds = compute[0]
-        figures.append(Figure("step without waiting", seconds, "s", compute[1]))
-        step = step_time(seconds, found) if known else None
-        if found:
-            figures += _needs(cluster, need(seconds, found))
-    if known and found:
-        if seconds is not None and step is not None:
-            figures += _steps(training, cluster, found, seconds, step)
-        figures += _allowed(training, cluster, found)
+    seconds = None if compute is None else compute[0]
+    figures = [] if compute is None else [Figure("step without waiting", _time(compute[0]), compute[1])]
+    if not found:
+        return Sized(
+            traffic=(),
+            figures=tuple(figures),
+            bottleneck="the GPUs: nothing leaves the node",
+            compute=seconds,
+            step=seconds,
+            enough=None if seconds is None else True,
+        )
+    figures += [] if seconds is None else _needs(profile, need(seconds, found))
+    if unknown:
+        without = tuple(replace(one, seconds=None) for one in found)
+        return Sized(traffic=without, figures=tuple(figures), compute=seconds, unknown=unknown)
+    step = None if seconds is None else step_time(seconds, found)
+    most = max(found, key=lambda one: one.seconds or 0.0)
+    hidden = seconds is not None and step is not None and step <= seconds * (1 + 1e-9)
+    gpus = "the GPUs: all traffic between nodes is hidden"
     return Sized(
-        traffic=tuple(found if known else [replace(one, seconds=None) for one in found]),
-        figures=tuple(figures),
-        bottleneck=_bottleneck(cluster, found, seconds, step) if known else "",
-        notes=_notes(training, cluster),
+        traffic=tuple(found),
+        figures=(*figures, *_steps(rate_of(most, rates), step, allowed_compute(found) / (1 - LOSS))),
+        bottleneck=gpus if hidden else f"the network, most by {most.what} ({most.kind} parallelism)",
         compute=seconds,
         step=step,
         enough=None if step is None or seconds is None else step <= seconds / (1 - LOSS) * (1 + 1e-9),
-        unknown="" if known else cluster.unknown,
     )
 
 
-def _needs(cluster: Cluster, wanted: Need) -> list[Figure]:
-    needed, nics = wanted.load / wanted.usable, cluster.nics
+def _steps(rate: Prediction, step: float | None, allowed: float) -> list[Figure]:
+    longest = "longest of (1 - window) x computation + the traffic that fits that window"
+    waits = [] if step is None else [Figure("step with waiting", _time(step), longest)]
+    least = f"from it on no more than {100 * LOSS:g} % of a step is waiting"
+    there = Figure("busbw there is", _rate(rate.busbw or 0.0), rate.rule)
+    return [there, *waits, Figure("step the network allows", _time(allowed), least)]
+
+
+def rate_of(one: Traffic, rates: Mapping[str, Prediction]) -> Prediction:
+    return rates.get(one.collective, rates["all_reduce"])
+
+
+def _needs(profile: Profile, wanted: Need) -> list[Figure]:
+    needed, nics = wanted.load / wanted.usable, len(profile.rails)
+    nic = sum(rail.rate_gbps for rail in profile.rails) / nics / 8
     usable = f"{wanted.usable:.4g} s, in which it is hidden or {100 * LOSS:g} % of the step wait"
-    one = f"({cluster.nic / EFFICIENCY:.4g} GB/s x {EFFICIENCY:g})"
-    rounded, each = math.ceil(needed / cluster.nic - 1e-9), needed / nics
     return [
-        Figure("needed busbw", needed, "GB/s", f"{wanted.load:.4g} GB as busbw counts them / {usable}"),
-        Figure("needed NICs a node", rounded, "", f"{needed:.4g} GB/s / {one}, rounded up; there are {nics}"),
-        Figure("needed of each NIC", each, "GB/s", f"{needed:.4g} / {nics}: the rings share the message"),
+        Figure("needed busbw", _rate(needed), f"{wanted.load:.4g} GB as busbw counts them / {usable}"),
+        Figure(
+            "needed NICs a node",
+            str(math.ceil(needed / nic / EFFICIENCY - 1e-9)),
+            f"{needed:.4g} GB/s / ({nic:.4g} GB/s x {EFFICIENCY:g}), rounded up; there are {nics}",
+        ),
     ]
 
 
-def _steps(training: Training, cluster: Cluster, found: Sequence[Traffic], compute: float, step: float) -> list[Figure]:
-    wanted, busy, waits = need(compute, found), sum(one.seconds or 0.0 for one in found), 1 - compute / step
-    source = _rate(cluster, max(found, key=lambda one: one.load).collective).source
-    longest = f"the longest of (1 - window) x {compute:.4g} s + the traffic that fits that window"
-    lost = f"{100 * waits:.3g} % x {training.gpus} GPUs x 24 h"
-    return [
-        Figure("busbw there is", wanted.load / wanted.seconds, "GB/s", source),
-        Figure("step with waiting", step, "s", longest),
-        Figure("of it computing", 100 * compute / step, "%", f"{compute:.4g} s / {step:.4g} s"),
-        Figure("network busy", 100 * busy / step, "%", f"{busy:.4g} s of traffic / {step:.4g} s"),
-        Figure("lost a day", waits * training.gpus * 24, "GPU-hours", lost),
-    ]
+def _time(seconds: float) -> str:
+    return duration(1e6 * seconds) if seconds else "0 s"
 
 
-def _allowed(training: Training, cluster: Cluster, found: Sequence[Traffic]) -> list[Figure]:
-    busy = sum(one.seconds or 0.0 for one in found)
-    step = allowed_compute(found) / (1 - LOSS)
-    figures = [
-        Figure("network alone", busy, "s", "all traffic between nodes, one after the other: no step is shorter"),
-        Figure("step the network allows", step, "s", f"from it on no more than {100 * LOSS:g} % of a step is waiting"),
-    ]
-    if training.tokens:
-        text = f"{training.tokens} tokens / {step:.4g} s"
-        figures.append(Figure("tokens/s there", training.tokens / step, "", text))
-        if cluster.peak:
-            part = compute_time(training, cluster.peak, 1.0)[0] / step
-            text = f"the step at 100 % of {cluster.peak:g} TFLOPS / {step:.4g} s"
-            figures.append(Figure("MFU there", 100 * part, "%", text + "; the GPUs end first" * (part > 1)))
-    return figures
-
-
-def _bottleneck(cluster: Cluster, found: Sequence[Traffic], compute: float | None, step: float | None) -> str:
-    if not found:
-        return "the GPUs: nothing leaves the node"
-    if compute is not None and step is not None and step <= compute * (1 + 1e-9):
-        return "the GPUs: all traffic between nodes is hidden"
-    most = max(found, key=lambda one: one.seconds or 0.0)
-    return f"{_rate(cluster, most.collective).bound}, most by {most.what} ({most.kind} parallelism)"
-
-
-def _notes(training: Training, cluster: Cluster) -> tuple[str, ...]:
-    notes = []
-    expected = predicted(cluster.profile, training.gpus // cluster.profile.gpus.count).rates
-    if cluster.measured and expected:
-        rate, best = _rate(cluster, "all_reduce").busbw, expected["all_reduce"].busbw
-        if rate < _HEALTHY * best:
-            share = f"{rate:.4g} GB/s is {100 * rate / best:.0f} % of what the profile's links allow ({best:.4g})"
-            notes.append(f"{share}: look for the cause first (playbooks/localise.yml)")
-    if training.micro_batches == 1 and (training.zero == 3 or training.pipeline > 1):
-        notes.append("counted with one micro batch a step: give --micro-batches where there are more")
-    return tuple(notes)
+def _rate(value: float) -> str:
+    return f"{number(value) if value < 1e4 else f'{value:.0f}'} GB/s"
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
 def render(title: str, sized: Sized, width: int) -> str:
-    """Return the verdict, traffic, figures with their formulas, and notes; no line is longer than ``width``."""
+    """Return the verdict, traffic, figures with their formulas; no line is longer than ``width``."""
     width = max(width, 40)
-    rows = [(figure.name, value_text(figure), printable(figure.formula)) for figure in sized.figures]
-    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "LEAVES A NODE", "TAKES", "HIDDEN IN"]
+    rows = [(figure.name, figure.value, printable(figure.formula)) for figure in sized.figures]
+    heads = ["TRAFFIC A STEP", "RANKS", "A GPU SENDS", "TAKES", "HIDDEN IN"]
     cells = [_cells(one, sized) for one in sized.traffic]
-    notes = [f"bottleneck: {sized.bottleneck}"] if sized.bottleneck else []
-    notes += [f"note: {note}" for note in sized.notes]
     lines = [line for text in (title, verdict(sized)) for line in screen.wrapped(text, width)]
     lines += ["", *terminal.table(heads, cells, width)] if cells else []
     lines += ["", *terminal.aligned(rows, width)] if rows else []
-    lines += [""] if notes else []
-    return "\n".join([*lines, *(line for text in notes for line in screen.wrapped(text, width))])
+    lines += ["", *screen.wrapped(f"bottleneck: {sized.bottleneck}", width)] if sized.bottleneck else []
+    return "\n".join(lines)
 
 
 def _cells(one: Traffic, sized: Sized) -> terminal.Line:
@@ -314,24 +231,13 @@ def _cells(one: Traffic, sized: Sized) -> terminal.Line:
     if one.window and sized.compute is not None:
         hidden = duration(1e6 * one.window * sized.compute)
     takes = "-" if one.seconds is None else duration(1e6 * one.seconds)
-    sent = (gigabytes(one.gpu_bytes), gigabytes(one.node_bytes))
-    cells = (f"{one.kind}: {one.collective}", str(one.ranks), *sent, takes, hidden)
+    cells = (f"{one.kind}: {one.collective}", str(one.ranks), gigabytes(one.gpu_bytes), takes, hidden)
     return cells, (f"{one.what}: {one.formula}", one.why_window)
-
-
-def value_text(figure: Figure) -> str:
-    """Format a figure: ``12.3 GB/s``, ``1.24 s``."""
-    value = figure.value
-    if figure.unit == "s":
-        return duration(1e6 * value) if value else "0 s"
-    if figure.unit in ("%", ""):
-        return f"{value:.1f} %" if figure.unit else f"{value:.0f}"
-    return f"{number(value) if value < 1e4 else f'{value:.0f}'} {figure.unit}"
 
 
 def verdict(sized: Sized) -> str:
     """Return in one sentence whether it is enough, and what it needs."""
-    found = {figure.name: value_text(figure) for figure in sized.figures}
+    found = {figure.name: figure.value for figure in sized.figures}
     needs = ""
     if "needed busbw" in found:
         needs = f"needed: {found['needed busbw']} of busbw, {found['needed NICs a node']} NICs a node"

@@ -29,7 +29,7 @@ from .slurm_engine import SlurmError
 
 # Rounds at most: a step that could not begin on one node has begun nowhere, and is tried again without that node.
 ROUNDS = 5
-# Jobs at a time: usually one per partition; beside other jobs one per node.
+# Jobs at a time: usually one per partition.
 WIDTH = 16
 # Seconds for one module of the audit, as host_audit has it.
 STEP = 60.0
@@ -48,14 +48,12 @@ def audit(
     variables_of: Callable[[str], Mapping[str, object]],
     templar: Templar,
     limit: float,
-    overlap: bool,
     tell: Callable[[str], None],
     keep: Callable[[str, Plain], None] = lambda _name, _given: None,
 ) -> dict[str, Plain]:
     """Return host -> host_audit's result, or why there is none; for each of the names.
 
-    limit: seconds for the results, once Slurm has given the nodes. overlap: also where jobs run. tell: gets progress.
-    keep: gets each result.
+    limit: seconds for the results, once Slurm has given the nodes. tell: gets progress. keep: gets each result.
     Raises SlurmError where no host can be queried, before anything is started.
     """
     paths = _may()
@@ -71,7 +69,7 @@ def audit(
             run.answer(name, {"failed": True, "msg": str(error), **wrong})
             continue
         other = hosts.setdefault(made.node, made)
-        said = slurm_engine.refused(nodes.get(made.node), overlap)
+        said = slurm_engine.refused(nodes.get(made.node))
         if other is not made:
             why = f"{made.node} is the name in Slurm of {other.name}, too"
             run.answer(name, slurm_engine.not_asked(why, "set drain_slurm_node to each node's own name in Slurm"))
@@ -123,23 +121,20 @@ class _Run:
     def query(self, hosts: Mapping[str, _Host], nodes: Mapping[str, slurm_engine.Node]) -> None:
         """Query hosts, by the names of their nodes, each of which Slurm may give."""
         preferred = os.environ.get("SLURM_PARTITION")
-        jobs: list[tuple[str, list[_Host], bool]] = []
+        jobs: list[tuple[str, list[_Host]]] = []
         for python in sorted({host.python for host in hosts.values()}):
             alike = [node for node, host in hosts.items() if host.python == python]
-            for partition, of_it in slurm_engine.by_partition(alike, nodes, preferred).items():
-                idle = [hosts[node] for node in of_it if not slurm_engine.is_busy(nodes[node])]
-                jobs += [(partition, idle, False)] if idle else []
-                # One job each: where Slurm has no room on one of them, it has no room for a job on all.
-                jobs += [(partition, [hosts[node]], True) for node in of_it if slurm_engine.is_busy(nodes[node])]
+            by_partition = slurm_engine.by_partition(alike, nodes, preferred)
+            jobs += [(partition, [hosts[node] for node in of_it]) for partition, of_it in by_partition.items()]
         with ThreadPoolExecutor(WIDTH) as threads:
             for done in [threads.submit(self._job, *job) for job in jobs]:
                 done.result()
 
-    def _job(self, partition: str, hosts: list[_Host], overlap: bool) -> None:
+    def _job(self, partition: str, hosts: list[_Host]) -> None:
         left = {host.node: host for host in hosts}
         try:
             for number in range(ROUNDS):
-                if not self._step(partition, left, overlap, last=number == ROUNDS - 1):
+                if not self._step(partition, left, last=number == ROUNDS - 1):
                     return
                 left = {node: host for node, host in left.items() if host.name not in self.answers}
                 if not left:
@@ -150,7 +145,7 @@ class _Run:
                 if host.name not in self.answers:
                     self.answer(host.name, {"failed": True, "msg": str(error)})
 
-    def _step(self, partition: str, left: Mapping[str, _Host], overlap: bool, last: bool) -> bool:
+    def _step(self, partition: str, left: Mapping[str, _Host], last: bool) -> bool:
         """Query these hosts. True: some have no result yet, through no fault of theirs."""
         answers = slurm_engine.NodeOutputs(left)
         words = slurm_engine.SrunMessages(frozenset(left))
@@ -178,7 +173,7 @@ class _Run:
         questions = {node: host_audit.node_steps(host.question.steps) for node, host in left.items()}
         script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
         python = next(iter(left.values())).python
-        argv = slurm_engine.command(job, partition, left, python, seconds, overlap)
+        argv = slurm_engine.command(job, partition, left, python, seconds)
         try:
             late = slurm_step.run(self.paths, argv, job, script, seconds, on_output, on_error_line, lambda: not waited)
         finally:
@@ -194,7 +189,7 @@ class _Run:
     def _not_given(self, left: Mapping[str, _Host], silent: Collection[str], why: str, last: bool) -> bool:
         """Fail hosts that are no longer idle. Return whether the others are to be queried again."""
         nodes = slurm_engine.nodes_of(slurm_step.run_program(self.paths["sinfo"], slurm_engine.SINFO))
-        refused = {node: slurm_engine.refused(nodes.get(node), overlap=False) for node in silent}
+        refused = {node: slurm_engine.refused(nodes.get(node)) for node in silent}
         told = {node: given for node, given in refused.items() if given}
         for node in silent:
             if node in told or last or not told:

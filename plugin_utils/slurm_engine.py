@@ -79,8 +79,8 @@ def nodes_of(text: str) -> dict[str, Node]:
     return found
 
 
-def refused(node: Node | None, overlap: bool) -> Plain | None:
-    """Return a host's result where Slurm runs nothing on its node; None where it does. overlap: also beside jobs."""
+def refused(node: Node | None) -> Plain | None:
+    """Return a host's result where Slurm gives no job its node; None where it does."""
     if node is None:
         fix = f"set drain_slurm_node to the node's name in Slurm (sinfo --Node), or {OVER_SSH}"
         return not_asked("Slurm has no node of its name", fix)
@@ -95,7 +95,7 @@ def refused(node: Node | None, overlap: bool) -> Plain | None:
         return unreachable(state)
     if flags & set("@^"):
         return not_asked(f"{state}: it is about to be rebooted", OVER_SSH)
-    return busy(node.state) if base in _BUSY and not overlap else None
+    return busy(node.state) if base in _BUSY else None
 
 
 def unreachable(said: str) -> Plain:
@@ -104,13 +104,8 @@ def unreachable(said: str) -> Plain:
     return {"unreachable": True, "engine": "slurm", "msg": said, "fix": fix}
 
 
-def is_busy(node: Node) -> bool:
-    return node.state.rstrip(_FLAGS) in _BUSY
-
-
 def busy(said: str) -> Plain:
-    fix = f"wait for its job and audit it again, or {OVER_SSH}; --engine-overlap audits beside jobs if Slurm allows it"
-    return not_asked(f"busy in Slurm: {said}", fix)
+    return not_asked(f"busy in Slurm: {said}", f"wait for its job and audit it again, or {OVER_SSH}")
 
 
 def not_asked(said: str, fix: str) -> Plain:
@@ -178,14 +173,13 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
     return MAIN % (math.ceil(seconds), bundle.pack(asked), limit)
 
 
-def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float, overlap: bool) -> list[str]:
+def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float) -> list[str]:
     """Return srun's command for one task on each node, with its own standard input. python: shell words."""
-    share = ["--oversubscribe", "--cpus-per-task=1", "--mem=512M"] if overlap else ["--exclusive", "--mem=0"]
     where = [f"--partition={partition}", f"--nodelist={nodeset.fold(nodes)}"]
     tasks = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     limits = [f"--immediate={IMMEDIATE}", f"--time={math.ceil((seconds + GRACE) / 60)}"]
     return [
-        *("srun", f"--job-name={job}", *where, *tasks, *share, *limits, *APART, "/bin/sh", "-c"),
+        *("srun", f"--job-name={job}", *where, *tasks, "--exclusive", "--mem=0", *limits, *APART, "/bin/sh", "-c"),
         # No exec: with a task that ends by a signal srun cuts off the last output of others. The input is read to its
         # end: srun ends the step on all nodes when it cannot send the rest of it to one.
         f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',

@@ -48,7 +48,7 @@ class Training:
 class Traffic:
     """One kind of traffic that leaves the node.
 
-    gpu_bytes: sent by a GPU.   node_bytes: sent by a node to others.
+    gpu_bytes: sent by a GPU.
     load: bytes as busbw counts them: seconds = load / rate of the node.
     window: share of the computation in which it can be hidden.   seconds: None where the rate is not known.
     """
@@ -58,7 +58,6 @@ class Traffic:
     what: str
     ranks: int
     gpu_bytes: float
-    node_bytes: float
     load: float
     window: float
     formula: str
@@ -165,7 +164,6 @@ def _ring(training: Training, gpus: int, collective: str, what: str, message: fl
         what=what,
         ranks=n,
         gpu_bytes=one,
-        node_bytes=factor * (group.nodes - 1) / group.nodes * message * calls * groups,
         load=one * groups,
         window=window,
         formula="; ".join(formula),
@@ -186,7 +184,6 @@ def _pipeline(training: Training, gpus: int) -> Traffic:
         what="activations to the next stage",
         ranks=t.pipeline,
         gpu_bytes=ways * message,
-        node_bytes=(2 if group.nodes > 2 else 1) * message * min(stage, gpus),
         load=ways * message * gpus,
         window=0.0,
         formula=f"S = {t.tokens} / {t.data} x {t.width:.0f} x {ELEMENT}{f' / {t.tensor}' if t.tensor > 1 else ''}"

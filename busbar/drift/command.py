@@ -106,7 +106,6 @@ def _begun(arguments: argparse.Namespace, sources: Sequence[str]) -> Run:
 def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, HostResult]:
     # Without the options the inventory decides.
     engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
-    engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
     limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
     with runner.progress_bar() as progress:
         found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)

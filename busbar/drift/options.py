@@ -35,11 +35,8 @@ def add_drift(command: argparse.ArgumentParser) -> None:
         ("--inspector", Path, "DIRECTORY", "plot the busbw of jobs, too: records of NCCL's Inspector, of the last day"),
     ):
         more.add_argument(name, type=kind, metavar=metavar, help=text)
-    for name, text in (
-        ("--notify-always", "notify of every run that is not in sync"),
-        ("--engine-overlap", "with slurm: include nodes with jobs, if Slurm permits"),
-    ):
-        more.add_argument(name, action="store_true", help=text)
+    text = "notify of every run that is not in sync"
+    more.add_argument("--notify-always", action="store_true", help=text)
     text = "ssh, or one Slurm step (default: busbar_engine)"
     more.add_argument("--engine", choices=("ssh", "slurm"), help=text)
     command.add_argument("--findings", metavar="FILE", help="write findings for remediate")

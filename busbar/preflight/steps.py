@@ -140,7 +140,7 @@ class Steps:
     ) -> None:
         """folder: private.   options: of srun, beside our own.   python: on the nodes.   root: of their hardware.
 
-        environment: of the job; None: our own. Raises ParseError for an option that is set here.
+        environment: of the job; None: our own. Raises ParseError for what is not an option.
         """
         given = os.environ if environment is None else environment
         self.allocation = allocation

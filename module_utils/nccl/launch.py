@@ -34,15 +34,8 @@ _AGAIN = "then run the benchmark again"
 _KEYS = ("kind", "hosts", "per_node", "options", "addresses", "python")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Options that choose hosts, counts, the time or the variables: those are chosen here, and judged by what was chosen.
-_REFUSED = {
-    "mpirun": "H host hostfile machinefile default-hostfile add-host add-hostfile np n c N npernode npersocket pernode"
-    " map-by ppr rankfile rf app x timeout stdin daemonize dvm forward-signals",
-    "srun": "w nodelist F nodefile x exclude N nodes n ntasks ntasks-per-node ntasks-per-core ntasks-per-socket"
-    " ntasks-per-gpu r relative m distribution t time deadline W wait K kill-on-bad-exit k no-kill export export-file i"
-    " input o output e error multi-prog pty het-group I immediate gpus G gpus-per-task Z no-allocate attach b batch"
-    " test-only",
-}
+# What switches off that ssh checks the hosts' keys.
+_UNSAFE = re.compile(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null")
 
 # Kind -> the form of its version, and what to do where it is another.
 _VERSIONS = {
@@ -166,7 +159,7 @@ def wanted(given: Mapping[str, Any]) -> Launch:
     ):
         if wrong:
             raise ParseError("launch" + message)
-    _check_options(str(kind), options)
+    _check_options(options)
     return Launch(str(kind), hosts, count, tuple(options), addresses, python)
 
 
@@ -183,26 +176,15 @@ def _names(given: Mapping[str, object], key: str) -> Tuple[str, ...]:
     return tuple(names)
 
 
-def _check_options(kind: str, options: Sequence[str]) -> None:
-    """Raises ParseError for an option that chooses what is chosen here, or that switches a safeguard off."""
+def _check_options(options: Sequence[str]) -> None:
+    """Raises ParseError for what is not an option, or switches a safeguard off."""
     if options and not options[0].startswith("-"):
         raise ParseError("launch.options: %r is not an option; the launcher would run it" % options[0])
     for word in options:
-        name = word.lstrip("-").partition("=")[0]
-        low = word.lower().replace(" ", "").replace("=", "")
-        # srun takes any beginning of a long name, and a value behind a letter.
-        long = word.startswith("--") or kind == "mpirun"
-        clash = [one for one in _REFUSED[kind].split() if one.startswith(name) or (not long and one == name[:1])]
-        unsafe = re.search(r"stricthostkeychecking(no|off|accept-new)|userknownhostsfile/dev/null", low)
-        chosen = word.startswith("-") and (name in clash or (clash and kind == "srun"))
-        for wrong, why in (
-            (word in ("--", "-", ":") or not word.isprintable(), "must not be there"),
-            (unsafe, "host keys are checked: put them into known_hosts"),
-            ("env_list" in low, "variables are for the option environment"),
-            (chosen, "take it out; hosts, ranks, time and variables are chosen by the benchmark itself"),
-        ):
-            if wrong:
-                raise ParseError("launch.options: %r: %s" % (word, why))
+        if word in ("--", "-", ":") or not word.isprintable():
+            raise ParseError("launch.options: %r: must not be there" % word)
+        if _UNSAFE.search(word.lower().replace(" ", "").replace("=", "")):
+            raise ParseError("launch.options: %r: host keys are checked: put them into known_hosts" % word)
 
 
 def read(host: Host, kind: str, library: str = "") -> Launcher:
@@ -318,7 +300,7 @@ def refusal(launcher: Launcher, rc: Optional[int], said: str) -> str:
 # -- judging the ranks ----------------------------------------------------------------------------------------------
 
 
-class _Seen(NamedTuple):
+class _Verdict(NamedTuple):
     """wrong, unknown: what the ranks show, a text each.   good: the text where both are empty.
 
     caused: by what is wrong with the job.
@@ -337,8 +319,8 @@ def judge(views: Sequence[RankView], launch: Launch, subject: str, asked: Option
     asked: names of NCCL's variables that the ranks should have; None if not known.
     """
     names = short_names(launch.hosts)
-    job = _job(views, launch, names) if views else _Seen("", unknown=["no rank has started"])
-    missing = _Seen("", unknown=job.wrong or job.unknown, caused=True)
+    job = _job(views, launch, names) if views else _Verdict("", unknown=["no rank has started"])
+    missing = _Verdict("", unknown=job.wrong or job.unknown, caused=True)
     end, binding, variables = _end(views), _binding(views, launch), _variables(views, asked)
     if len(views) < launch.ranks and not end.wrong and not end.unknown:
         end = missing
@@ -378,7 +360,7 @@ def _name(view: RankView) -> str:
     return "rank %s on %s" % ("?" if view.begin.rank is None else view.begin.rank, view.host)
 
 
-def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Seen:
+def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Verdict:
     begun = [view.begin for view in views]
     wrong = []
     fix = None
@@ -408,17 +390,17 @@ def _job(views: Sequence[RankView], launch: Launch, names: Sequence[str]) -> _Se
     missing = sum(rank not in ranks for rank in range(launch.ranks))
     unknown = ["%d of %d ranks have not started: %s" % (missing, launch.ranks, each)] if missing else []
     good = "one job of %d ranks, %d on each of %d hosts" % (launch.ranks, launch.per_node, len(names))
-    return _Seen(good, wrong, unknown, fix)
+    return _Verdict(good, wrong, unknown, fix)
 
 
-def _end(views: Sequence[RankView]) -> _Seen:
+def _end(views: Sequence[RankView]) -> _Verdict:
     stuck = ["%d on %s" % (view.ending.left, view.host) for view in views if view.ending and view.ending.left]
     silent = [_name(view) for view in views if view.ending is None]
     wrong = ["processes that could not be killed: %s" % _few(stuck)] if stuck else []
-    return _Seen("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
+    return _Verdict("every rank has ended", wrong, ["no end was reported by %s" % _few(silent)] if silent else [])
 
 
-def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
+def _binding(views: Sequence[RankView], launch: Launch) -> _Verdict:
     wrong: List[str] = []
     unknown: List[str] = []
     fix = None
@@ -444,10 +426,10 @@ def _binding(views: Sequence[RankView], launch: Launch) -> _Seen:
             wrong.append("%s runs on CPUs %s, next to its GPU are %s" % (name, one.cpus, one.gpu_cpus))
             fix = fix or "see what excludes the others (a cgroup, isolcpus, --cpus-per-task), " + _AGAIN
         owners.setdefault((one.host, one.gpu), name)
-    return _Seen("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
+    return _Verdict("%d ranks with a GPU each, on its CPUs" % len(views), wrong, unknown, fix)
 
 
-def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Seen:
+def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _Verdict:
     silent = [_name(view) for view in views if view.variables is None]
     every = sorted({name for view in views for name in view.variables or ()})
     wrong = []
@@ -461,4 +443,4 @@ def _variables(views: Sequence[RankView], asked: Optional[Collection[str]]) -> _
         elif len(values) > 1:
             wrong.append("%s is %s" % (name, _few(["%s for %s" % each for each in sorted(values.items())])))
     good = "%d variables, the same for %d ranks" % (len(every), len(views))
-    return _Seen(good, wrong, ["not known of %s" % _few(silent)] if silent else [])
+    return _Verdict(good, wrong, ["not known of %s" % _few(silent)] if silent else [])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Container, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from ..core.host import ParseError
 
@@ -73,13 +73,11 @@ class Progress:
     """Difference of a communicator from the response before. moved: a rank has launched something.
 
     back: ranks whose counts fell, which is impossible.   settled: its ranks' statuses are the same.
-    launched: what was launched most: ``AllReduce 10 to 30``.
     """
 
     moved: bool
     back: Tuple[int, ...]
     settled: bool
-    launched: str
 
 
 @dataclass(frozen=True)
@@ -115,11 +113,7 @@ class Communicator:
         both = old.keys() & new.keys()
         back = [rank for rank in both if any(new[rank].get(name, count) < count for name, count in old[rank].items())]
         moved = any(old[rank] != new[rank] for rank in both)
-        parts = []
-        for name, groups in sorted(self.counts.items()):
-            low, high = (max((int(one.value) for one in of), default=0) for of in (before.counts.get(name, ()), groups))
-            parts += ["%s %d to %d" % (name, low, high)] if low != high else []
-        return Progress(moved, tuple(sorted(back)), before.statuses == self.statuses, ", ".join(parts))
+        return Progress(moved, tuple(sorted(back)), before.statuses == self.statuses)
 
 
 @dataclass(frozen=True)
@@ -143,6 +137,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
+_T = TypeVar("_T")
 _HASH = re.compile(r"0x[0-9a-f]{1,16}")
 _SECOND = re.compile(r"0x[0-9a-f]{1,16}:0x[0-9a-f]{1,16}")
 _VERSION = re.compile(r"\d{1,3}\.\d{1,3}(\.\d{1,3})?[ -~]{0,40}")
@@ -154,90 +149,79 @@ _ERRORS = {"init_state": "initialization", "async_error": "asynchronous"}
 _FORGOTTEN = re.compile(r'("nvml_dev": -?[0-9]{1,9})(\s{1,200}"status": \{)')
 
 
-class _Value:
-    """A value of the JSON, and its place, which errors name. Each method raises ParseError for another type."""
+def _get(data: object, key: str, kind: Type[_T]) -> _T:
+    """Return a value of an object in the JSON. Raises ParseError where it has another type, as the functions below."""
+    if not isinstance(data, dict):
+        raise ParseError("%s is expected in an object, not in %s" % (key, type(data).__name__))
+    value = data.get(key)
+    # A flag is no number.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        shown = type(value).__name__ if isinstance(value, (dict, list)) else "%.60r" % (value,)
+        raise ParseError("%s is %s, expected %s" % (key, shown, kind.__name__))
+    return value
 
-    def __init__(self, data: object, where: str = "") -> None:
-        self.data = data
-        self.where = where
 
-    def table(self) -> Dict[str, object]:
-        if not isinstance(self.data, dict):
-            kind = type(self.data).__name__
-            raise ParseError("%s is %s, expected an object" % (self.where or "the response", kind))
-        return self.data
+def _whole(data: object, key: str, low: int = 0, high: int = 1 << 31) -> int:
+    value = _get(data, key, int)
+    if not low <= value <= high:
+        # A number of thousands of digits refuses to be written.
+        raise ParseError("%s is a number out of bounds, expected %d to %d" % (key, low, high))
+    return value
 
-    def get(self, key: str, default: object = None) -> _Value:
-        return _Value(self.table().get(key, default), ("%s.%s" % (self.where, key)).lstrip("."))
 
-    def items(self, key: str, most: int) -> List[_Value]:
-        """Return the items of a list whose number stands beside it."""
-        found, count = self.get(key), self.get(key + "_count")
-        if not isinstance(found.data, list) or len(found.data) > most:
-            kind = type(found.data).__name__
-            raise ParseError("%s is %s, expected a list of %d at most" % (found.where, kind, most))
-        if count.whole() != len(found.data):
-            raise ParseError("%s is %r, and there are %d" % (count.where, count.data, len(found.data)))
-        return [_Value(item, "%s[%d]" % (found.where, number)) for number, item in enumerate(found.data)]
+def _text(data: object, key: str, pattern: re.Pattern[str]) -> str:
+    value = _get(data, key, str)
+    if pattern.fullmatch(value) is None:
+        raise ParseError("%s is %.60r, which it cannot be" % (key, value))
+    return value
 
-    def whole(self, low: int = 0, high: int = 1 << 31) -> int:
-        value = self.data
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            # A number of thousands of digits refuses to be written.
-            shown = "a number out of bounds" if isinstance(value, int) and value not in (0, 1) else "%.60r" % (value,)
-            raise ParseError("%s is %s, expected a whole number from %d to %d" % (self.where, shown, low, high))
-        return value
 
-    def flag(self) -> bool:
-        if not isinstance(self.data, bool):
-            raise ParseError("%s is %.60r, expected true or false" % (self.where, self.data))
-        return self.data
-
-    def text(self, pattern: re.Pattern[str]) -> str:
-        if not isinstance(self.data, str) or pattern.fullmatch(self.data) is None:
-            raise ParseError("%s is %.60r, which it cannot be" % (self.where, self.data))
-        return self.data
+def _items(data: object, key: str, most: int) -> List[object]:
+    """Return the items of a list whose number stands beside it."""
+    found: List[object] = _get(data, key, list)
+    if len(found) > most or _whole(data, key + "_count") != len(found):
+        raise ParseError("%s has %d items, which is not %s_count, or more than %d" % (key, len(found), key, most))
+    return found
 
 
 def parse_json(text: str) -> RasStatus:
     """Parse the JSON. Raises ParseError, which quotes what is wrong."""
     try:
-        top = _Value(json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number))
+        top = json.loads(_FORGOTTEN.sub(r"\1,\2", text), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ParseError("RAS's output is cut off or is not JSON: %s" % str(error)[:100]) from error
-    communicators = tuple(map(_communicator, top.items("communicators", MOST_COMMUNICATORS)))
+    communicators = tuple(map(_communicator, _items(top, "communicators", MOST_COMMUNICATORS)))
     if len({one.name for one in communicators}) != len(communicators):
         raise ParseError("two communicators have the same hash")
-    return RasStatus(top.get("nccl_version").text(_VERSION), communicators)
+    return RasStatus(_text(top, "nccl_version", _VERSION), communicators)
 
 
-def _communicator(given: _Value) -> Communicator:
-    size = given.get("size").whole(1, MOST_RANKS)
-    ranks, absent = given.items("ranks", MOST_RANKS), given.items("missing_ranks", MOST_RANKS)
-    name = given.get("hash").text(_HASH)
-    second = given.get("secondary_hash")
-    name += "" if second.data is None else ":" + second.text(_SECOND)
+def _communicator(given: object) -> Communicator:
+    size, name = _whole(given, "size", 1, MOST_RANKS), _text(given, "hash", _HASH)
+    if isinstance(given, dict) and given.get("secondary_hash") is not None:
+        name += ":" + _text(given, "secondary_hash", _SECOND)
     places: Dict[int, Place] = {}
     counts: Dict[str, List[Tuple[int, int]]] = {}
     statuses: List[Tuple[str, int]] = []
     errors: List[Tuple[str, int]] = []
-    for entry in ranks:
+    for entry in _items(given, "ranks", MOST_RANKS):
         rank = _rank(entry, size, places)
         places[rank] = _place(entry)
-        state = entry.get("status")
+        state = _get(entry, "status", dict)
         statuses.append((_status(state), rank))
         errors += [(kind, rank) for kind in _errors(state)]
-        launched = entry.get("collective_counts")
-        if len(launched.table()) > 64:
-            raise ParseError("%s has %d collectives" % (launched.where, len(launched.table())))
-        for collective in launched.table():
-            _Value(collective, launched.where).text(_NAME)
-            counts.setdefault(collective, []).append((launched.get(collective).whole(0, LARGEST), rank))
+        launched = _get(entry, "collective_counts", dict)
+        if len(launched) > 64:
+            raise ParseError("collective_counts has %d collectives" % len(launched))
+        for collective in launched:
+            if not isinstance(collective, str) or _NAME.fullmatch(collective) is None:
+                raise ParseError("a collective is %.60r, which it cannot be" % (collective,))
+            counts.setdefault(collective, []).append((_whole(launched, collective, 0, LARGEST), rank))
     missing: Dict[int, Missing] = {}
-    for entry in absent:
+    for entry in _items(given, "missing_ranks", MOST_RANKS):
         rank = _rank(entry, size, missing)
         if rank in places:
-            raise ParseError("%s.rank is %d, which is there and missing" % (entry.where, rank))
+            raise ParseError("rank is %d, which is there and missing" % rank)
         missing[rank] = _missing(entry, rank)
     return Communicator(
         name=name,
@@ -258,44 +242,46 @@ def _groups(pairs: Iterable[Tuple[Union[int, str], int]]) -> Tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-len(group.ranks), str(group.value))))
 
 
-def _status(state: _Value) -> str:
+def _status(state: object) -> str:
     """Return the status as NCCL's text names it."""
-    if state.get("abort_flag").flag():
+    if _get(state, "abort_flag", bool):
         return ABORT
-    ended = [state.get(key).flag() for key in ("finalize_called", "destroy_flag")]
-    return FINALIZE if any(ended) else RUNNING if state.get("init_state").data == SUCCESS else INIT
+    if _get(state, "finalize_called", bool) or _get(state, "destroy_flag", bool):
+        return FINALIZE
+    return RUNNING if _whole(state, "init_state", 0, 1 << 16) == SUCCESS else INIT
 
 
-def _errors(state: _Value) -> List[str]:
-    codes = [(kind, state.get(key).whole(0, 1 << 16)) for key, kind in _ERRORS.items()]
+def _errors(state: object) -> List[str]:
+    codes = [(kind, _whole(state, key, 0, 1 << 16)) for key, kind in _ERRORS.items()]
     names = [
         (kind, RESULTS.get(code, "result %d" % code)) for kind, code in codes if code not in (SUCCESS, IN_PROGRESS)
     ]
     return ["%s: %s" % pair for pair in names]
 
 
-def _missing(entry: _Value, rank: int) -> Missing:
+def _missing(entry: object, rank: int) -> Missing:
     # Absent in the first releases with JSON.
-    state = entry.get("status", {})
-    silent = state.get("unresponsive")
-    reachable = None if silent.data is None else not silent.flag()
+    state: Dict[str, object] = {"considered_dead": False}
+    if isinstance(entry, dict) and "status" in entry:
+        state.update(_get(entry, "status", dict))
+    reachable = not _get(state, "unresponsive", bool) if "unresponsive" in state else None
     place = _place(entry)
-    return Missing(rank, place if place.host else None, reachable, state.get("considered_dead", False).flag())
+    return Missing(rank, place if place.host else None, reachable, _get(state, "considered_dead", bool))
 
 
-def _rank(entry: _Value, size: int, others: Mapping[int, object]) -> int:
-    rank = entry.get("rank").whole(0, MOST_RANKS)
+def _rank(entry: object, size: int, others: Container[int]) -> int:
+    rank = _whole(entry, "rank", 0, MOST_RANKS)
     if rank >= size:
-        raise ParseError("%s.rank is %d, in a communicator of %d ranks" % (entry.where, rank, size))
+        raise ParseError("rank is %d, in a communicator of %d ranks" % (rank, size))
     if rank in others:
-        raise ParseError("%s.rank is %d, which is there twice" % (entry.where, rank))
+        raise ParseError("rank is %d, which is there twice" % rank)
     return rank
 
 
-def _place(entry: _Value) -> Place:
-    host = entry.get("host").text(_HOST)
-    gpu, nvml = (entry.get(key).whole(-1, 1 << 10) for key in ("cuda_dev", "nvml_dev"))
-    return Place("" if host == "unknown" else host, entry.get("pid").whole(-1, 1 << 31), gpu, nvml)
+def _place(entry: object) -> Place:
+    host = _text(entry, "host", _HOST)
+    gpu, nvml = (_whole(entry, key, -1, 1 << 10) for key in ("cuda_dev", "nvml_dev"))
+    return Place("" if host == "unknown" else host, _whole(entry, "pid", -1, 1 << 31), gpu, nvml)
 
 
 def _no_number(name: str) -> Any:

@@ -11,15 +11,14 @@ Source: NCCL 2.30.7, docs/userguide troubleshooting/ras.rst.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from .answer import FINALIZE, INIT, NOCOMM, Communicator, Group, Missing, Place, ranges
-from .join import Joined, jobs, join, names
-from .known import Known
-from .views import View
+from .processes import Process
+from .views import Joined, View, jobs, join, names
 
 COLLECT = "before you kill anything, save what would be lost: docs/diagnose.md#a-job-hangs"
 ANSWERED = Check(
@@ -70,8 +69,62 @@ PROGRESS = Check(
     why="a job that launches nothing computes, reads data, or is stuck within a collective, which RAS cannot see",
 )
 "Does the job launch collectives"
-# Names in one line; the table of busbar hang has all.
+# Names in one line; busbar hang --json has all.
 _NAMED = 8
+
+
+STATES = {
+    "T": "it is stopped (a signal)",
+    "t": "it is stopped by a debugger",
+    "Z": "it is dead, and its parent has not noticed",
+    "X": "it is dead",
+    "D": "it waits within the kernel",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """names: IP address -> name of the host.   queried: hosts whose processes are all known.
+
+    processes: host and pid, as NCCL reports them -> the process on its node.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    queried: FrozenSet[str] = frozenset()
+    processes: Mapping[Tuple[str, int], Process] = field(default_factory=dict)
+
+    def host(self, address: str) -> str:
+        return self.names.get(address, address) or "an unknown host"
+
+    def process(self, place: Place) -> Optional[Process]:
+        return self.processes.get((self.host(place.host), place.pid))
+
+    def pid(self, place: Place) -> int:
+        """Return the pid on its node if known, else the one in its container."""
+        process = self.process(place)
+        return place.pid if process is None else process.pid
+
+    def where(self, place: Place) -> str:
+        gpu = "%d" % place.nvml if place.nvml == place.gpu else "%d (CUDA %d)" % (place.nvml, place.gpu)
+        return "%s process %d GPU %s" % (self.host(place.host), self.pid(place), gpu)
+
+    def state(self, place: Place) -> str:
+        """Return what is wrong with a process on its node; "" for nothing, or if the node was not queried."""
+        process = self.process(place)
+        if process is None:
+            gone = self.host(place.host) in self.queried and place.pid > 0
+            return "it is not there any more" if gone else ""
+        return STATES.get(process.state, "")
+
+
+def by_inner(host: str, processes: Iterable[Process]) -> Dict[Tuple[str, int], Process]:
+    """Return the processes of a host by (host, pid in the container)."""
+    found: Dict[Tuple[str, int], Process] = {}
+    for process in processes:
+        key = (host, process.inner)
+        # Two containers have a process of that number: NCCL does not report which.
+        found[key] = replace(process, pid=process.inner, state="") if key in found else process
+    return found
 
 
 @dataclass(frozen=True)
@@ -140,7 +193,9 @@ def _missing(case: _Case) -> Dict[str, Finding]:
         known = {place: texts for place, texts in places.items() if place is not None}
         lines = ["%s: %s" % (case.known.where(place), _of_place(case, place, known[place])) for place in known]
         if known:
-            fix = _gone_fix(case.known, host, [*known])
+            pids = ",".join(str(case.known.pid(place)) for place in [*known][:_NAMED])
+            fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
+            fix %= host, pids, COLLECT
         else:
             subject, lines = "ranks without a known host", places[None]
             fix = "query the other hosts of the job as well; " + COLLECT
@@ -154,16 +209,6 @@ def _of_place(case: _Case, place: Place, texts: Sequence[str]) -> str:
     if len(texts) > 3:
         texts = [*texts[:2], "and ranks of %d more communicators" % (len(texts) - 2)]
     return "; ".join(filter(None, [*texts, case.known.state(place)]))
-
-
-def _gone_fix(known: Known, host: str, places: Sequence[Place]) -> str:
-    processes = [known.process(place) for place in places]
-    stopped = [process.pid for process in processes if process is not None and process.state == "T"]
-    if stopped:
-        fix = "find out what stopped it; on %s, kill -CONT %d lets it continue; before it is killed: %s"
-        return fix % (host, stopped[0], "py-spy dump --nonblocking --pid %d" % stopped[0])
-    fix = "on %s run ps -o pid,stat,wchan:32,cmd -p %s and dmesg -T (Xid, Out of memory, mlx5); %s"
-    return fix % (host, ",".join(str(known.pid(place)) for place in places[:_NAMED]), COLLECT)
 
 
 def _errors(case: _Case) -> List[Finding]:
@@ -324,9 +369,7 @@ def _progress_of(ones: Sequence[Joined], views: Sequence[View], found: Sequence[
     seconds, want, source = max(view.seconds for view in views), "collectives are launched", views[0].source
     moved = [one for one in ones if one.moved]
     if moved:
-        most = max(moved, key=lambda one: one.now.size)
-        launched = most.now.progress.launched if most.now.progress else ""
-        have = "in %g s %s: %s" % (seconds, most.subject, launched or "its ranks moved")
+        have = "in %g s ranks of %s launched some" % (seconds, max(moved, key=lambda one: one.now.size).subject)
         return PROGRESS.judge(subject, "ok", want, have, source)
     bad = [finding for finding in found if finding.state == "drift" and finding.because is None] if seconds else []
     if not seconds:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Find processes that have libnccl mapped, their users, and the ports of their RAS. Reads /proc only.
 
-Only the variables of ``REPORTED`` are read from a process's environment, which holds secrets.
+Only two variables are read from a process's environment, which holds secrets.
 Sources: proc(5): PID/maps, PID/status, PID/environ, PID/fd, net/tcp; NCCL 2.30.7, src/ras/client_support.cc
 (NCCL_RAS_ADDR, localhost:28028), docs/userguide env.rst.
 """
@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.number import whole
@@ -22,19 +22,13 @@ from ..nccl_conf import grammar
 
 PORT = 28028
 ADDRESS, ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
-# Variables that set RAS, and what is stored of a hang when the job is killed.
-REPORTED = (
-    *(ADDRESS, ENABLE, "NCCL_RAS_TIMEOUT_FACTOR", "NCCL_DEBUG", "NCCL_DEBUG_FILE", "TORCH_FR_BUFFER_SIZE"),
-    *("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"),
-    *("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
-)
 _LISTEN = "0A"
 # proc(5) has hundreds of bytes for each mapping; a process has 65,530 of them at most (vm.max_map_count).
 _MAPS_BLOCKS = 256
 _ENVIRONMENT_LIMIT = 4 << 20
 _LIBRARY = re.compile(rb"(/[^\n]*/libnccl\.so[.0-9]*)(?: \(deleted\))?\n")
 _ROW = re.compile(
-    r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) \S+ ([0-9A-F]{2}) \S+ \S+ \S+\s+(\d+)\s+\d+ (\d+)\b.*"
+    r"\s*\d+: ([0-9A-F]{8}|[0-9A-F]{32}):([0-9A-F]{4}) \S+ ([0-9A-F]{2}) \S+ \S+ \S+\s+\d+\s+\d+ (\d+)\b.*"
 )
 _STATUS = re.compile(r"(\w+):\s*(.*)")
 _PORT = re.compile(r":([0-9]{1,5})$")
@@ -47,7 +41,6 @@ class Listener:
 
     address: str
     port: int
-    uid: int
     inode: int
 
 
@@ -55,33 +48,30 @@ class Listener:
 class Process:
     """inner: its pid in its container, which NCCL reports.   state: letter of proc(5), T for stopped.
 
-    library: the libnccl that it has mapped.   ras: where its RAS listens; it may share that with its children.
+    library: the libnccl that it has mapped.   ras: where its RAS can be reached; it may share that with its children.
     port: where it would listen.   apart: it has its own network (container), where no other process can connect.
-    variables: those of REPORTED in its environment.   gpu: it has one open.
+    disabled: NCCL_RAS_ENABLE=0 is in its environment.   gpu: it has one open.
     """
 
     pid: int
     inner: int
     parent: int
     user: str
-    name: str
     state: str
     library: str
     ras: Tuple[Listener, ...]
     port: int
     apart: bool
     gpu: bool
-    variables: Mapping[str, str]
+    disabled: bool = False
 
 
 @dataclass(frozen=True)
 class Node:
-    """strangers: who listens at RAS's default port, and has no libnccl mapped: is never spoken to."""
+    """processes: with libnccl mapped; no other process is ever contacted."""
 
-    processes: Tuple[Process, ...]
-    strangers: Tuple[Listener, ...]
-    users: Mapping[int, str]
-    problems: Tuple[Problem, ...]
+    processes: Tuple[Process, ...] = ()
+    problems: Tuple[Problem, ...] = ()
 
 
 def parse_tcp(text: str) -> List[Listener]:
@@ -95,9 +85,7 @@ def parse_tcp(text: str) -> List[Listener]:
         if match is None:
             raise ParseError("%r is not a line of /proc/net/tcp" % line[:80])
         if match.group(3) == _LISTEN:
-            found.append(
-                Listener(_address(match.group(1)), int(match.group(2), 16), int(match.group(4)), int(match.group(5)))
-            )
+            found.append(Listener(_address(match.group(1)), int(match.group(2), 16), int(match.group(4))))
     return found
 
 
@@ -139,7 +127,7 @@ class _Reader:
         pairs = grammar.assignments(self._text("/etc/nccl.conf"))
         self.address = next((pair.value for pair in pairs if pair.name == ADDRESS), None)
         self.namespace = _namespace(host, "self")
-        self.listeners = _listeners(host, "/proc/net", self.problems)
+        self.listeners = _listeners(host, self.problems)
 
     def _text(self, path: str) -> str:
         return attempt(lambda: self.host.read_system(path, "replace"), path, self.problems) or ""
@@ -161,9 +149,7 @@ class _Reader:
         if hidden:
             text = "of %d processes cannot be read, which only root may: run it as root (become)" % hidden
             self.problems.append(Problem("/proc/PID/maps", text))
-        known = {each.inode for process in found for each in process.ras}
-        strangers = tuple(each for each in self.listeners if each.port == PORT and each.inode not in known)
-        return Node(tuple(found), strangers, self.users, tuple(self.problems))
+        return Node(tuple(found), tuple(self.problems))
 
     def _process(self, pid: str, library: str) -> Process:
         status = _status(self.host, pid)
@@ -172,21 +158,20 @@ class _Reader:
         port = ras_port(variables.get(ADDRESS) or self.address)
         namespace = _namespace(self.host, pid)
         apart = bool(self.namespace and namespace and self.namespace != namespace)
-        listeners = _listeners(self.host, "/proc/%s/net" % pid, self.problems) if apart else self.listeners
+        listeners = [] if apart else self.listeners
         files = _open_files(self.host, pid)
         return Process(
             pid=int(pid),
             inner=int((status.get("NSpid", "").split() or [pid])[-1]),
             parent=int(status.get("PPid", "0")),
             user=self.users.get(uid, "uid %d" % uid),
-            name=status.get("Name", "?"),
             state=status.get("State", "?")[:1],
             library=library,
             ras=tuple(each for each in listeners if each.port == port and "socket:[%d]" % each.inode in files),
             port=port,
             apart=apart,
             gpu=any(_GPU.fullmatch(file) for file in files),
-            variables=variables,
+            disabled=variables.get(ENABLE, "").strip() == "0",
         )
 
 
@@ -201,10 +186,9 @@ def again(host: Host, processes: Sequence[Process]) -> Tuple[Process, ...]:
     return tuple(found)
 
 
-def _listeners(host: Host, folder: str, problems: List[Problem]) -> List[Listener]:
+def _listeners(host: Host, problems: List[Problem]) -> List[Listener]:
     found: List[Listener] = []
-    for name in ("tcp", "tcp6"):
-        path = "%s/%s" % (folder, name)
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         # Without IPv6 there is no tcp6.
         text = attempt(partial(host.read, path), path, problems)
         found += attempt(partial(parse_tcp, text), path, problems) or [] if text is not None else []
@@ -233,7 +217,7 @@ def _environment(host: Host, pid: str) -> Dict[str, str]:
     found: Dict[str, str] = {}
     for variable in data.split(b"\0"):
         name, _equals, value = variable.partition(b"=")
-        if name.decode("ascii", "replace") in REPORTED:
+        if name.decode("ascii", "replace") in (ADDRESS, ENABLE):
             found.setdefault(name.decode("ascii"), value[:200].decode("utf-8", "replace"))
     return found
 

@@ -1,10 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge the RAS status of the NCCL jobs on a node, and what a job must set to have one."""
+"""Read the RAS status of the NCCL jobs on a node, and judge what a job must set to have one."""
 
 from __future__ import annotations
 
-import platform
 from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 
@@ -15,10 +14,8 @@ from ..machine import netdev_address
 from ..nccl_conf import library
 from ..nccl_conf.version import Version
 from . import client, processes
-from . import join as ras_join
 from . import judge as nccl_hang
 from . import views as ras_views
-from .known import STATES, Known, by_inner
 from .processes import Node, Process
 from .views import Silence, View
 
@@ -62,15 +59,6 @@ def read(host: Host, interval: float, ask: ras_views.Ask = client.query) -> Read
     return Reading(node, tuple(views), tuple(silent), tuple(addresses), tuple(problems))
 
 
-def known(reading: Reading) -> Known:
-    """Return what one node knows of its processes."""
-    name = platform.node() or "this host"
-    names = dict.fromkeys((*reading.addresses, "127.0.0.1", "::1"), name)
-    # The process in question may be one that could not be read.
-    queried = [] if reading.problems else [name]
-    return Known(names, frozenset(queried), by_inner(name, reading.node.processes))
-
-
 def result(reading: Reading) -> Dict[str, object]:
     """Return what the control node gets beside the findings."""
     return {
@@ -81,20 +69,18 @@ def result(reading: Reading) -> Dict[str, object]:
 
 
 def judge(host: Host, reading: Reading) -> List[Finding]:
-    """Judge the jobs, also one over several hosts, as far as this node's RAS reports it, usually completely."""
+    """Judge whether the node's jobs have a RAS that responds; plugin_utils/hang.py judges what RAS reports of them."""
     found = [READABLE.unreadable(problem) for problem in reading.problems]
     found += [_silent(one, reading) for one in reading.silent]
-    found += nccl_hang.judge(ras_join.distinct(reading.views), known(reading))
     return found + judge_unqueried(reading, lambda process: _version(host, process))
 
 
-def is_of_node(finding: Finding) -> bool:
-    """Return whether a finding is on the node's own processes, and not on a job, which other nodes report, too."""
-    return finding.check in (RAS.id, READABLE.id) or finding.subject.startswith("RAS at ")
-
-
 def _silent(one: Silence, reading: Reading) -> Finding:
-    states = {process.pid: STATES[process.state] for process in reading.node.processes if process.state in STATES}
+    states = {
+        process.pid: nccl_hang.STATES[process.state]
+        for process in reading.node.processes
+        if process.state in nccl_hang.STATES
+    }
     odd = ["process %d: %s" % (pid, states[pid]) for pid in one.pids if pid in states]
     pids, have = ",".join(map(str, one.pids[:_NAMED])), "; ".join([one.problem.message, *odd])
     fix = "run ps -o pid,stat,wchan:32,cmd -p %s; %s" % (pids, nccl_hang.COLLECT)
@@ -111,45 +97,32 @@ def _version(host: Host, process: Process) -> Optional[Version]:
 
 
 def judge_unqueried(reading: Reading, version: Callable[[Process], Optional[Version]]) -> List[Finding]:
-    """Report jobs whose RAS was not queried, and why; one finding for each user and cause."""
+    """Report jobs whose RAS was not queried, and why; one finding for each user and library."""
     of_node, want = reading.node.processes, "a RAS that responds"
     if not of_node:
-        fix = (
-            "name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so in"
-            " /proc/PID/maps), query by hand: ncclras -v, or: " + _BY_HAND
-        )
         job, have = "a job that uses NCCL", "no process has libnccl mapped"
-        return [
-            *(_stranger(each, reading) for each in reading.node.strangers),
-            RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", fix),
-        ]
-    causes: Dict[Tuple[str, str, str, str], List[int]] = {}
+        return [RAS.judge("processes", "unknown", job, have, "/proc/PID/maps", _NO_PROCESS)]
+    jobs: Dict[Tuple[str, str], List[Process]] = {}
     for process in _without(of_node, reading):
-        causes.setdefault((process.user, process.library, *_cause(process, reading, version(process))), []).append(
-            process.pid
-        )
+        jobs.setdefault((process.user, process.library), []).append(process)
     found = []
-    for (user, path, why, fix), pids in causes.items():
+    for (user, path), group in jobs.items():
+        pids, (why, fix) = [process.pid for process in group], _cause(group[0], version(group[0]))
         more = " and %d more" % (len(pids) - _NAMED) if len(pids) > _NAMED else ""
         have = "%s (process %s%s)" % (why, ", ".join(map(str, pids[:_NAMED])), more)
         subject, source = printable("%s of %s" % (path, user)), "/proc/%d" % pids[0]
-        found.append(RAS.judge(subject, "unknown", want, have, source, fix.replace("PID", str(pids[0]))))
+        found.append(RAS.judge(subject, "unknown", want, have, source, fix))
     if reading.views and not found:
-        versions = sorted({view.now.version for view in reading.views})
-        have = ", ".join("NCCL %s" % each for each in versions)
+        have = ", ".join("NCCL %s" % each for each in sorted({view.now.version for view in reading.views}))
         found.append(RAS.judge("processes", "ok", want, have, "/proc/PID/maps"))
     return found
 
 
 _BY_HAND = "bash -c 'exec 3<>/dev/tcp/127.0.0.1/28028; echo verbose status >&3; timeout 30 cat <&3'"
-
-
-def _stranger(each: processes.Listener, reading: Reading) -> Finding:
-    user = reading.node.users.get(each.uid, "uid %d" % each.uid)
-    fix = "identify the process: ss -ltnp sport = :%d; for a job with NCCL linked statically query by hand: %s"
-    have = "a process without libnccl listens there; Busbar does not query it"
-    subject = printable("port %d of %s" % (each.port, user))
-    return RAS.judge(subject, "unknown", "a job's RAS", have, "/proc/net/tcp", fix % (each.port, _BY_HAND))
+_NO_PROCESS = (
+    "name a host on which the job runs; where NCCL is linked into its framework (no libnccl.so in /proc/PID/maps), run"
+    " there: " + _BY_HAND
+)
 
 
 def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
@@ -166,35 +139,28 @@ def _without(of_node: Sequence[Process], reading: Reading) -> List[Process]:
             pid = parents[pid]
         return found
 
-    covered = {p.pid for p in of_node if (p.ras and not p.apart) or {p.pid, p.inner} & responding}
+    covered = {p.pid for p in of_node if p.ras or {p.pid, p.inner} & responding}
     related = {pid for process in covered for pid in chain(process)}
     rest = [process for process in of_node if process.pid not in related and not covered & set(chain(process.pid))]
     # A process with an open GPU is a rank; without any, as before the first kernel, all may be.
     return [process for process in rest if process.gpu] or ([] if covered else rest)
 
 
-def _cause(process: Process, reading: Reading, version: Optional[Version]) -> Tuple[str, str]:
+def _cause(process: Process, version: Optional[Version]) -> Tuple[str, str]:
     """Return why its RAS cannot be queried, and the fix."""
-    dotted = ".".join(map(str, version or ()))
-    now = "of the running job: py-spy dump --pid PID"
     if process.apart:
-        inside = "nsenter --target PID --net " + _BY_HAND
+        inside = "nsenter --target %d --net %s" % (process.pid, _BY_HAND)
         return "it runs in a container with a separate network", "query it there: " + inside
+    dotted = ".".join(map(str, version or ()))
     if version and version < FIRST:
-        return "NCCL %s has no RAS" % dotted, "start the job with NCCL 2.28.7 or later; " + now
-    if process.variables.get(processes.ENABLE, "").strip() == "0":
-        return "NCCL_RAS_ENABLE=0 in its environment", "start the job without NCCL_RAS_ENABLE=0; " + now
-    users = reading.node.users
-    holders = [users.get(p.uid, "uid %d" % p.uid) for p in reading.node.strangers if p.port == process.port]
-    others = [other for other in reading.node.processes if other.user != process.user]
-    holders += [other.user for other in others if process.port in {listener.port for listener in other.ras}]
-    if holders:
-        return (
-            "port %d is held by %s, and NCCL reports that only in an INFO line" % (process.port, holders[0]),
-            "start the job with its own port: NCCL_RAS_ADDR=localhost:%d; %s" % (process.port + 1, now),
+        why, start = "NCCL %s has no RAS" % dotted, "with NCCL 2.28.7 or later"
+    elif process.disabled:
+        why, start = "%s=0 in its environment" % processes.ENABLE, "without it"
+    else:
+        why = "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else "")
+        start = (
+            "with NCCL 2.28.7 or later and its own port (%s=localhost:%d): another user's job may have this one, or the"
+            " job has no communicator yet, or an nccl.conf has %s=0"
+            % (processes.ADDRESS, process.port + 1, processes.ENABLE)
         )
-    return (
-        "no RAS of it listens at port %d%s" % (process.port, " (NCCL %s)" % dotted if dotted else ""),
-        "it has no communicator yet, or NCCL_RAS_ENABLE=0 in an nccl.conf, or its release is before 2.24: start it with"
-        " NCCL_DEBUG=INFO and look for 'RAS client listening socket'; " + now,
-    )
+    return why, "start the job %s; of the running job: py-spy dump --pid %d" % (start, process.pid)

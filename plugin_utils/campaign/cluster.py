@@ -159,11 +159,12 @@ def write(site: Site, record: cluster_record.Record, path: str, cut: Callable[[s
     site.say(f"\n{cut(cluster_table.render(record, terminal.COLUMNS), path)}\n")
     if not path:
         return ""
+    results = benchmark_results.of_record(record, "this run")
     folder, _plots = results_compare.publish(
         cluster_record.folder(path),
-        benchmark_results.of_record(record, "this run"),
+        results,
         lambda: cluster_record.write(path, record),
-        lambda folder, before: busbw_plot.plot_record(folder, record, before),
+        lambda folder: busbw_plot.plot_results(folder, results, f"NCCL bus bandwidth, scope {record.scope}"),
         site.say,
     )
     return str(folder)

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read accused nodes from findings files (docs/findings.md) and records of localisation.
+"""Read accused nodes from findings files (docs/findings.md).
 
 Another machine may have written a file, and it holds output of nodes: everything is typed and sized here. A name in a
 file is only compared with the inventory's names, and is no path, pattern or template.
@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
 # Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20
@@ -32,7 +32,7 @@ class Accusation:
     """One finding of one node.
 
     at: time of the audit, seconds since 1970, None where unknown.   boot_id: of the node then, "" where unknown.
-    good: nodes that were measured with others and are good; of a record those of its leaf.
+    good: nodes that were measured with others and are good.
     """
 
     host: str
@@ -87,23 +87,11 @@ def _of_file(data: object) -> Iterator[tuple[str, Accusation | str]]:
     """Yield host and accusation, or why its findings are invalid. Raises ValueError."""
     if not isinstance(data, dict):
         raise ParseError("it is not a dictionary")
-    if isinstance(data.get("hosts"), dict):
-        yield from _of_findings(data)
-    elif "tests" in data and "nodes" in data:
-        yield from _of_record(localise_record.from_dict(data))
-    elif isinstance(data.get("findings"), list):
+    if not isinstance(data.get("hosts"), dict):
         raise ParseError(
-            "its findings name no nodes, as those of a job's log: they describe the past and not a node's current"
-            " state; audit the nodes: busbar drift -i INVENTORY --findings FILE, and remediate that"
+            "it has no hosts, as the findings of a job's log, or a record: write one with busbar drift -i INVENTORY"
+            " --findings FILE, or set busbar_findings_path for the playbook"
         )
-    else:
-        raise ParseError(
-            "it has no hosts: name what busbar drift --findings or busbar_findings_path has written, or a record of"
-            " localisation"
-        )
-
-
-def _of_findings(data: PlainView) -> Iterator[tuple[str, Accusation | str]]:
     if len(data["hosts"]) > MOST_HOSTS:
         raise ParseError("it has more than %d hosts" % MOST_HOSTS)
     at = _ended(data.get("run"))
@@ -128,18 +116,6 @@ def _of_findings(data: PlainView) -> Iterator[tuple[str, Accusation | str]]:
 def _is_good(said: Mapping[str, object]) -> bool:
     passed = said.get("passed_ids")
     return isinstance(passed, list) and localise_judge.NODE.finding_id("host") in passed
-
-
-def _of_record(record: localise_record.Record) -> Iterator[tuple[str, Accusation | str]]:
-    accused = {host for one in record.findings for host in one.hosts if not one.finding.ok}
-    good = {host for test in record.tests if test.outcome == "pass" for host in test.hosts} - accused
-    leaves = {node.host: node.leaf for node in record.nodes}
-    for one in record.findings:
-        if one.finding.ok:
-            continue
-        for host in one.hosts:
-            near = tuple(sorted(other for other in good if leaves.get(other) == leaves.get(host)))
-            yield host, Accusation(host, one.finding, record.finished, good=near)
 
 
 def _ended(run: object) -> float | None:

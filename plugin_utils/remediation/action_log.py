@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -186,22 +186,18 @@ def held(entries: Sequence[Entry]) -> frozenset[str]:
 
 def attempts(entries: Sequence[Entry], host: str, finding: str, since: float) -> int:
     """Return how often a role was begun on the host for the finding since a time, once a run."""
-    return len(
-        {
-            entry.run
-            for entry in entries
-            if entry.at >= since
-            and (entry.host, entry.finding, entry.action, entry.outcome) == (host, finding, "role", "begun")
-        }
-    )
+    return len({entry.run for entry in _matching(entries, host, finding, since, "role", "begun")})
 
 
 def mended(entries: Sequence[Entry], host: str, finding: str, since: float) -> float | None:
     """Return when the finding was last proven to be repaired on the host since a time; None where it was not."""
-    moments = [
-        entry.at
-        for entry in entries
-        if entry.at >= since
-        and (entry.host, entry.finding, entry.action, entry.outcome) == (host, finding, "verified", "done")
-    ]
-    return max(moments, default=None)
+    return max((entry.at for entry in _matching(entries, host, finding, since, "verified", "done")), default=None)
+
+
+def _matching(
+    entries: Sequence[Entry], host: str, finding: str, since: float, action: str, outcome: str
+) -> Iterator[Entry]:
+    wanted = (host, finding, action, outcome)
+    for entry in entries:
+        if entry.at >= since and (entry.host, entry.finding, entry.action, entry.outcome) == wanted:
+            yield entry

@@ -82,20 +82,14 @@ class Search:
     record: object = None
 
 
-def stop(earlier: Mapping[str, State]) -> str:
-    """Return why no further node is touched, "" where none is. earlier: of all nodes before."""
+def blocked(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
+    """Return why this node is not touched, "" where it is. earlier: of all nodes before.   checks: to be repaired."""
+    wanted = set(checks)
     for host, state in earlier.items():
         if state.worse:
             return f"{host} got worse: {state.worse[0]}"[:300]
         if state.begun and not state.closed and not state.pending:
             return f"the result for {host} is unknown: its run failed"
-    return ""
-
-
-def in_vain(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
-    """Return why this node is not tried: the same check was not repaired on one before it; "" otherwise."""
-    wanted = set(checks)
-    for host, state in earlier.items():
         if missed := sorted(wanted.intersection(state.missed)):
             return f"{missed[0]} was not repaired on {host}, which was before it"
     return ""
@@ -105,11 +99,13 @@ def in_vain(earlier: Mapping[str, State], checks: Iterable[str]) -> str:
 class Step:
     """role, tasks: what is included, role "" for that of the step's name; no tasks where nothing is.
 
-    begin: logs that it begins, and returns whether there is anything to do.   end: takes what it has registered.
+    action: that is logged as begun before it is done.   begin: returns whether there is anything to do.
+    end: takes what it has registered.
     """
 
     role: str = ""
     tasks: str = ""
+    action: str = ""
     begin: Callable[[Remediation, str], bool] = lambda _remediation, _step: True
     end: Callable[[Remediation, str], None] = lambda _remediation, _step: None
 
@@ -143,7 +139,7 @@ class Remediation:
         """Decide whether the node's turn has come, from the outcome of those before it, and list its steps."""
         plan, state = self.plan, self.state
         checks = [item.finding.check for item in plan.acted if item.verdict != QUARANTINE]
-        state.refused = stop(earlier) or in_vain(earlier, checks)
+        state.refused = blocked(earlier, checks)
         if state.refused:
             self._log("refused", "held", state.refused)
             return
@@ -166,6 +162,16 @@ class Remediation:
             step = state.steps.pop(0)
             if self.STEPS[step].begin(self, step):
                 state.step = step
+                self._log_begin(step)
+
+    def _log_begin(self, step: str) -> None:
+        """Log what is begun: a node that is drained, or changed, must not be forgotten."""
+        action = self.STEPS[step].action
+        if action:
+            self.state.begun = True
+            reasons = (self._results.get("reboot_result") or {}).get("reasons") or []
+            why = {"drain": self.plan.reason, "reboot": "; ".join(reasons)}.get(step, "")
+            self._log(action, "begun", why, step if action == "role" else "")
 
     def fail(self, message: str) -> None:
         """Log that the step failed or timed out: the repairs so far are not known to be good."""
@@ -190,12 +196,6 @@ class Remediation:
 
     def _end_look(self, _step: str) -> None:
         self.state.kept_out = bool(self._result("drain").get("ours")) and not self.plan.known
-
-    def _begin_drain(self, _step: str) -> bool:
-        """Log the drain before it is done: a drained node must not be forgotten."""
-        self.state.begun = True
-        self._log("drained", "begun", self.plan.reason)
-        return True
 
     def _end_busy(self, _step: str) -> None:
         state, drain = self.state, self._result("drain")
@@ -240,11 +240,6 @@ class Remediation:
 
     # -- repair --------------------------------------------------------------------------------------------------------
 
-    def _begin_measure(self, _step: str) -> bool:
-        self.state.begun = True
-        self._log("measured", "begun")
-        return True
-
     def _end_measure(self, _step: str) -> None:
         """Judge a measurement made before any repair: a figure that is fast enough now was a stale finding."""
         plan, state = self.plan, self.state
@@ -253,7 +248,7 @@ class Remediation:
         state.before = {item.finding.id: proof.figure(item.finding, measured) for item in plan.acted}
         first = next((figure for figure in state.before.values() if figure is not None), None)
         self._log("measured", "done" if now.passed or now.findings else "failed", before=first)
-        state.stale = bool(plan.repaired) and all(proof.prove(one, now).state == proof.OK for one in plan.repaired)
+        state.stale = bool(plan.repaired) and all(proof.prove(one, now).state == "ok" for one in plan.repaired)
         if state.stale:
             self._log("dropped", "done", "measured again, it is as fast as it has to be", before=first)
             state.steps = [step for step in state.steps if step in ("audit", "wait", "judge", "resume")]
@@ -262,9 +257,7 @@ class Remediation:
         """Decide whether a role is played: roles that repair, and those that check what was changed."""
         if role not in self.plan.roles and not set(_AFTER[role]) & set(self.state.changed):
             return False
-        self.state.begun = True
         self.state.done.append(role)
-        self._log("role", "begun", role=role)
         return True
 
     def _end_role(self, role: str) -> None:
@@ -280,9 +273,8 @@ class Remediation:
         if (self._results.get("reboot_result") or {}).get("reboot"):
             self.state.steps.insert(0, "reboot")
 
-    def _begin_reboot(self, _step: str) -> bool:
-        self.state.done.append("reboot")
-        self._log("rebooted", "begun", "; ".join((self._results.get("reboot_result") or {}).get("reasons") or []))
+    def _begin_reboot(self, step: str) -> bool:
+        self.state.done.append(step)
         return True
 
     def _end_reboot(self, _step: str) -> None:
@@ -294,10 +286,6 @@ class Remediation:
         self._log("rebooted", "failed" if bad else "done", str(wrong[0]["have"]) if wrong else "")
 
     # -- proof ---------------------------------------------------------------------------------------------------------
-
-    def _begin_audit(self, _step: str) -> bool:
-        self._log("verified", "begun")
-        return True
 
     def _end_audit(self, _step: str) -> None:
         audit = self._results.get("remediate_audit") or {}
@@ -320,7 +308,7 @@ class Remediation:
         found = proof.judge(plan, now, bool(state.done), state.kept_out)
         state.proofs = [asdict(one) for one in found.proofs]
         state.worse = list(found.worse)
-        missed = [one.finding.partition("[")[0] for one in found.proofs if one.state != proof.OK]
+        missed = [one.finding.partition("[")[0] for one in found.proofs if one.state != "ok"]
         state.missed = missed if state.done else []
         state.back, state.reason = found.state, found.reason
         by_id = {one.finding: one for one in found.proofs}
@@ -334,7 +322,7 @@ class Remediation:
                 entry = self._entry(
                     # A figure that was good before anything was done was not repaired.
                     "dropped" if state.stale else "verified",
-                    "done" if by_id[name].state == proof.OK else "failed",
+                    "done" if by_id[name].state == "ok" else "failed",
                     by_id[name].have,
                     item,
                     state.before.get(name),
@@ -365,17 +353,17 @@ class Remediation:
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         "look": Step("drain", "report", end=_end_look),
-        "drain": Step("drain", "drain", _begin_drain),
+        "drain": Step("drain", "drain", "drained"),
         "busy": Step(end=_end_busy),
-        "measure": Step("nccl_benchmark", "measure", _begin_measure, _end_measure),
-        **dict.fromkeys(PROVISION, Step("", "main", _begin_role, _end_role)),
+        "measure": Step("nccl_benchmark", "measure", "measured", end=_end_measure),
+        **dict.fromkeys(PROVISION, Step("", "main", "role", _begin_role, _end_role)),
         "decide": Step("reboot", "decide", end=_end_decide),
-        "reboot": Step("reboot", "reboot", _begin_reboot, _end_reboot),
-        "audit": Step(begin=_begin_audit, end=_end_audit),
+        "reboot": Step("reboot", "reboot", "rebooted", _begin_reboot, _end_reboot),
+        "audit": Step(action="verified", end=_end_audit),
         "figure": Step("nccl_benchmark", "measure"),
         "wait": Step(begin=_begin_wait),
         "judge": Step(begin=_begin_judge),
-        "resume": Step("drain", "resume", _begin_resume, _end_resume),
+        "resume": Step("drain", "resume", begin=_begin_resume, end=_end_resume),
     }
 
     @property

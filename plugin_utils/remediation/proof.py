@@ -16,13 +16,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
 
-OK, FAILED, UNKNOWN = "ok", "failed", "unknown"
 _MEASURED = {noun for role in suite.SUITE if role.play == "benchmark" for noun in role.nouns}
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The current result of the check that failed. state: OK, FAILED, UNKNOWN.   have: for people."""
+    """The current result of the check that failed. state: ok, drift or unknown.   have: for people."""
 
     finding: str
     state: str
@@ -40,10 +39,6 @@ class Outcome:
     state: str = "resumed"
     reason: str = ""
 
-    @property
-    def ok(self) -> bool:
-        return not self.worse and all(proof.state == OK for proof in self.proofs)
-
 
 def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> CurrentResult:
     """Return the node's result with later measurements. measured: registered by nccl_benchmark."""
@@ -57,20 +52,20 @@ def with_measured(now: CurrentResult, measured: Mapping[str, object] | None) -> 
 def prove(finding: Finding, now: CurrentResult) -> Proof:
     """Return the proof by the check that failed: a check that is no longer made proves nothing."""
     if now.silent:
-        return Proof(finding.id, UNKNOWN, f"the node did not respond: {now.silent}")
+        return Proof(finding.id, "unknown", f"the node did not respond: {now.silent}")
     standing = now.findings.get(finding.id)
     if standing is not None:
-        state = UNKNOWN if standing.state == "unknown" else FAILED
+        state = "unknown" if standing.state == "unknown" else "drift"
         return Proof(finding.id, state, standing.have or "nothing")
     if finding.check in plans.BETWEEN and plans.GOOD in now.passed:
-        return Proof(finding.id, OK, "as fast with good nodes as it has to be")
+        return Proof(finding.id, "ok", "as fast with good nodes as it has to be")
     # A repaired subject may have another name, such as the device that is back.
     elsewhere = all(one.check != finding.check for one in now.findings.values()) and any(
         name.startswith(f"{finding.check}[") for name in now.passed
     )
     if finding.id in now.passed or elsewhere:
-        return Proof(finding.id, OK, "ok")
-    return Proof(finding.id, UNKNOWN, f"it is no longer checked for {finding.check}")
+        return Proof(finding.id, "ok", "ok")
+    return Proof(finding.id, "unknown", f"it is no longer checked for {finding.check}")
 
 
 def worse(before: Sequence[str], now: CurrentResult, measured: bool) -> tuple[str, ...]:
@@ -100,7 +95,7 @@ def judge(plan: NodePlan, now: CurrentResult, done: bool, kept_out: bool = False
     reasons = [
         *map(_reason, hardware),
         *(f"got worse, {fault}" for fault in found),
-        *(f"{proof.finding.partition('[')[0]} not repaired: {proof.have}" for proof in proofs if proof.state != OK),
+        *(f"{proof.finding.partition('[')[0]} not repaired: {proof.have}" for proof in proofs if proof.state != "ok"),
         *map(_reason, critical),
     ]
     return Outcome(proofs, found, "resumed", reasons[0][: plans.REASON] if reasons else "")

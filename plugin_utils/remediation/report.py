@@ -7,7 +7,6 @@ from __future__ import annotations
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.machine import State
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
     ASKED,
@@ -20,7 +19,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan imp
     NodePlan,
 )
 
-_PROVED = {proof.OK: "ok", proof.FAILED: "drift", proof.UNKNOWN: "unknown"}
 _SOURCE = "the check that failed"
 AGAIN = "run busbar remediate again with the same files"
 LOG = "busbar-results/actions.jsonl"
@@ -83,7 +81,7 @@ def _acted(item: Item, plan: NodePlan, state: State, check_mode: bool) -> Findin
     figures = [figures.get(finding.id) for figures in (state.before, state.after)]
     if any(figure is not None for figure in figures):
         have += ", GB/s before and after: " + ", ".join("-" if one is None else "%.4g" % one for one in figures)
-    return MENDED.judge(finding.id, _PROVED[proven["state"]], finding.want, have, _SOURCE, fix, severity=severity)
+    return MENDED.judge(finding.id, proven["state"], finding.want, have, _SOURCE, fix, severity=severity)
 
 
 def _drain_finding(plan: NodePlan, state: State) -> Finding:

@@ -50,7 +50,7 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(top))
     lab = hosts_of(top / "lab")["node01"]
 
-    def run(names: tuple[str, ...] = NODES, limit: float = 60, overlap: bool = False, **python: str) -> Asked:
+    def run(names: tuple[str, ...] = NODES, limit: float = 60, **python: str) -> Asked:
         cases = [f"{name}) {text};;" for name, text in python.items()]
         words = [f"export {MARK}={tmp_path}", 'case "$SLURMD_NODENAME" in', *cases, "esac"]
         tool(tmp_path, "python", "\n".join([*words, f'exec {sys.executable} "$@"']))
@@ -59,7 +59,7 @@ def ask(slurm: Slurm, top: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def variables(name: str) -> dict[str, Any]:
             return {**own, "inventory_hostname": name, "inventory_hostname_short": name.partition(".")[0]}
 
-        return slurm_audit.audit(names, variables, Templar(loader=DataLoader()), limit, overlap, print)
+        return slurm_audit.audit(names, variables, Templar(loader=DataLoader()), limit, print)
 
     yield run
     # Slurm ends what is left of a step with KillWait and a prolog of its own.
@@ -110,15 +110,14 @@ def test_nodes_that_slurm_cannot_give_are_in_their_class_and_the_others_are_aske
     assert (answered(found), found["node02"]["unreachable"]) == (["node01"], True)
 
 
-def test_beside_a_job_only_on_request_and_where_its_partition_shares(ask: Ask, slurm: Slurm) -> None:
+def test_nodes_with_jobs_are_not_asked_also_where_their_partition_shares(ask: Ask, slurm: Slurm) -> None:
     shared = slurm.submit(300, "node02", "--partition=shared", "--oversubscribe", "--mem=10")
     alone = slurm.submit(300, "node03")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_PARTITION", "shared")
         patch.setattr(slurm_engine, "IMMEDIATE", 4)
-        assert answered(ask()) == ["node01"]
-        found = ask(overlap=True)
-    assert sorted(answered(found)) == ["node01", "node02"]
+        found = ask()
+    assert answered(found) == ["node01"]
     assert found["node03"]["msg"].startswith("not queried: busy in Slurm")
     slurm.run("scancel", shared, alone)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import accusations
-
-from .sample_localise_record import PAIR, RECORD
 
 INVENTORY = {"node01", "node02"}
 
@@ -76,7 +72,7 @@ def test_what_is_invalid_costs_that_host_and_no_other(tmp_path: Path, said: Any)
         ('{"hosts": {"a": NaN}}', "not a number"),
         ("[" * 100_000, "nested"),
         ('{"findings": [], "jobs": []}', "busbar drift"),
-        ('{"tests": [], "nodes": 1}', "is missing"),
+        ('{"tests": [], "nodes": 1}', "has no hosts"),
         ("\udcff", "utf-8"),
     ],
 )
@@ -95,13 +91,3 @@ def test_a_huge_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
     for name, said in (("huge", "larger than 256 MiB"), ("pipe", "not a regular file")):
         with pytest.raises(ParseError, match=said):
             accusations.read([tmp_path / name], INVENTORY)
-
-
-def test_a_record_of_a_search_accuses_and_names_good_partners(tmp_path: Path) -> None:
-    together = replace(PAIR, hosts=("n1", "n2", "n3"), outcome="pass")
-    well = localise_record.HostFinding(hosts=("n1",), finding=replace(RECORD.findings[0].finding, state="ok"))
-    record = replace(RECORD, tests=(PAIR, together), findings=(*RECORD.findings, well))
-    path = localise_record.write(tmp_path, record) / localise_record.NAME
-    [one] = accusations.read([path], {"n1", "n2", "n3"}).accusations
-    # Of its own leaf, and not the accused.
-    assert (one.host, one.at, one.good) == ("n2", record.finished, ("n1",))

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_plot
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import of_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record, Row, Scaling
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record, Row
 
 from tests.campaigns import RUN
 from tests.unit.sample_cluster_record import JOB, RECORD
@@ -28,27 +28,26 @@ def texts(path: Path) -> list[str]:
     return ["".join(each.itertext()) for each in ElementTree.parse(path).iter() if each.tag.endswith("}text")]
 
 
-def test_a_record_has_its_three_pictures(tmp_path: Path) -> None:
-    before = replace(RECORD, jobs=(replace(JOB, rows=(replace(JOB.rows[1], busbw=120.0),)),))
-    paths, problem = busbw_plot.plot_record(tmp_path, RECORD, of_record(before, ""))
-    names = [f"{name}.{kind}" for name in ("busbw", "scaling", "before-after") for kind in ("svg", "png")]
-    assert ([path.name for path in paths], problem) == (names, "")
-    for name, labels in (("busbw", "measured"), ("scaling", "prediction"), ("before-after", "before")):
-        found = texts(tmp_path / f"{name}.svg")
-        assert labels in found
-        assert "simulated" in found
-        assert any("2 nodes, n[1-2]" in text for text in found)
+def plot(folder: Path, record: Record) -> tuple[list[Path], str]:
+    return busbw_plot.plot_results(folder, of_record(record, ""), "title")
+
+
+def test_a_record_has_the_same_plot_each_time(tmp_path: Path) -> None:
+    paths, problem = plot(tmp_path, RECORD)
+    assert ([path.name for path in paths], problem) == (["busbw.svg", "busbw.png"], "")
+    found = texts(paths[0])
+    assert {"measured", "bar", "prediction", "simulated"} <= set(found)
+    assert any("2 nodes, n[1-2]" in text for text in found)
     again = tmp_path / "again"
     again.mkdir()
-    busbw_plot.plot_record(again, RECORD, of_record(before, ""))
-    assert all((again / name).read_bytes() == (tmp_path / name).read_bytes() for name in names if name.endswith("svg"))
+    plot(again, RECORD)
+    assert (again / "busbw.svg").read_bytes() == paths[0].read_bytes()
 
 
 def test_of_many_pairs_the_slowest_are_named(tmp_path: Path) -> None:
     rows = [replace(RECORD, simulated=False, scope="pair", jobs=PAIRS, asked=NODES, scaling=())]
     jobs = tuple(replace(job, rows=(replace(job.rows[1], busbw=job.busbw),)) for job in PAIRS)
-    paths, _problem = busbw_plot.plot_record(tmp_path, replace(rows[0], jobs=jobs))
-    assert [path.name for path in paths] == ["busbw.svg", "busbw.png"]
+    paths, _problem = plot(tmp_path, replace(rows[0], jobs=jobs))
     found = texts(paths[0])
     assert "simulated" not in found
     assert {"median of 20", "n[38-39]", "n[36-37]", "n[34-35]", "bar"} <= set(found)
@@ -62,15 +61,10 @@ def test_any_name_is_drawn_as_a_text(tmp_path: Path) -> None:
         replace(JOB, scope=name, collective=name, max_bytes=1 << 53, bar=1e6, hosts=(name,), rows=rows)
         for name in names
     )
-    scaling = tuple(Scaling(collective=name, nodes=1 << 24, size=1, efficiency=1e6) for name in names)
-    scaling += (Scaling(collective="reduce", nodes=0, size=1, efficiency=1.0),)
-    record = replace(RECORD, scope="$$", asked=names, jobs=jobs, scaling=scaling)
-    assert busbw_plot.ready() == ""
-    for figure in (busbw_plot.over_size(of_record(record, ""), "x"), busbw_plot.scaling(record)):
-        figure.savefig(tmp_path / "x.svg")
-        shown = "".join(texts(tmp_path / "x.svg")).replace("\\$", "$")
-        for name in names:
-            assert name.lstrip("_").replace("\x1b", r"\x1b")[:10] in shown
+    busbw_plot.draw(of_record(replace(RECORD, jobs=jobs), ""), "x").savefig(tmp_path / "x.svg")
+    shown = "".join(texts(tmp_path / "x.svg")).replace("\\$", "$")
+    for name in names:
+        assert name.lstrip("_").replace("\x1b", r"\x1b")[:10] in shown
 
 
 def test_parts_of_a_cluster_are_not_in_its_panel() -> None:
@@ -78,18 +72,14 @@ def test_parts_of_a_cluster_are_not_in_its_panel() -> None:
     results = of_record(replace(RECORD, jobs=(JOB, part)), "")
     [[run]] = busbw_plot._kinds(results).values()
     assert run.hosts == JOB.hosts
-    assert busbw_plot._marks([run]) == {JOB.size: (JOB.bar, JOB.prediction)}
     pairs = of_record(replace(RECORD, jobs=(replace(JOB, scope="leaf"), replace(part, scope="leaf"))), "")
     assert [len(runs) for runs in busbw_plot._kinds(pairs).values()] == [2]
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    empty: Record = replace(RECORD, jobs=(replace(JOB, rows=()),))
-    assert busbw_plot.plot_record(tmp_path, empty) == ([], "no plot: nothing was measured")
-    others = replace(RECORD, jobs=(replace(JOB, collective="reduce"),))
-    assert len(busbw_plot.plot_record(tmp_path, RECORD, of_record(others, ""))[0]) == 4
+    assert plot(tmp_path, replace(RECORD, jobs=(replace(JOB, rows=()),))) == ([], "no plot: nothing was measured")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert busbw_plot.plot_record(tmp_path, RECORD)[1].startswith("no plot: matplotlib is not installed")
+    assert plot(tmp_path, RECORD)[1].startswith("no plot: matplotlib is not installed")
 
 
 def test_the_nodes_own_plot_has_a_panel_for_each_collective(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_slurm_audits_only_where_it_is_the_engine(engine: str, expected: str, mo
     plugin: Any = object.__new__(fleet_audit.ActionModule)
     monkeypatch.setattr(plugin, "_audit_by_slurm", refuse)
     monkeypatch.setattr(ansible_core, "worker_runs_tasks", lambda: None)
-    given = {"heard": "x", "manifest": "", "collect": False, "engine": engine, "host_timeout": 1.0, "overlap": False}
+    given = {"heard": "x", "manifest": "", "collect": False, "engine": engine, "host_timeout": 1.0}
     assert plugin.act({"ansible_play_hosts": ["a"], "hostvars": {}}, given)[expected]
 
 

@@ -116,13 +116,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "launch.python": [{"python": "-c"}],
     "other": [{"other": 1}],
     "launch.options": [{"options": ["hostname"]}],
-    "chosen by the benchmark itself": [
-        *({"options": words.split()} for words in ("-H c", "--hostfile f", "-np 3", "-x A=1", "--mca a b -N 2")),
-        *({"kind": "srun", "options": [word]} for word in ("-wc", "--nodelist=c", "--nodel=c", "-N2", "-n", "--no")),
-        *({"kind": "srun", "options": [word]} for word in ("--export=ALL", "--time=1", "-t5")),
-    ],
     "host keys": [{"options": ["--mca", "plm_rsh_args", "-o StrictHostKeyChecking=no"]}],
-    "variables are for": [{"options": ["--mca", "mca_base_env_list", "A=1"]}],
     "must not be there": [{"options": ["--tag-output", "--"]}],
 }
 

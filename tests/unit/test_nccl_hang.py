@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import signal
 import socket
@@ -25,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.ras import processes
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import read as nccl_ras
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import views as ras_views
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus
-from ansible_collections.busbar.fabric.plugins.module_utils.ras.known import Known
+from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import Known, by_inner
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.processes import Listener, Node, Process
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View, compare
 
@@ -106,9 +105,7 @@ def moved(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> View:
     return View("RAS", ("alice",), compare(first, second), 10.0)
 
 
-PYTHON = Process(
-    *(0, 0, 1, "alice", "python", "S", "/opt/libnccl.so.2"), ras=(), port=28028, apart=False, gpu=True, variables={}
-)
+PYTHON = Process(*(0, 0, 1, "alice", "S", "/opt/libnccl.so.2"), ras=(), port=28028, apart=False, gpu=True)
 
 
 def process(pid: int, **more: Any) -> Process:
@@ -193,8 +190,8 @@ def test_what_is_printed_of_jobs() -> None:
     parts = []
     for name, (views, known) in CASES.items():
         parts += [f"== {name}", *sentences(nccl_hang.judge(views, known))]
-    for name, (processes_, version, strangers) in WITHOUT_RAS.items():
-        parts += [f"== {name}", *sentences(unasked(processes_, version, strangers))]
+    for name, (processes_, version) in WITHOUT_RAS.items():
+        parts += [f"== {name}", *sentences(unasked(processes_, version))]
     for refused in JSON_REFUSED:
         with pytest.raises(ParseError) as error:
             ras_answer.parse_json(refused)
@@ -237,26 +234,25 @@ JSON_REFUSED = [
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-OTHERS = Listener("127.0.0.1", 28028, 1001, 77)
+RAS = Listener("127.0.0.1", 28028, 77)
 
 
 Release = tuple[int, int, int]
 
 
-def unasked(of: list[Process], version: Release | None, strangers: tuple[Listener, ...]) -> list[Finding]:
-    reading = nccl_ras.Reading(Node(tuple(of), strangers, {1001: "bob"}, ()), (), (), (), ())
+def unasked(of: list[Process], version: Release | None) -> list[Finding]:
+    reading = nccl_ras.Reading(Node(tuple(of)), (), (), (), ())
     return nccl_ras.judge_unqueried(reading, lambda _process: version)[-1:]
 
 
 # Jobs without RAS, whose finding names what to set.
-WITHOUT_RAS: dict[str, tuple[list[Process], Release | None, tuple[Listener, ...]]] = {
-    "a release without RAS": ([process(5)], (2, 21, 5), ()),
-    "RAS is switched off": ([process(5, variables={"NCCL_RAS_ENABLE": "0"})], (2, 27, 7), ()),
-    "a network of its own": ([process(5, apart=True)], (2, 27, 7), ()),
-    "a stranger has the port": ([process(5)], (2, 27, 7), (OTHERS,)),
-    "another user has the port": ([process(5), process(6, user="bob", ras=(OTHERS,))], (2, 27, 7), ()),
-    "none listens": ([process(5), process(6)], None, ()),
-    "no process": ([], None, ()),
+WITHOUT_RAS: dict[str, tuple[list[Process], Release | None]] = {
+    "a release without RAS": ([process(5)], (2, 21, 5)),
+    "RAS is switched off": ([process(5, disabled=True)], (2, 27, 7)),
+    "a network of its own": ([process(5, apart=True)], (2, 27, 7)),
+    "another user has the port": ([process(5), process(6, user="bob", ras=(RAS,))], (2, 27, 7)),
+    "none listens": ([process(5), process(6)], None),
+    "no process": ([], None),
 }
 
 
@@ -266,15 +262,15 @@ def test_a_job_without_ras_is_unknown(name: str) -> None:
 
 
 def test_launchers_and_loaders_of_a_job_that_answers_are_no_jobs_of_their_own() -> None:
-    rank_of_job = process(5, ras=(OTHERS,), parent=4)
-    node = Node((process(4), rank_of_job, process(6, parent=5), process(7, parent=6), process(99)), (), {}, ())
+    rank_of_job = process(5, ras=(RAS,), parent=4)
+    node = Node((process(4), rank_of_job, process(6, parent=5), process(7, parent=6), process(99)))
     [finding] = nccl_ras.judge_unqueried(nccl_ras.Reading(node, (), (), (), ()), lambda _process: None)
     assert "(process 99)" in str(finding.have)
 
 
 def test_a_port_is_asked_until_every_process_was_heard_of_and_not_for_ever() -> None:
     one, two = answer(communicator("0xa", [rank(0, 1, pid=5)])), answer(communicator("0xb", [rank(0, 1, pid=6)]))
-    of = [process(5, ras=(OTHERS,)), process(6, ras=(Listener("127.0.0.1", 28028, 1001, 78),))]
+    of = [process(5, ras=(RAS,)), process(6, ras=(Listener("127.0.0.1", 28028, 78),))]
     answers: list[Any] = [ReadError("x", "stopped"), one, one, two]
 
     def ask(_address: str, _port: int) -> RasStatus:
@@ -335,16 +331,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def found_on(host: Host) -> dict[str, Finding]:
     reading = nccl_ras.read(host, 0.2)
-    return {
-        finding.check: finding for finding in nccl_ras.judge(host, reading) if finding.check != "nccl_hang.readable"
-    }
+    known = Known({"127.0.0.1": "node01"}, processes=by_inner("node01", reading.node.processes))
+    findings = [*nccl_ras.judge(host, reading), *nccl_hang.judge(reading.views, known)]
+    return {finding.check: finding for finding in findings if finding.check != "nccl_hang.readable"}
 
 
 @pytest.mark.parametrize("version", ["2.28.9", "2.30.7"])
 def test_a_late_rank_of_a_job_that_really_listens(start: Start, version: str) -> None:
     _port, pids, host = start(version=version, late={"2": 3})
     found = found_on(host)
-    assert f"rank 2 ({platform.node()} process {pids[2]} GPU 2) has launched 97" in str(found["nccl_hang.behind"].have)
+    assert f"rank 2 (node01 process {pids[2]} GPU 2) has launched 97" in str(found["nccl_hang.behind"].have)
     assert found["nccl_hang.ras"].ok
 
 
@@ -407,7 +403,6 @@ def test_who_has_no_libnccl_is_never_spoken_to(start: Start, monkeypatch: pytest
         (Path(host.hardware_root) / "proc" / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
         node = processes.read(host)
         assert os.getpid() not in [each.pid for each in node.processes]
-        assert [each.port for each in node.strangers] == [port]
         assert [where[1] for where in ras_views.endpoints(node.processes)] == [of_job]
 
 
@@ -418,7 +413,7 @@ REST = "00000000:0000 {} 00000000:00000000 00:00000000 00000000  {}        0 {} 
 def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "proc" / "7"
     folder.mkdir(parents=True)
-    (folder / "environ").write_bytes(b"AWS_SECRET_ACCESS_KEY=hunter2\0NCCL_DEBUG=INFO\0NCCL_RAS_ADDR=localhost:9\0")
+    (folder / "environ").write_bytes(b"AWS_SECRET_ACCESS_KEY=hunter2\0NCCL_RAS_ENABLE=0\0NCCL_RAS_ADDR=localhost:9\0")
     (folder / "maps").write_bytes(b"7f00-7f01 r-xp 00000000 08:01 1 /opt/nccl/lib/libnccl.so.2.28.9 (deleted)\n")
     (folder / "status").write_text(
         "Name:\tpy\udcff\nState:\tT (stopped)\nPPid:\t1\nUid:\t1000\t1000\nNSpid:\t7\t3\n", errors="surrogateescape"
@@ -432,9 +427,10 @@ def test_of_a_process_only_its_ras_and_what_is_about_hangs_is_read(tmp_path: Pat
     rows.append(f"   2: 00000000:1388 {REST.format('0A', 0, 12)}")
     (tmp_path / "proc" / "net" / "tcp").write_text(HEADING + "\n".join(rows) + "\n")
     [found] = processes.read(Host(str(tmp_path), str(tmp_path))).processes
-    assert found.variables == {"NCCL_DEBUG": "INFO", "NCCL_RAS_ADDR": "localhost:9"}
+    assert found.disabled
+    assert "hunter2" not in str(found)
     assert (found.pid, found.inner, found.user, found.state, found.port) == (7, 3, "uid 1000", "T", 9)
-    assert found.ras == (Listener("127.0.0.1", 9, 0, 4711),)
+    assert found.ras == (Listener("127.0.0.1", 9, 4711),)
     assert found.library == "/opt/nccl/lib/libnccl.so.2.28.9"
 
 

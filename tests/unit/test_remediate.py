@@ -156,7 +156,7 @@ def test_what_is_done_and_what_came_of_it() -> None:
     for name, (host, now, done) in OUTCOMES.items():
         found = judged(host, now, done)
         proofs = [(one.finding, one.state, one.have) for one in found.proofs]
-        lines.append(f"outcome, {name}: {'ok' if found.ok else 'not ok'}, {found.state}; {found.reason or '-'}")
+        lines.append(f"outcome, {name}: {found.state}; {found.reason or '-'}")
         lines.append(f"    proofs {proofs}; worse {[*found.worse]}")
     for name, (host, state, check_mode) in REPORTS.items():
         of = report.result(host, state, "", check_mode)

@@ -318,7 +318,7 @@ def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -
     hosts = {name: {"runs": [RUN], "findings": [], "passed": []} for name in ("n1", "n2", "n3")}
 
     def compared(new: dict[str, Any]) -> str:
-        return results_compare.with_last(tmp_path, nccl_benchmark.measured_now(new), 120)[0]
+        return results_compare.with_last(tmp_path, nccl_benchmark.measured_now(new), 120)
 
     assert compared(hosts) == ""
     nccl_benchmark.write(tmp_path, hosts, 1795000000.0)
@@ -333,8 +333,6 @@ def test_the_benchmark_of_nodes_compares_with_the_last_results(tmp_path: Path) -
 def test_results_of_another_scope_are_not_the_last_ones(tmp_path: Path) -> None:
     cluster_record.write(tmp_path, replace(RECORD, jobs=(job(350.0, scope="pair"),)))
     folder = cluster_record.folder(tmp_path)
-    assert results_compare.with_last(folder, results(job(100.0)), 80) == ("", None)
-    text, before = results_compare.with_last(folder, results(job(100.0, scope="pair")), 80)
-    assert "1 worse" in text
-    assert before is not None
-    assert results_compare.with_last(tmp_path / "none", results(job(1.0)), 80) == ("", None)
+    assert results_compare.with_last(folder, results(job(100.0)), 80) == ""
+    assert "1 worse" in results_compare.with_last(folder, results(job(100.0, scope="pair")), 80)
+    assert results_compare.with_last(tmp_path / "none", results(job(1.0)), 80) == ""

@@ -39,14 +39,6 @@ def heard(answers: NodeOutputs, pieces: Iterable[bytes]) -> dict[str, bytes]:
     return {node: text for piece in pieces for node, text in answers.feed(piece)}
 
 
-def test_beside_jobs_only_where_that_is_wanted() -> None:
-    nodes = slurm_engine.nodes_of(SINFO)
-    assert slurm_engine.refused(nodes["n2"], overlap=True) is None
-    assert slurm_engine.refused(nodes["n3"], overlap=True)
-    words = [slurm_engine.command("j", "main", ["n1"], "python3", 60, overlap) for overlap in (False, True)]
-    assert [("--exclusive" in argv, "--oversubscribe" in argv) for argv in words] == [(True, False), (False, True)]
-
-
 def test_what_is_no_line_of_sinfo_asks_nobody() -> None:
     with pytest.raises(SlurmError, match="which is not a node"):
         slurm_engine.nodes_of("slurm_load_partitions: Unable to contact slurm controller")
@@ -159,7 +151,7 @@ STRANGERS = ("srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node fa
 def test_a_node_is_asked_or_in_its_class() -> None:
     """Names that were not asked, and what no list of nodes is, are nobody's."""
     nodes = slurm_engine.nodes_of(SINFO)
-    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}"), overlap=False) for number in range(1, 13)}
+    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}")) for number in range(1, 13)}
     for kind, said in BROKEN.items():
         answers = NodeOutputs("abc", limit=4000)
         heard(answers, [said])
@@ -179,7 +171,7 @@ def test_a_node_is_asked_or_in_its_class() -> None:
 
 @pytest.mark.parametrize("name", ["n2", "n4"])
 def test_a_node_that_was_not_asked_is_a_finding_with_its_fix(name: str) -> None:
-    given = slurm_engine.refused(slurm_engine.nodes_of(SINFO)[name], overlap=False)
+    given = slurm_engine.refused(slurm_engine.nodes_of(SINFO)[name])
     found = verdict.judge({name: role_results({"platform": given})}, ["platform"], partial=False).hosts[0].findings[0]
     assert given is not None
     assert (found.have or "").removeprefix("unreachable: ") == given["msg"]
@@ -193,7 +185,7 @@ def test_what_a_task_writes_commands_no_terminal(text: str) -> None:
 
 def test_a_fleet_that_may_not_ask_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask() -> None:
-        slurm_audit.audit(["n1"], lambda name: {}, None, 60, False, print)
+        slurm_audit.audit(["n1"], lambda name: {}, None, 60, print)
 
     monkeypatch.setattr(slurm_step, "run_program", lambda path, argv: "DisableRootJobs         = YES\n")
     monkeypatch.setattr(slurm_step, "programs", lambda: {"scontrol": "scontrol"})
