@@ -32,14 +32,6 @@ def _no_library(root: Path) -> None:
     shutil.rmtree(root / HPCX / "sharp")
 
 
-def _spherical(root: Path) -> None:
-    """Install Debian's package of that name: transforms on the sphere."""
-    _no_library(root)
-    name, content = "libsharp.so.0.0.0", sharp_files.shared_object(("sharp_execute",), ())
-    sharp_files.library(root / "usr/lib/x86_64-linux-gnu", name, content, ("libsharp.so.0",))
-    add(root, "var/lib/dpkg/info/libsharp0:amd64.list", "/usr/lib/x86_64-linux-gnu/libsharp.so.0")
-
-
 def _no_plugin(root: Path) -> None:
     shutil.rmtree(root / HPCX / "nccl_rdma_sharp_plugin")
 
@@ -78,7 +70,6 @@ _CHANGES: dict[str, Callable[..., None]] = {
     "off": _off,
     "one_user": _one_user,
     "replace_plugin": _replace_plugin,
-    "spherical": _spherical,
     "two_trees": _two_trees,
 }
 

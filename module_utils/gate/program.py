@@ -28,7 +28,7 @@ from ..core import finding as findings
 from ..core import locks, orphans
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import BOOT_ID, Host, ParseError, ReadError
+from ..core.host import BOOT_ID, Host, ParseError, ReadError, attempt
 from ..core.plan import FileChange
 from . import read as gate
 from . import slurm as gate_slurm
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if stage not in (*gate.STAGES, "command"):
         _end("busbar gate: %r is not a stage of %s, command" % (stage, ", ".join(gate.STAGES)), gate.UNKNOWN)
     try:
-        intent = parse_intent(_text(path))
+        intent = parse_intent(Host().read_system(path) or "")
         host = Host(intent.hardware_root, intent.system_root)
         host.require_roots()
     except (ReadError, ParseError) as error:
@@ -295,19 +295,12 @@ def _why(worst: Finding, verdict: str) -> str:
 
 
 def _boot_id(host: Host) -> str:
-    try:
-        return host.read(BOOT_ID) or ""
-    except ReadError:
-        return ""
+    return attempt(lambda: host.read(BOOT_ID), BOOT_ID, []) or ""
 
 
 def _before(host: Host) -> Dict[str, Any]:
     """The state as it was left; {} where there is none that can be read."""
-    try:
-        text = host.read_system(gate.STATE)
-        return gate.parse_state(text) if text is not None else {}
-    except (ReadError, ParseError):
-        return {}
+    return attempt(lambda: gate.state(host), gate.STATE, []) or {}
 
 
 def _reason(before: Mapping[str, object]) -> Optional[str]:
@@ -340,11 +333,3 @@ def _brief(one: Finding) -> Dict[str, Any]:
     # The rest is the finding's identity.
     data.update({name: data[name][:_TEXT] for name in ("want", "have", "source", "fix", "why") if data[name]})
     return data
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(path, "cannot be read: %s" % (getattr(error, "strerror", None) or error)) from error

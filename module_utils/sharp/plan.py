@@ -17,7 +17,6 @@ from ..core.finding import Finding, printable
 from ..core.plan import Plan
 from ..machine.profile import Profile
 from ..nccl_conf import grammar
-from ..nccl_conf.variables import NEVER
 from .read import COLL, CONF, File, Given, SharpState, SharpWanted
 
 # Gbit/s of HDR: Quantum switches of this generation on reduce large messages.
@@ -73,13 +72,6 @@ VARIABLE = Check(
     aspect="persisted",
 )
 "Do the real variables switch SHARP on, and does none switch it off"
-FOLK = Check(
-    "sharp.folk_variable",
-    why="No release of NCCL has ever read %s, nor has the SHARP plugin: the line has no effect.",
-    fix="remove the line",
-    aspect="persisted",
-)
-"Is SHARP not enabled by a variable that NCCL does not read"
 THRESHOLD = Check(
     "sharp.threshold",
     why="below its threshold a job does not use SHARP, and over one node there is nothing to reduce in a switch",
@@ -110,17 +102,14 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
     plugin = usable[0] if usable else File("")
     version = "%s in %s" % (plugin.version, plugin.path)
     no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
-    sphere = "%s is of libsharp0, spherical harmonics, and no SHARP"
-    no_library = sphere % have.others[0] if have.others else "not found"
     return Plan(
         (
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
-            _file(have, LIBRARY, COLL, "a library", library, library, no_library),
+            _file(have, LIBRARY, COLL, "a library", library, library, "not found"),
             _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
             *_release(have.libraries, usable),
             _manager(have, want),
             *_variables(have, want),
-            *_folk(have),
         )
     )
 
@@ -232,16 +221,3 @@ def _removed(name: str, source: str) -> str:
     if source.startswith(CONF):
         return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
     return "remove it from %s" % printable(source)
-
-
-def _folk(have: SharpState) -> List[Finding]:
-    found = []
-    for name, each in sorted(have.variables.items()):
-        if name in NEVER and "SHARP" in name:
-            one = each[0]
-            fix = "%s. %s" % (_removed(name, one.source), NEVER[name])
-            text = "%s=%s" % (name, "..." if one.value is None else one.value[:80])
-            found.append(FOLK.judge(name, "drift", "not set", text, one.source, fix, why=FOLK.why % name))
-    return found or [
-        FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that NCCL does not read")
-    ]

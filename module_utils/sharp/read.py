@@ -38,8 +38,6 @@ _PLACES = (
 _PLUGIN = re.compile(r"libnccl-net(?:-[\w.-]{1,64})?\.so(?:\.[\d.]{1,20})?$")
 _SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
 _TREE = re.compile(r"/(hpcx[^/]*)/")
-_LISTS = re.compile(r"libsharp0(?::[\w-]+)?\.list$")
-_DPKG = "/var/lib/dpkg/info"
 # As nccl_conf/environment.py words it.
 _EVERYBODY = ("jobs of all users", "logins of all users")
 
@@ -89,7 +87,7 @@ class Given:
 
 
 class SharpState:
-    """State of a node. libraries, plugins: of SHARP.   others: unrelated libraries of that name.
+    """State of a node. libraries, plugins: of SHARP.
 
     variables: name -> what some jobs get, the same for all or not.
     answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
@@ -101,7 +99,6 @@ class SharpState:
         self.problems: List[Problem] = []
         self.libraries: List[File] = []
         self.plugins: List[File] = []
-        self.others: List[str] = []
         for folder in _folders(host, want.directories, self.problems):
             for name in attempt(partial(host.listdir_system, folder), folder, self.problems) or ():
                 path = "%s/%s" % (folder, name)
@@ -110,10 +107,6 @@ class SharpState:
                 elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
                     plugin = attempt(partial(_plugin, host, path), path, self.problems)
                     self.plugins.extend([plugin] if plugin else [])
-                elif name.startswith("libsharp.so"):
-                    self.others.append(path)
-        listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, self.problems) or ()
-        self.others.extend("%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name))
         self.variables = _variables(host, self.problems)
 
 

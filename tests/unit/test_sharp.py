@@ -17,7 +17,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judg
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.jobs import jobs
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpState, SharpWanted, reached
@@ -72,12 +71,6 @@ def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None
     assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
     rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
     goldens.check("sharp", name, rows)
-
-
-@pytest.mark.parametrize("name", [name for name in variables.NEVER if "SHARP" in name])
-def test_folk_names_are_those_of_the_table(root: Path, name: str) -> None:
-    sharp_files.add(root, sharp_files.CONF, f"{name}=1")
-    assert found(root) == [("sharp.folk_variable", name, "drift")]
 
 
 def test_two_releases_side_by_side_are_well_where_one_pair_fits(root: Path) -> None:
