@@ -13,7 +13,7 @@ from typing import Any
 
 from . import sharp_files
 from .nccl_tests import DATA
-from .sharp_files import CONF, EXPORTED, HPCX, PLUGIN, SONAME, add
+from .sharp_files import CONF, EXPORTED, HPCX, PLUGIN, add
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,6 @@ def _cut_off(root: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-def _two_trees(root: Path) -> None:
-    _no_plugin(root)
-    sharp_files.plugin(root, "opt/hpcx-v2.18", EXPORTED, (SONAME,))
-
-
 def _off(root: Path) -> None:
     (root / CONF).write_text("NCCL_DEBUG=WARN\n")
 
@@ -70,7 +65,6 @@ _CHANGES: dict[str, Callable[..., None]] = {
     "off": _off,
     "one_user": _one_user,
     "replace_plugin": _replace_plugin,
-    "two_trees": _two_trees,
 }
 
 

@@ -23,10 +23,6 @@ from .tools import CardSettings
 from .wanted import Wanted
 
 _RUN = fix_command.run_tag("nic_firmware")
-_LOCKED = (
-    "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
-    " signed driver (mst start), or boot without Secure Boot"
-)
 
 SETTINGS = Check(
     "nic_firmware.settings",
@@ -59,12 +55,6 @@ TOOL = Check(
     fix="install mstflint (apt-get install mstflint, dnf install mstflint), which has both, then " + _RUN,
 )
 "Are the tools for `nic_firmware_settings` installed, and is the record of pending resets valid"
-DEVICE = Check(
-    "nic_firmware.device",
-    why="the settings of a missing card cannot be changed",
-    fix="correct nic_firmware_devices, or find out why the card is missing: lspci -s %s",
-)
-"Does each card of `nic_firmware_devices` exist, with a driver"
 
 
 @dataclass(frozen=True)
@@ -76,17 +66,14 @@ class Write(Command):
 
 def plan(have: NicsState) -> Plan:
     """Plan the writes; pure. A card that fails does not affect the others."""
-    findings = [
-        DEVICE.judge(address, "unknown", "a NIC", "none with a driver", "nic_firmware_devices", DEVICE.fix % address)
-        for address in have.absent
-    ]
+    findings: List[Finding] = []
     if have.hypervisor and have.cards:
         text = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
         fix = "set no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
         fix += " machines; contact the operator of the host"
-        return Plan((*findings, SETTINGS.judge("settings", "not_owned", have.cards[0].key, text, "DMI", fix)))
+        return Plan((SETTINGS.judge("settings", "not_owned", have.cards[0].key, text, "DMI", fix),))
     if have.missing is not None:
-        return Plan((*findings, TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message)))
+        return Plan((TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message),))
     if isinstance(have.record, Problem):
         fix = "inspect it, then remove it: the next run may request one more reboot; then " + _RUN
         findings.append(TOOL.judge(have.record.source, "unknown", "a record", have.record.message, fix=fix))
@@ -96,8 +83,9 @@ def plan(have: NicsState) -> Plan:
         if isinstance(answer, CardSettings):
             plans.append(_plan_card(have, card, answer))
             continue
-        fix = "run %s as root and read its output; a card that does not respond is left alone" % answer.source
-        fix += _LOCKED % have.locked if have.locked else ""
+        fix = (
+            "run %s as root and read its output; with Secure Boot it needs NVIDIA's tools and mst start" % answer.source
+        )
         findings.append(SETTINGS.judge(card.label, "unknown", card.key, str(answer), answer.source, fix))
     merged = merge(Plan(tuple(findings)), *plans)
     # A name that no card has is one mistake.

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
-from ..machine import pci
 from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -30,13 +29,12 @@ T = TypeVar("T")
 class SettingsWanted:
     """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
 
-    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, by wanted.profile_settings.
+    of_profile: its settings, by wanted.profile_settings.
     firmware: PSID -> version that the site declares.
     """
 
     settings: Mapping[str, NicSetting]
     usual: Optional[Usual] = None
-    devices: Tuple[str, ...] = ()
     of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
     firmware: Mapping[str, str] = field(default_factory=dict)
 
@@ -73,19 +71,17 @@ class NicsState:
     """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
 
     answers: by the card's address; empty where the tool is missing.   images: of cards whose settings wait.
-    locked: the kernel's lockdown, "" where it has none.   firmware: as in SettingsWanted.
+    firmware: as in SettingsWanted.
     """
 
     hypervisor: str
     cards: Tuple[Card, ...]
-    absent: Tuple[str, ...] = ()
     answers: Mapping[str, Union[CardSettings, Problem]] = field(default_factory=dict)
     images: Mapping[str, Union[Image, Problem]] = field(default_factory=dict)
     boot: str = ""
     record: Union[Record, Problem] = field(default_factory=Record)
     missing: Optional[Problem] = None
     failed: Mapping[str, str] = field(default_factory=dict)
-    locked: str = ""
     firmware: Mapping[str, str] = field(default_factory=dict)
 
     def responses(self) -> Iterator[Tuple[Card, CardSettings]]:
@@ -97,10 +93,9 @@ class NicsState:
 
 
 def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted) -> Tuple[Card, ...]:
-    """Return the cards that are declared, as rails or by address, in PCI order."""
+    """Return the cards of the rails, in PCI order."""
     layers = {rail.number: rail.link_layers[0] for rail in profile.rails if len(rail.link_layers) == 1}
-    declared = dict.fromkeys(asked.devices, "")
-    declared.update({nic.pci: layers.get(number, "") for number, nic in rails.nics.items()})
+    declared = {nic.pci: layers.get(number, "") for number, nic in rails.nics.items()}
     groups: Dict[str, List[Nic]] = {}
     for nic in topology.nics:
         if nic.pci in declared:
@@ -128,14 +123,12 @@ def read(
     failed: as in NicsState. Raises ReadError if settings wait and the boot has no id.
     """
     found = cards(topology, profile, rails, asked)
-    there = {nic.pci for nic in topology.nics}
-    absent = tuple(address for address in asked.devices if address not in there)
     if topology.virtualization.is_vm or not found:
-        return NicsState(topology.virtualization.owner if topology.virtualization.is_vm else "", found, absent)
+        return NicsState(topology.virtualization.owner if topology.virtualization.is_vm else "", found)
     try:
         tools.find_tool(host, tools.CONFIG)
     except ToolMissing as error:
-        return NicsState("", found, absent, missing=error.problem)
+        return NicsState("", found, missing=error.problem)
     answers, images = {}, {}
     for card in found:
         ask = partial(tools.query, host, card.address, [one.name for one in card.wanted])
@@ -147,8 +140,7 @@ def read(
     if not boot and images:
         raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
     record = _attempt(partial(pending.read, host), pending.STORE)
-    locked = pci.read_lockdown(host) if any(isinstance(one, Problem) for one in answers.values()) else ""
-    return NicsState("", found, absent, answers, images, boot, record, None, dict(failed), locked, asked.firmware)
+    return NicsState("", found, answers, images, boot, record, None, dict(failed), asked.firmware)
 
 
 def _attempt(step: Callable[[], T], source: str) -> Union[T, Problem]:

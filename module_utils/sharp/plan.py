@@ -8,8 +8,7 @@ docs/fabric.md#sharp lists what was never seen.
 
 from __future__ import annotations
 
-import os
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ..core import fix_command
 from ..core.check import Check
@@ -52,12 +51,6 @@ PLUGIN = Check(
     " LD_LIBRARY_PATH of jobs; where it lies elsewhere, name the directory in sharp_directories",
 )
 "Is there a network plugin for NCCL that exports `ncclCollNetPlugin_v*`"
-RELEASE = Check(
-    "sharp.release",
-    why="a plugin beside the library of another release fails to load, or fails in a job",
-    fix="use both out of one HPC-X, and take the other's directory out of LD_LIBRARY_PATH",
-)
-"Are plugin and library of one release"
 MANAGER = Check(
     "sharp.manager",
     why="without the aggregation manager (sharp_am) there are no trees, and every job falls back to rings",
@@ -97,9 +90,8 @@ def impossible(profile: Profile) -> Optional[Finding]:
 
 def plan(have: SharpState, want: SharpWanted) -> Plan:
     """Changes nothing: what is not ok is mended by packages, by role nccl_conf, or in the fabric."""
-    library = have.libraries[0].path if have.libraries else ""
-    usable = [one for one in have.plugins if one.version]
-    plugin = usable[0] if usable else File("")
+    library = have.libraries[0] if have.libraries else ""
+    plugin = next((one for one in have.plugins if one.version), File(""))
     version = "%s in %s" % (plugin.version, plugin.path)
     no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
     return Plan(
@@ -107,7 +99,6 @@ def plan(have: SharpState, want: SharpWanted) -> Plan:
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
             _file(have, LIBRARY, COLL, "a library", library, library, "not found"),
             _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
-            *_release(have.libraries, usable),
             _manager(have, want),
             *_variables(have, want),
         )
@@ -123,31 +114,6 @@ def _file(have: SharpState, check: Check, subject: str, want: str, path: str, te
         if word in problem.source:
             return check.judge(subject, "unknown", want, str(problem), problem.source)
     return check.judge(subject, "drift", want, missing, "the usual places and sharp_directories")
-
-
-def _release(libraries: Sequence[File], plugins: Sequence[File]) -> List[Finding]:
-    """Judge plugins beside libraries; nothing where one of both is missing, which is a finding already."""
-    if not libraries or not plugins:
-        return []
-    # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
-    order = ("ok", "unknown", "drift")
-    state, text, source = min((_fits(plugin, libraries) for plugin in plugins), key=lambda fit: order.index(fit[0]))
-    return [RELEASE.judge("%s and libnccl-net.so" % COLL, state, "one release", text, source)]
-
-
-def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str, str]:
-    """Return state, text and path of a plugin beside the libraries."""
-    if not plugin.needed:
-        text = "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, COLL)
-        return "unknown", text, plugin.path
-    needed = plugin.needed[0]
-    fitting = [one for one in libraries if os.path.basename(one.path) == needed]
-    if not fitting:
-        names = ", ".join(sorted({os.path.basename(one.path) for one in libraries}))
-        return "drift", "%s needs %s, there is %s" % (plugin.path, needed, names), plugin.path
-    if plugin.tree and plugin.tree not in {one.tree for one in fitting}:
-        return "drift", "the plugin of %s, the library %s" % (plugin.tree, fitting[0].path), plugin.path
-    return "ok", "%s and %s" % (plugin.path, needed), plugin.path
 
 
 def _manager(have: SharpState, want: SharpWanted) -> Finding:

@@ -73,11 +73,6 @@ def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None
     goldens.check("sharp", name, rows)
 
 
-def test_two_releases_side_by_side_are_well_where_one_pair_fits(root: Path) -> None:
-    sharp_files.install(root, "opt/hpcx-v2.18", "libsharp_coll.so.4")
-    assert found(root) == []
-
-
 def test_directories_of_the_site_are_the_only_places(root: Path) -> None:
     (root / "srv").mkdir()
     moved = replace(WANT, directories=("/srv",))
