@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping
 from ..change import apply as changes
 from ..change import module
 from ..core import locks
-from ..core.host import Host, ReadError
+from ..core.host import Host, Problem, ReadError
 from ..core.plan import Plan
 from ..machine import rails, topology
 from ..machine.profile import Profile, from_options
@@ -73,7 +73,7 @@ def bring_to(
     found = changes.converge(host, check_mode, look, write, plan.mends)
     if not check_mode:
         remember(host, states[-1])
-        found["changed"] = states[0].answers != states[-1].answers
+        found["changed"] = [card.answer for card in states[0].cards] != [card.answer for card in states[-1].cards]
     notes = [] if states[0].cards else ["no rail's card has any of the wanted settings"]
     return dict(found, notes=notes)
 
@@ -83,10 +83,12 @@ def remember(host: Host, have: NicsState) -> None:
     if not isinstance(have.record, Record):
         return
     cards = dict(have.record.cards)
-    for card, answer in have.responses():
-        if not card.waits(answer):
+    for card in have.cards:
+        if isinstance(card.answer, Problem) or card.answer is None:
+            continue
+        if not card.waits:
             cards.pop(card.address, None)
-        elif have.record.boot_of(card.address, card.key) is None and not card.to_write(answer):
+        elif have.record.boot_of(card.address, card.key) is None and not card.to_write:
             cards[card.address] = (have.boot, card.key)
     change = have.record.change(cards)
     if change is not None:

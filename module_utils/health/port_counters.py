@@ -19,6 +19,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
 from ..machine import rdma
 from ..machine.pci import parse_text, read_value
 from ..machine.topology import Nic
+from . import record
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -275,18 +276,13 @@ def grown(port: Port, entry: Optional[Mapping[str, object]]) -> Optional[Growth]
     if not 0 <= port.at - at < 1e9:
         return None
     then = {name: n for name, n in before.items() if type(n) is int and 0 <= n < _MOST and name in port.values}
-    counts, reset = difference(then, port.values)
+    counts = record.grown(then, port.values)
     counts.update(_computed(port, counts))
+    reset = frozenset(name for name, n in then.items() if port.values[name] < n)
     in_sysfs = {*ERRORS, *DATA, *QUEUE_PAIRS, *CONGESTION}
     gone = tuple(sorted(name for name in before if name in in_sysfs and name not in port.values))
     speed = port.speed or (speed if isinstance(speed, str) else None)
-    return Growth(counts, port.at - at, speed, frozenset(reset), gone)
-
-
-def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[str, int], List[str]]:
-    """Return the least growth of each counter that both have, and the names of counters that were reset in between."""
-    back = [name for name in before if now[name] < before[name]]
-    return {name: now[name] - (0 if name in back else then) for name, then in before.items()}, back
+    return Growth(counts, port.at - at, speed, reset, gone)
 
 
 def _computed(port: Port, counts: Mapping[str, int]) -> Dict[str, int]:
