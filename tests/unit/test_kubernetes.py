@@ -194,20 +194,18 @@ def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(
         assert ("taints" in cluster.nodes["gpu-00"]["spec"]) is bool(taints)
 
 
-def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_changes_nothing_and_the_moment_of_a_change_stays(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = deepcopy(cluster.nodes)
     assert run(cluster, "fail", "--check") == 2
     assert cluster.nodes == before
     assert "would be put there" in capsys.readouterr().out
-
-
-def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) -> None:
     run(cluster, "pass")
     cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] = "before"
-    run(cluster, "pass")
-    assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before"
-    run(cluster, "fail")
-    assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] != "before"
+    for verdict, stays in (("pass", True), ("fail", False)):
+        run(cluster, verdict)
+        assert (cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before") is stays
 
 
 @pytest.mark.parametrize(

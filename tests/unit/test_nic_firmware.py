@@ -201,12 +201,6 @@ def test_cards_as_wanted_have_no_finding_and_one_question_each(role: Role) -> No
     assert not any("fwreset" in call or "flint" in call or "f1:00.0" in call for call in role.node.calls)
 
 
-def test_nothing_is_run_where_nothing_is_wanted(role: Role) -> None:
-    have = role.asking({}).read()
-    assert (nic_firmware.plan(have), role.node.calls) == (Plan(), [])
-    assert role.asking({}).run()["notes"] == ["no rail's card has any of the wanted settings"]
-
-
 # Of a machine that is none.
 OPTIONS: dict[str, Any] = {
     **{name: option.get("default") for name, option in module.SPEC.items()},
