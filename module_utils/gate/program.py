@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import time
 from contextlib import suppress
@@ -40,7 +39,7 @@ _LAST, _LAST_CLOSED = 1.0, 3.0
 # Of the state before the node is drained.
 _ABOUT = "about to drain the node"
 _FINDINGS, _HISTORY, _TEXT = 40, 50, 300
-_KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds", "cpu_seconds")
+_KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds")
 
 ANSWERED = Check(
     "gate.answered",
@@ -98,7 +97,6 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except (ReadError, ParseError) as error:
         _end("busbar gate: %s: %s; run site.yml --tags gate for this host" % (path, error), gate.UNKNOWN)
     seconds = gate.seconds(stage, intent.budget)
-    spent = time.process_time()
     # What is started below a child that is killed becomes ours, to be killed, too.
     orphans.prctl()(orphans.PR_SET_CHILD_SUBREAPER, 1)
     alone = _try_lock(host) if stage == "health" else None
@@ -106,11 +104,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         # A machine with too much to do: more of them would give it even more.
         _end("busbar gate: a check is under way", 0)
     last = _LAST_CLOSED if intent.fail == "closed" and stage != "command" else _LAST
-    checks = GateRun(host, intent, stage, begun, begun + seconds - last, spent)
+    checks = GateRun(host, intent, stage, begun, begun + seconds - last)
     done = _within(checks.check, seconds - last, alone)
     if "verdict" not in done:
         said = "%s: %s" % (stage, done.get("msg"))
-        late = replace(checks, end=begun + seconds, spent=0.0)
+        late = replace(checks, end=begun + seconds)
         done = _within(lambda: late.report_hung(said), last, alone)
     if "verdict" not in done:
         # Not even the state could be read or written.
@@ -175,17 +173,13 @@ def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optiona
 
 @dataclass(frozen=True)
 class GateRun:
-    """One run of the program.
-
-    begun, end: of the available time, by time.monotonic.   spent: seconds of CPU so far.
-    """
+    """One run of the program.   begun, end: of the available time, by time.monotonic."""
 
     host: Host
     intent: Intent
     stage: str
     begun: float
     end: float
-    spent: float
 
     def check(self) -> Dict[str, Any]:
         """Check, act and store. Return what is stored, with ``out`` if a job must not have the node."""
@@ -240,7 +234,6 @@ class GateRun:
         return gate_slurm.give_back(slurmctld)
 
     def _entry(self, verdict: str, done: gate_slurm.Done) -> Dict[str, Any]:
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return {
             "at": round(time.time(), 3),
             "boot_id": _boot_id(self.host),
@@ -249,7 +242,6 @@ class GateRun:
             "action": done.action,
             "said": done.said,
             "seconds": round(time.monotonic() - self.begun, 3),
-            "cpu_seconds": round(self.spent + sum(one.ru_utime + one.ru_stime for one in used), 3),
         }
 
 
