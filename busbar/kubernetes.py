@@ -73,7 +73,6 @@ def add(command: argparse.ArgumentParser) -> None:
     for name, metavar, default, kind, text in (
         ("--node", "NAME", os.environ.get("NODE_NAME"), str, "name of the Node (default: $NODE_NAME)"),
         ("--state", "FILE", Path(gate.STATE), Path, "state of the gate on the node"),
-        ("--message", "TEXT", "", str, "reason of --verdict"),
         ("--max-age", "M", MAX_AGE, float, "minutes until the gate's verdict becomes unknown (%(default)g)"),
         ("--max-share", "S", MAX_SHARE, number(0, 1, "share"), "maximum share of nodes with the taint (%(default)g)"),
         ("--selector", "LABELS", "", str, "label selector of the nodes that --max-share counts"),
@@ -82,11 +81,6 @@ def add(command: argparse.ArgumentParser) -> None:
         ("--ca-file", "FILE", ACCOUNT / "ca.crt", Path, "certificate authority of the API"),
     ):
         command.add_argument(name, metavar=metavar, default=default, type=kind, help=text)
-    text = f"verdict of another check: {', '.join(STATUS)}"
-    command.add_argument("--verdict", choices=[*STATUS], metavar="VERDICT", help=text)
-    text = "keep or taint, if the verdict is unknown (%(default)s)"
-    choices = ("keep", "taint")
-    command.add_argument("--on-unknown", choices=choices, default="keep", metavar="ACTION", help=text)
     command.add_argument("--check", action="store_true", help="print the changes without making them")
     command.set_defaults(run=run)
 
@@ -97,11 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not _NAME.fullmatch(name):
             way = "--node NAME, or NODE_NAME from the downward API (spec.nodeName)"
             raise KubernetesError(f"{name!r} is not a name of a Node: {way}")
-        if arguments.verdict:
-            verdict = Verdict(arguments.verdict, arguments.message[:_MESSAGE], REASON[arguments.verdict])
-        else:
-            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-            verdict = of_state(arguments.state, arguments.max_age, time.time(), boot_id)
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        verdict = of_state(arguments.state, arguments.max_age, time.time(), boot_id)
         api = Api.connect(arguments.server, arguments.token_file, arguments.ca_file)
         for line in apply(api, name, verdict, arguments):
             print(printable(line))
@@ -151,10 +142,9 @@ def apply(api: Api, name: str, verdict: Verdict, wanted: argparse.Namespace) -> 
     for attempt in range(ATTEMPTS):
         node = api.node(name)
         tainted = _tainted(node)
-        bad = verdict.verdict == "fail" or (verdict.verdict == "unknown" and wanted.on_unknown == "taint")
-        keep = verdict.verdict == "unknown" and wanted.on_unknown == "keep"
+        bad = verdict.verdict == "fail"
         held = _held(api, wanted, tainted) if bad and not tainted else ""
-        want = tainted if keep else bad and not held
+        want = tainted if verdict.verdict == "unknown" else bad and not held
         message = verdict.message + (f" ({held})" if held else "")
         said = [f"{name}: condition {CONDITION} {did} {verdict.status} ({verdict.reason}): {message}"]
         if want != tainted:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import sharp_files
 from .nccl_tests import DATA
-from .sharp_files import CONF, EXPORTED, HPCX, PLUGIN, SONAME, add
+from .sharp_files import CONF, EXPORTED, HPCX, PLUGIN, add
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,6 @@ def _no_library(root: Path) -> None:
     shutil.rmtree(root / HPCX / "sharp")
 
 
-def _spherical(root: Path) -> None:
-    """Install Debian's package of that name: transforms on the sphere."""
-    _no_library(root)
-    name, content = "libsharp.so.0.0.0", sharp_files.shared_object(("sharp_execute",), ())
-    sharp_files.library(root / "usr/lib/x86_64-linux-gnu", name, content, ("libsharp.so.0",))
-    add(root, "var/lib/dpkg/info/libsharp0:amd64.list", "/usr/lib/x86_64-linux-gnu/libsharp.so.0")
-
-
 def _no_plugin(root: Path) -> None:
     shutil.rmtree(root / HPCX / "nccl_rdma_sharp_plugin")
 
@@ -51,11 +43,6 @@ def _replace_plugin(root: Path, exported: Sequence[str] | None, needed: Sequence
 def _cut_off(root: Path) -> None:
     file = root / HPCX / "nccl_rdma_sharp_plugin/lib" / PLUGIN
     file.write_bytes(file.read_bytes()[:100])
-
-
-def _two_trees(root: Path) -> None:
-    _no_plugin(root)
-    sharp_files.plugin(root, "opt/hpcx-v2.18", EXPORTED, (SONAME,))
 
 
 def _off(root: Path) -> None:
@@ -78,8 +65,6 @@ _CHANGES: dict[str, Callable[..., None]] = {
     "off": _off,
     "one_user": _one_user,
     "replace_plugin": _replace_plugin,
-    "spherical": _spherical,
-    "two_trees": _two_trees,
 }
 
 

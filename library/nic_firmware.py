@@ -13,8 +13,7 @@ description:
   - Compares the active settings of the rails' NICs, and those after their next reset, with the configured ones, by
     C(mstconfig) or C(mlxconfig).
   - Writes what differs, and requests one reboot, at which the card loads it, and no second one. No card is reset.
-  - A card none of whose ports is a rail or is named in O(devices) is neither queried nor written. Firmware is never
-    burned.
+  - A card none of whose ports is a rail is neither queried nor written. Firmware is never burned.
   - In a virtual machine nothing is written. Without O(settings), O(recommended) and C(nic_firmware) of O(profile) no
     tool is run.
 options:
@@ -31,11 +30,6 @@ options:
         and C(CNP_DSCP) and C(CNP_802P_PRIO) of O(roce).
     type: bool
     default: false
-  devices:
-    description: PCI addresses of ports besides the rails whose cards get the same settings.
-    type: list
-    elements: str
-    default: []
   roce:
     description: The site's C(busbar_roce), of which O(recommended) uses C(cnp_dscp) and C(cnp_priority).
     type: dict

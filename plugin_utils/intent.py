@@ -23,7 +23,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
@@ -344,8 +343,7 @@ def _nic_firmware_errors(values: PlainView) -> list[str]:
         errors += _against_fabric(nic_settings.parse(values["nic_firmware_settings"]), values)
     except ParseError as error:
         errors.append(str(error))
-    refused = [error for address in values["nic_firmware_devices"] for error in _refusals(pci.parse_address, address)]
-    return errors + [f"nic_firmware_devices: {error}" for error in refused]
+    return errors
 
 
 def _refusals(reader: Callable[..., object], *given: object) -> list[str]:

@@ -65,8 +65,6 @@ class NicFirmware:
     """Also require what is right for every training node on bare metal, if the NIC has it: the fabric's `LINK_TYPE`,
     `PCI_WR_ORDERING` and `ATS_ENABLED` 0; on RoCE `ROCE_CC_PRIO_MASK` 255, and `CNP_DSCP` and `CNP_802P_PRIO` of
     `busbar_roce`."""
-    nic_firmware_devices = Value("list", [])
-    "PCI addresses of further ports, whose cards get the same settings. No other card is touched."
 
 
 class PciePath:

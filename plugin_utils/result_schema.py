@@ -162,12 +162,14 @@ _gate_run: Plain = {
     "action": maybe(one_of(*gate.ACTIONS)),
     **each(("seconds", "cpu_seconds"), maybe(number())),
 }
+# Release 0.1.0 stored its CPU time, too.
 gate_state = record(
+    ["cpu_seconds"],
     **_gate_run,
     said=text(),
     findings=of_findings,
     kept_out=maybe(record(reason=text(LINE, line=True), at=seconds)),
-    history=many(record(**_gate_run), 100),
+    history=many(record(["cpu_seconds"], **_gate_run), 100),
 )
 
 # LLDP data of a switch, in a port that anything may be plugged into.

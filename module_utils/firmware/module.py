@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping
 from ..change import apply as changes
 from ..change import module
 from ..core import locks
-from ..core.host import Host, ReadError
+from ..core.host import Host, Problem, ReadError
 from ..core.plan import Plan
-from ..machine import pci, rails, topology
+from ..machine import rails, topology
 from ..machine.profile import Profile, from_options
 from ..machine.topology import Topology
 from ..roce_qos import chain
@@ -24,7 +24,6 @@ PATIENCE = 120.0
 SPEC: module.Spec = {
     "settings": {"type": "dict", "default": {}},
     "recommended": {"type": "bool", "default": False},
-    "devices": {"type": "list", "elements": "str", "default": []},
     "roce": {"type": "dict", "default": {}},
     "firmware": {"type": "dict", "default": {}},
     **module.PROFILE,
@@ -33,18 +32,17 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    devices = tuple(pci.parse_address(address) for address in given["devices"])
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     expected = from_options(given)
     usual = None
     if given["recommended"]:
         roce = chain.resolve(given["roce"], {}) if given["fabric"] == "ethernet" else chain.Chain()
         usual = wanted.Usual(roce.cnp_dscp, roce.cnp_priority)
     settings, firmware = wanted.parse(given["settings"]), wanted.versions(given["firmware"])
-    asked = SettingsWanted(settings, usual, devices, wanted.profile_settings(expected), firmware)
+    asked = SettingsWanted(settings, usual, wanted.profile_settings(expected), firmware)
     if not asked.settings and not asked.of_profile and usual is None:
         # Nothing is wanted: nothing is looked at.
-        return dict(changes.converge(host, True, Plan), diff=[], notes=[])
+        return dict(changes.converge(host, True, Plan), notes=[])
     # Tools that a killed run has left running on a card must end before the card is judged.
     with contextlib.nullcontext() if check_mode else locks.hold(host, "nic_firmware.lock", PATIENCE):
         machine = topology.read(host, ask_nvidia_smi=False)
@@ -75,9 +73,9 @@ def bring_to(
     found = changes.converge(host, check_mode, look, write, plan.mends)
     if not check_mode:
         remember(host, states[-1])
-        found["changed"] = states[0].answers != states[-1].answers
-    notes = [] if states[0].cards or states[0].absent else ["no rail's card has any of the wanted settings"]
-    return dict(found, diff=diff(states[0]), notes=notes)
+        found["changed"] = [card.answer for card in states[0].cards] != [card.answer for card in states[-1].cards]
+    notes = [] if states[0].cards else ["no rail's card has any of the wanted settings"]
+    return dict(found, notes=notes)
 
 
 def remember(host: Host, have: NicsState) -> None:
@@ -85,24 +83,13 @@ def remember(host: Host, have: NicsState) -> None:
     if not isinstance(have.record, Record):
         return
     cards = dict(have.record.cards)
-    for card, answer in have.responses():
-        if not card.waits(answer):
+    for card in have.cards:
+        if isinstance(card.answer, Problem) or card.answer is None:
+            continue
+        if not card.waits:
             cards.pop(card.address, None)
-        elif have.record.boot_of(card.address, card.key) is None and not card.to_write(answer):
+        elif have.record.boot_of(card.address, card.key) is None and not card.to_write:
             cards[card.address] = (have.boot, card.key)
     change = have.record.change(cards)
     if change is not None:
         changes.write(host, change)
-
-
-def diff(have: NicsState) -> List[Dict[str, str]]:
-    """Return Ansible's diff of each card that is written: settings for its next reset, before and after."""
-    found = []
-    for card, answer in have.responses() if isinstance(have.record, Record) else ():
-        wrong = card.to_write(answer)
-        if wrong:
-            header = "%s, settings of the next reset" % card.label
-            before = "".join("%s=%s\n" % (one.name, setting.following) for one, setting in wrong)
-            after = "".join("%s\n" % one.argument for one, _setting in wrong)
-            found.append({"before_header": header, "after_header": header, "before": before, "after": after})
-    return found

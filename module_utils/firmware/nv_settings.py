@@ -52,8 +52,6 @@ class Value:
 class Setting:
     """One setting of a NIC. None: the firmware does not report it, or the line is not understood."""
 
-    name: str
-    default: Optional[Value]
     current: Optional[Value]
     following: Optional[Value]  # of the next boot
     read_only: bool = False
@@ -98,10 +96,8 @@ def parse_text(text: str) -> Dict[str, Setting]:
             continue
         values = row.group(3).split()
         told: Mapping[str, str] = dict(zip(columns, values)) if len(values) == len(columns) else {}
-        value = {column: parse_value(told.get(column, "")) for column in _COLUMNS}
-        found[row.group(2)] = Setting(
-            row.group(2), value["Default"], value["Current"], value["Next Boot"], row.group(1) == "RO"
-        )
+        current, following = (parse_value(told.get(column, "")) for column in ("Current", "Next Boot"))
+        found[row.group(2)] = Setting(current, following, row.group(1) == "RO")
     if not columns:
         raise ParseError("%.80r, expected a table that begins with Configurations:" % text)
     return found

@@ -19,14 +19,10 @@ from ..core.plan import Command, Plan, merge
 from . import pending, tools, wanted
 from .nv_settings import Value
 from .read import Card, NicsState
-from .tools import CardSettings
+from .tools import Image
 from .wanted import Wanted
 
 _RUN = fix_command.run_tag("nic_firmware")
-_LOCKED = (
-    "; the kernel is locked down (%s), which blocks access to PCI configuration space: use NVIDIA's tools with their"
-    " signed driver (mst start), or boot without Secure Boot"
-)
 
 SETTINGS = Check(
     "nic_firmware.settings",
@@ -59,12 +55,6 @@ TOOL = Check(
     fix="install mstflint (apt-get install mstflint, dnf install mstflint), which has both, then " + _RUN,
 )
 "Are the tools for `nic_firmware_settings` installed, and is the record of pending resets valid"
-DEVICE = Check(
-    "nic_firmware.device",
-    why="the settings of a missing card cannot be changed",
-    fix="correct nic_firmware_devices, or find out why the card is missing: lspci -s %s",
-)
-"Does each card of `nic_firmware_devices` exist, with a driver"
 
 
 @dataclass(frozen=True)
@@ -76,29 +66,24 @@ class Write(Command):
 
 def plan(have: NicsState) -> Plan:
     """Plan the writes; pure. A card that fails does not affect the others."""
-    findings = [
-        DEVICE.judge(address, "unknown", "a NIC", "none with a driver", "nic_firmware_devices", DEVICE.fix % address)
-        for address in have.absent
-    ]
+    findings: List[Finding] = []
     if have.hypervisor and have.cards:
         text = "a virtual machine (%s): a NIC's firmware is its host's" % have.hypervisor
         fix = "set no nic_firmware_settings, nic_firmware_recommended or, in the profile, nic_firmware of virtual"
         fix += " machines; contact the operator of the host"
-        return Plan((*findings, SETTINGS.judge("settings", "not_owned", have.cards[0].key, text, "DMI", fix)))
+        return Plan((SETTINGS.judge("settings", "not_owned", have.cards[0].key, text, "DMI", fix),))
     if have.missing is not None:
-        return Plan((*findings, TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message)))
+        return Plan((TOOL.judge(have.missing.source, "unknown", "a response", have.missing.message),))
     if isinstance(have.record, Problem):
         fix = "inspect it, then remove it: the next run may request one more reboot; then " + _RUN
         findings.append(TOOL.judge(have.record.source, "unknown", "a record", have.record.message, fix=fix))
     plans = []
     for card in have.cards:
-        answer = have.answers[card.address]
-        if isinstance(answer, CardSettings):
-            plans.append(_plan_card(have, card, answer))
+        if not isinstance(card.answer, Problem):
+            plans.append(_plan_card(have, card))
             continue
-        fix = "run %s as root and read its output; a card that does not respond is left alone" % answer.source
-        fix += _LOCKED % have.locked if have.locked else ""
-        findings.append(SETTINGS.judge(card.label, "unknown", card.key, str(answer), answer.source, fix))
+        fix = "run %s as root and read its output; with Secure Boot it needs NVIDIA's tools and mst start" % card.source
+        findings.append(SETTINGS.judge(card.label, "unknown", card.key, str(card.answer), card.source, fix))
     merged = merge(Plan(tuple(findings)), *plans)
     # A name that no card has is one mistake.
     return replace(merged, findings=one_cause(merged.findings, ("unsupported",)))
@@ -109,26 +94,25 @@ def mends(finding: Finding) -> bool:
     return finding.check == SETTINGS.id and finding.aspect == "persisted"
 
 
-def _plan_card(have: NicsState, card: Card, answer: CardSettings) -> Plan:
+def _plan_card(have: NicsState, card: Card) -> Plan:
     """Judge and plan one card that has responded."""
-    findings = _supported(card, answer)
-    if not card.changeable(answer):
+    findings = _supported(card)
+    if not card.changeable:
         return Plan(tuple(findings))
-    persisted = _persisted(have, card, answer)
-    more, reboot = _live(have, card, answer, persisted)
+    persisted = _persisted(have, card)
+    more, reboot = _live(have, card, persisted)
     commands: List[Command] = []
-    arguments = [one.argument for one, _setting in card.to_write(answer)]
-    if arguments and not isinstance(have.record, Problem):
-        argv = (answer.source.split()[0], "-d", card.address, "-y", "set", *arguments)
+    if card.to_write and not isinstance(have.record, Problem):
+        argv = (card.source.split()[0], "-d", card.address, "-y", "set", *(one.argument for one in card.to_write))
         commands.append(Write(argv, "for the card's next reset", "none", tools.SET_SECONDS, card.address))
     return Plan((*findings, *more[:-1], persisted, more[-1]), (), tuple(commands), reboot)
 
 
-def _supported(card: Card, answer: CardSettings) -> List[Finding]:
+def _supported(card: Card) -> List[Finding]:
     declared = [one for one in card.wanted if one.declared]
     refused: List[str] = []
     for one in declared:
-        setting = answer.settings.get(one.name)
+        setting = card.settings.get(one.name)
         if setting is None:
             refused.append("%s: not shown" % one.name)
         elif setting.read_only and not one.matches(setting.following):
@@ -137,55 +121,52 @@ def _supported(card: Card, answer: CardSettings) -> List[Finding]:
         return []
     state, text = "unsupported" if refused else "ok", "; ".join(refused) or "all are there"
     want, fix = "each setting that is declared", SUPPORTED.fix % card.address
-    return [SUPPORTED.judge(card.label, state, want, text, answer.source, fix)]
+    return [SUPPORTED.judge(card.label, state, want, text, card.source, fix)]
 
 
-def _persisted(have: NicsState, card: Card, answer: CardSettings) -> Finding:
+def _persisted(have: NicsState, card: Card) -> Finding:
     """Judge what the card will load at its next reset."""
     note, fix, because = "", None, None
-    if card.to_write(answer):
+    if card.to_write:
         if isinstance(have.record, Problem):
             because = TOOL.finding_id(have.record.source)
-        if have.failed.get(card.address):
-            note, fix = have.failed[card.address], "read the tool's output, fix it, then " + _RUN
-        return _judge(card, answer, "persisted", "drift", note, fix, because)
-    if any(setting.following is None for _one, setting in card.changeable(answer)):
-        fix = "see %s on the node; update the card's firmware if it shows nothing" % answer.source
-        return _judge(card, answer, "persisted", "unknown", fix=fix)
-    return _judge(card, answer, "persisted", "ok")
+        if card.failed:
+            note, fix = card.failed, "read the tool's output, fix it, then " + _RUN
+        return _judge(card, "persisted", "drift", note, fix, because)
+    if any(setting.following is None for _one, setting in card.changeable):
+        fix = "see %s on the node; update the card's firmware if it shows nothing" % card.source
+        return _judge(card, "persisted", "unknown", fix=fix)
+    return _judge(card, "persisted", "ok")
 
 
-def _live(
-    have: NicsState, card: Card, answer: CardSettings, persisted: Finding
-) -> Tuple[List[Finding], Tuple[str, ...]]:
+def _live(have: NicsState, card: Card, persisted: Finding) -> Tuple[List[Finding], Tuple[str, ...]]:
     """Judge the card's current settings, and the firmware that a reset would load. Return why a reboot is needed."""
-    if not card.waits(answer):
-        if all(setting.current is not None for _one, setting in card.changeable(answer)):
-            return [_judge(card, answer, "live", "ok")], ()
+    if not card.waits:
+        if all(setting.current is not None for _one, setting in card.changeable):
+            return [_judge(card, "live", "ok")], ()
         fix = "update the card's firmware, which does not report its active settings; after a reboot it is what the"
-        return [_judge(card, answer, "live", "unknown", fix=fix + " next boot's settings were")], ()
+        return [_judge(card, "live", "unknown", fix=fix + " next boot's settings were")], ()
     image = _image(have, card)
     if persisted.state == "unknown" or isinstance(have.record, Problem):
         cause = persisted if persisted.state == "unknown" else TOOL.finding_id(pending.STORE)
         text = "the value after the next boot is unknown"
-        return [image, _judge(card, answer, "live", "unknown", text, because=cause)], ()
+        return [image, _judge(card, "live", "unknown", text, because=cause)], ()
     if not image.ok:
-        return [image, _judge(card, answer, "live", "drift", fix=image.fix, because=image)], ()
+        return [image, _judge(card, "live", "drift", fix=image.fix, because=image)], ()
     since = have.record.boot_of(card.address, card.key)
     if since not in (None, have.boot) and persisted.ok:
         fix = "drain the node, power-cycle it through its BMC, then " + _RUN
         fix += "; if that does not load it, declare a value that the card accepts"
-        return [image, _judge(card, answer, "live", "drift", "a reboot did not load it", fix)], ()
+        return [image, _judge(card, "live", "drift", "a reboot did not load it", fix)], ()
     note, fix = "waits for a reboot", "reboot the node, or " + _RUN
-    live = _judge(card, answer, "live", "drift", note, fix, persisted, "reboot")
+    live = _judge(card, "live", "drift", note, fix, persisted, "reboot")
     # A reboot does not help if the write failed.
-    helps = persisted.ok or not have.failed.get(card.address)
+    helps = persisted.ok or not card.failed
     return [image, live], ("NIC %s has settings that wait for a reboot" % card.label,) if helps else ()
 
 
 def _judge(
     card: Card,
-    answer: CardSettings,
     aspect: str,
     state: str,
     note: str = "",
@@ -195,24 +176,23 @@ def _judge(
 ) -> Finding:
     """Return a finding on the card's settings: those of the next boot (persisted) or the current ones (live)."""
     pairs: List[Tuple[Wanted, Optional[Value]]] = [
-        (one, setting.following if aspect == "persisted" else setting.current)
-        for one, setting in card.changeable(answer)
+        (one, setting.following if aspect == "persisted" else setting.current) for one, setting in card.changeable
     ]
     wrong = ["%s=%s" % (one.name, value or "not reported") for one, value in pairs if not one.matches(value)]
     text = "; ".join(filter(None, (" ".join(wrong) or "all as wanted", note)))
     reasons = [one.why for one, value in pairs if one.differs(value)] or [one.why for one, _value in pairs]
     want, why = wanted.text([one for one, _value in pairs]), "; ".join([*dict.fromkeys(reasons), SETTINGS.why])
     return SETTINGS.judge(
-        card.label, state, want, text, answer.source, fix, because, why, aspect=aspect, disruption=costs
+        card.label, state, want, text, card.source, fix, because, why, aspect=aspect, disruption=costs
     )
 
 
 def _image(have: NicsState, card: Card) -> Finding:
     """Judge the firmware that a reset would load."""
-    image = have.images[card.address]
-    if isinstance(image, Problem):
+    image = card.image
+    if not isinstance(image, Image):
         fix = "install mstflint; " + _RUN
-        return IMAGE.judge(card.label, "unknown", "the running firmware", str(image), image.source, fix)
+        return IMAGE.judge(card.label, "unknown", "the running firmware", str(image), tools.FLINT[0], fix)
     declared = have.firmware.get(image.psid)
     state = "drift" if image.pending and image.following != declared else "ok"
     text = "%s in flash, %s runs" % (image.following, image.running)

@@ -8,12 +8,11 @@ port. A card without a declared port is never touched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
 
 from ..core.host import BOOT_ID, Host, Problem, ReadError, ToolMissing, attempt
-from ..machine import pci
 from ..machine.profile import NicSetting, Profile
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
@@ -30,77 +29,82 @@ T = TypeVar("T")
 class SettingsWanted:
     """settings: the site's, as wanted.parse returns them.   usual: for any training node, None: not wanted.
 
-    devices: PCI addresses of cards besides the rails'.   of_profile: its settings, by wanted.profile_settings.
+    of_profile: its settings, by wanted.profile_settings.
     firmware: PSID -> version that the site declares.
     """
 
     settings: Mapping[str, NicSetting]
     usual: Optional[Usual] = None
-    devices: Tuple[str, ...] = ()
     of_profile: Mapping[str, NicSetting] = field(default_factory=dict)
     firmware: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Card:
-    """address: of its first declared port, and label."""
+    """address: of its first declared port, and label.   wanted: its settings.
+
+    answer: what it reports; None: not queried.   image: its firmware, of a card whose settings wait.
+    failed: a tool's error on a change, "" for none.
+    """
 
     address: str
     label: str
     wanted: Tuple[Wanted, ...]
+    answer: Union[CardSettings, Problem, None] = None
+    image: Union[Image, Problem, None] = None
+    failed: str = ""
 
     @property
     def key(self) -> str:
         """Return its wanted settings as one line."""
         return wanted.text(self.wanted)
 
-    def changeable(self, answer: CardSettings) -> List[Tuple[Wanted, Setting]]:
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Return the settings that the card has shown, by name."""
+        return self.answer.settings if isinstance(self.answer, CardSettings) else {}
+
+    @property
+    def source(self) -> str:
+        """Return the command that has queried it."""
+        return self.answer.source if self.answer else ""
+
+    @property
+    def changeable(self) -> List[Tuple[Wanted, Setting]]:
         """Return the wanted settings that the card shows and lets be written, with what it reports of each."""
-        pairs = ((one, answer.settings.get(one.name)) for one in self.wanted)
+        pairs = ((one, self.settings.get(one.name)) for one in self.wanted)
         return [(one, setting) for one, setting in pairs if setting is not None and not setting.read_only]
 
-    def to_write(self, answer: CardSettings) -> List[Tuple[Wanted, Setting]]:
+    @property
+    def to_write(self) -> List[Wanted]:
         """Return the settings that differ from the wanted ones at the next boot."""
-        return [(one, setting) for one, setting in self.changeable(answer) if one.differs(setting.following)]
+        return [one for one, setting in self.changeable if one.differs(setting.following)]
 
-    def waits(self, answer: CardSettings) -> bool:
+    @property
+    def waits(self) -> bool:
         """Return whether a current setting differs from the wanted one, and can be changed."""
-        return any(one.differs(setting.current) for one, setting in self.changeable(answer))
+        return any(one.differs(setting.current) for one, setting in self.changeable)
 
 
 @dataclass(frozen=True)
 class NicsState:
-    """hypervisor: "" on bare metal.   boot: id of this boot.   failed: PCI address -> a tool's error on a change.
+    """hypervisor: "" on bare metal.   boot: id of this boot.   firmware: as in SettingsWanted.
 
-    answers: by the card's address; empty where the tool is missing.   images: of cards whose settings wait.
-    locked: the kernel's lockdown, "" where it has none.   firmware: as in SettingsWanted.
+    missing: the tool that is.
     """
 
     hypervisor: str
     cards: Tuple[Card, ...]
-    absent: Tuple[str, ...] = ()
-    answers: Mapping[str, Union[CardSettings, Problem]] = field(default_factory=dict)
-    images: Mapping[str, Union[Image, Problem]] = field(default_factory=dict)
     boot: str = ""
     record: Union[Record, Problem] = field(default_factory=Record)
     missing: Optional[Problem] = None
-    failed: Mapping[str, str] = field(default_factory=dict)
-    locked: str = ""
     firmware: Mapping[str, str] = field(default_factory=dict)
-
-    def responses(self) -> Iterator[Tuple[Card, CardSettings]]:
-        """Yield the cards that have responded, and what they report."""
-        for card in self.cards:
-            answer = self.answers.get(card.address)
-            if isinstance(answer, CardSettings):
-                yield card, answer
 
 
 def cards(topology: Topology, profile: Profile, rails: Rails, asked: SettingsWanted) -> Tuple[Card, ...]:
-    """Return the cards that are declared, as rails or by address, in PCI order."""
+    """Return the cards of the rails, in PCI order."""
     layers = {rail.number: rail.link_layers[0] for rail in profile.rails if len(rail.link_layers) == 1}
-    declared = dict.fromkeys(asked.devices, "")
-    declared.update({nic.pci: layers.get(number, "") for number, nic in rails.nics.items()})
+    declared = {nic.pci: layers.get(number, "") for number, nic in rails.nics.items()}
     groups: Dict[str, List[Nic]] = {}
     for nic in topology.nics:
         if nic.pci in declared:
@@ -125,30 +129,28 @@ def read(
 ) -> NicsState:
     """Query the cards; for one whose settings wait also the firmware in its flash.
 
-    failed: as in NicsState. Raises ReadError if settings wait and the boot has no id.
+    failed: PCI address -> a tool's error on a change. Raises ReadError if settings wait and the boot has no id.
     """
     found = cards(topology, profile, rails, asked)
-    there = {nic.pci for nic in topology.nics}
-    absent = tuple(address for address in asked.devices if address not in there)
     if topology.virtualization.is_vm or not found:
-        return NicsState(topology.virtualization.owner if topology.virtualization.is_vm else "", found, absent)
+        return NicsState(topology.virtualization.owner if topology.virtualization.is_vm else "", found)
     try:
         tools.find_tool(host, tools.CONFIG)
     except ToolMissing as error:
-        return NicsState("", found, absent, missing=error.problem)
-    answers, images = {}, {}
+        return NicsState("", found, missing=error.problem)
+    queried = []
     for card in found:
-        ask = partial(tools.query, host, card.address, [one.name for one in card.wanted])
-        answer = _attempt(ask, "%s -d %s" % (tools.CONFIG[0], card.address))
-        if isinstance(answer, CardSettings) and card.waits(answer):
-            images[card.address] = _attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query")
-        answers[card.address] = answer
+        query = partial(tools.query, host, card.address, [one.name for one in card.wanted])
+        answer = _attempt(query, "%s -d %s" % (tools.CONFIG[0], card.address))
+        card = replace(card, answer=answer, failed=failed.get(card.address, ""))
+        if card.waits:
+            card = replace(card, image=_attempt(partial(tools.flash, host, card.address), tools.FLINT[0] + " query"))
+        queried.append(card)
     boot = host.read(BOOT_ID) or ""
-    if not boot and images:
+    if not boot and any(card.waits for card in queried):
         raise ReadError(BOOT_ID, "is missing: whether the node was rebooted is unknown")
     record = _attempt(partial(pending.read, host), pending.STORE)
-    locked = pci.read_lockdown(host) if any(isinstance(one, Problem) for one in answers.values()) else ""
-    return NicsState("", found, absent, answers, images, boot, record, None, dict(failed), locked, asked.firmware)
+    return NicsState("", tuple(queried), boot, record, firmware=asked.firmware)
 
 
 def _attempt(step: Callable[[], T], source: str) -> Union[T, Problem]:

@@ -28,7 +28,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     if given["report"]:
         return _report(host, given["report"] == "new" and not check_mode)
     texts = json.loads(bundle.unpack(given["texts"])) if given["texts"] else {}
@@ -43,7 +43,7 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
     return apply.converge(host, check_mode, judge, gate.execute)
 
 
-def _report(host: Host, new: bool) -> Dict[str, Any]:
+def _report(host: Host, new: bool) -> Dict[str, object]:
     if host.mode_system(PROGRAM) is None:
         raise ReadError(PROGRAM, "is not there: set gate_stages, then run site.yml --tags gate for this host")
     commands = [gate.run(host)] if new else []

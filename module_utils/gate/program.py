@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import time
 from contextlib import suppress
@@ -28,7 +27,7 @@ from ..core import finding as findings
 from ..core import locks, orphans
 from ..core.check import Check
 from ..core.finding import Finding, printable
-from ..core.host import BOOT_ID, Host, ParseError, ReadError
+from ..core.host import BOOT_ID, Host, ParseError, ReadError, attempt
 from ..core.plan import FileChange
 from . import read as gate
 from . import slurm as gate_slurm
@@ -40,7 +39,7 @@ _LAST, _LAST_CLOSED = 1.0, 3.0
 # Of the state before the node is drained.
 _ABOUT = "about to drain the node"
 _FINDINGS, _HISTORY, _TEXT = 40, 50, 300
-_KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds", "cpu_seconds")
+_KEPT = ("at", "boot_id", "stage", "verdict", "action", "seconds")
 
 ANSWERED = Check(
     "gate.answered",
@@ -92,13 +91,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
     if stage not in (*gate.STAGES, "command"):
         _end("busbar gate: %r is not a stage of %s, command" % (stage, ", ".join(gate.STAGES)), gate.UNKNOWN)
     try:
-        intent = parse_intent(_text(path))
+        intent = parse_intent(Host().read_system(path) or "")
         host = Host(intent.hardware_root, intent.system_root)
         host.require_roots()
     except (ReadError, ParseError) as error:
         _end("busbar gate: %s: %s; run site.yml --tags gate for this host" % (path, error), gate.UNKNOWN)
     seconds = gate.seconds(stage, intent.budget)
-    spent = time.process_time()
     # What is started below a child that is killed becomes ours, to be killed, too.
     orphans.prctl()(orphans.PR_SET_CHILD_SUBREAPER, 1)
     alone = _try_lock(host) if stage == "health" else None
@@ -106,11 +104,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         # A machine with too much to do: more of them would give it even more.
         _end("busbar gate: a check is under way", 0)
     last = _LAST_CLOSED if intent.fail == "closed" and stage != "command" else _LAST
-    checks = GateRun(host, intent, stage, begun, begun + seconds - last, spent)
+    checks = GateRun(host, intent, stage, begun, begun + seconds - last)
     done = _within(checks.check, seconds - last, alone)
     if "verdict" not in done:
         said = "%s: %s" % (stage, done.get("msg"))
-        late = replace(checks, end=begun + seconds, spent=0.0)
+        late = replace(checks, end=begun + seconds)
         done = _within(lambda: late.report_hung(said), last, alone)
     if "verdict" not in done:
         # Not even the state could be read or written.
@@ -175,17 +173,13 @@ def _within(work: Callable[[], Mapping[str, Any]], seconds: float, lock: Optiona
 
 @dataclass(frozen=True)
 class GateRun:
-    """One run of the program.
-
-    begun, end: of the available time, by time.monotonic.   spent: seconds of CPU so far.
-    """
+    """One run of the program.   begun, end: of the available time, by time.monotonic."""
 
     host: Host
     intent: Intent
     stage: str
     begun: float
     end: float
-    spent: float
 
     def check(self) -> Dict[str, Any]:
         """Check, act and store. Return what is stored, with ``out`` if a job must not have the node."""
@@ -240,7 +234,6 @@ class GateRun:
         return gate_slurm.give_back(slurmctld)
 
     def _entry(self, verdict: str, done: gate_slurm.Done) -> Dict[str, Any]:
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return {
             "at": round(time.time(), 3),
             "boot_id": _boot_id(self.host),
@@ -249,7 +242,6 @@ class GateRun:
             "action": done.action,
             "said": done.said,
             "seconds": round(time.monotonic() - self.begun, 3),
-            "cpu_seconds": round(self.spent + sum(one.ru_utime + one.ru_stime for one in used), 3),
         }
 
 
@@ -295,19 +287,12 @@ def _why(worst: Finding, verdict: str) -> str:
 
 
 def _boot_id(host: Host) -> str:
-    try:
-        return host.read(BOOT_ID) or ""
-    except ReadError:
-        return ""
+    return attempt(lambda: host.read(BOOT_ID), BOOT_ID, []) or ""
 
 
 def _before(host: Host) -> Dict[str, Any]:
     """The state as it was left; {} where there is none that can be read."""
-    try:
-        text = host.read_system(gate.STATE)
-        return gate.parse_state(text) if text is not None else {}
-    except (ReadError, ParseError):
-        return {}
+    return attempt(lambda: gate.state(host), gate.STATE, []) or {}
 
 
 def _reason(before: Mapping[str, object]) -> Optional[str]:
@@ -340,11 +325,3 @@ def _brief(one: Finding) -> Dict[str, Any]:
     # The rest is the finding's identity.
     data.update({name: data[name][:_TEXT] for name in ("want", "have", "source", "fix", "why") if data[name]})
     return data
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ReadError(path, "cannot be read: %s" % (getattr(error, "strerror", None) or error)) from error

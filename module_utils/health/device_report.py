@@ -30,7 +30,7 @@ _NORMAL = "slowed sw_power_cap"
 
 def devices(
     host: Host, have: NodeState, topology: Topology, profile: Profile, findings: Sequence[Finding]
-) -> List[Any]:
+) -> List[Dict[str, object]]:
     """One dict a device: pci, name, seconds, grown, product, serial, part, firmware, slot, board.
 
     seconds: since the baseline, None without one.   grown: counter -> growth above 0; ``slowed ...`` in microseconds.

@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -295,7 +295,7 @@ def judge_membership(gpus: Mapping[str, smi.Gpu], names: Mapping[str, str]) -> L
     return found
 
 
-def fleet_facts(have: Optional[ImexState], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, Any]]:
+def fleet_facts(have: Optional[ImexState], gpus: Mapping[str, smi.Gpu]) -> Optional[Dict[str, object]]:
     """Return what the control node compares over all nodes of a domain; None if there is nothing to compare."""
     domains = _domains(gpus.values())
     if have is None or not have.nodes or len(domains) != 1 or not domains[0]:

@@ -19,7 +19,7 @@ from ..machine import platform_checks
 from ..machine.profile import Profile
 from ..machine.topology import Topology
 from . import imex, judge_gpu, judge_kernel_log, nvlink, record, service, smi, xid
-from .judge_gpu import GPU_ANSWERS, REPLACE, Fault, Growth, assess, counts, within
+from .judge_gpu import GPU_ANSWERS, Fault, Growth, assess, counts, within
 from .node import NodeState
 from .service import RECHECK
 
@@ -48,13 +48,6 @@ AER = Check(
     fix="read the AER lines in dmesg for the type of error; reseat the device, its riser or cable; " + RECHECK,
 )
 "Have GPUs, rails' NICs and the bridges above had no uncorrected PCIe errors since the previous run, and few corrected"
-RMA = Check(
-    "node_health.rma",
-    why="a GPU that fails again after reboots is defective, whatever the remedy of each single fault",
-    fix=REPLACE,
-    severity="critical",
-)
-"Was no GPU in trouble in three or more boots of the last 30 days"
 RECORD = Check(
     "node_health.record",
     why="growth since the previous run is known only from that run's record",
@@ -69,8 +62,6 @@ _ILL = ("degraded", "true", "yes", "unhealthy", "limited capacity")
 _ASSIGNED = "partition_assigned"
 # Corrected AER errors a second, at which DCGM's diagnosis fails: 480 in 15 minutes.
 _AER_CORRECTABLE = 480 / 900.0
-# Boots in which a GPU was in trouble, from which on it is to be replaced: gpud says after two reboots.
-_BOOTS = 3
 
 
 @dataclass(frozen=True)
@@ -85,7 +76,7 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     """Judge all that the node reports, GPUs only where there are some; the notes are of the kernel's log."""
     path = judge_kernel_log.places(topology, wanted.profile)
     logged, troubles = judge_kernel_log.plan(have, topology, path)
-    notes = tuple(judge_kernel_log.notes(have, path))
+    notes = tuple(judge_kernel_log.notes(have))
     now, domain = counters(have), wanted.profile.nvlink_domain
     if not topology.gpus:
         return Plan((*logged, *_aer(have, now, path.names, logged)), notes=notes)
@@ -111,7 +102,7 @@ def plan(have: NodeState, topology: Topology, wanted: Wanted) -> Plan:
     for one in have.hot:
         want, text = "below %g C" % one.limit, "%s: %g C" % (one.label, one.degrees)
         found.append(NIC_TEMPERATURE.judge(one.pci, "drift", want, text, one.source))
-    return Plan((*found, *_again(have, names), _record(have)), notes=notes)
+    return Plan((*found, _record(have)), notes=notes)
 
 
 def notes(have: NodeState) -> List[str]:
@@ -128,14 +119,12 @@ def notes(have: NodeState) -> List[str]:
 
 
 def counters(have: NodeState) -> record.Record:
-    """Return this run's counters, with the events for the history."""
+    """Return this run's counters."""
     gpus: Dict[str, Dict[str, int]] = {}
     for gpu in (have.gpus or {}).values():
         if gpu.uuid is not None:
             of_gpu = gpu.counts
             gpus[gpu.uuid] = {key: n for key, n in of_gpu.items() if key.startswith(("ecc ", "slowed ", "replays"))}
-            if "single_pages" in of_gpu and "double_pages" in of_gpu:
-                gpus[gpu.uuid][judge_gpu.PAGES] = of_gpu["single_pages"] + of_gpu["double_pages"]
             for link, values in (have.errors or {}).get(gpu.uuid, {}).items():
                 gpus[gpu.uuid].update({"link %d %s" % (link, name): n for name, n in values.items()})
     return record.Record(
@@ -145,7 +134,6 @@ def counters(have: NodeState) -> record.Record:
         gpus=gpus,
         pci=have.aer,
         ports={port.key: port.record_entry for port in have.ports},
-        history=record.history(have.kept, _events(have), have.now),
     )
 
 
@@ -238,30 +226,6 @@ def _fabric_of(gpu: smi.Gpu, name: str, wanted: bool) -> List[Finding]:
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
-
-
-def _events(have: NodeState) -> List[record.Event]:
-    """Return GPUs in trouble for the history, without those caused by another's. A program's fault is not trouble."""
-    uuids = {gpu.pci: gpu.uuid for gpu in (have.gpus or {}).values()}
-    return [
-        record.Event(have.now - (one.root.age or 0.0), have.boot_id, uuids.get(one.pci) or one.pci, one.root.number)
-        for one in xid.troubles(have.events)
-        if one.because is None and not one.root.switch and one.root.action is not None and have.boot_id
-    ]
-
-
-def _again(have: NodeState, names: Mapping[str, str]) -> List[Finding]:
-    boots: Dict[str, Dict[str, int]] = {}
-    for event in record.history(have.kept, _events(have), have.now):
-        boots.setdefault(event.gpu, {}).setdefault(event.boot_id, event.xid)
-    uuids = {gpu.uuid: pci for pci, gpu in (have.gpus or {}).items()}
-    found = []
-    for gpu, xids in sorted(boots.items()):
-        if len(xids) >= _BOOTS:
-            subject = names.get(uuids.get(gpu, gpu), gpu)
-            text = "Xid %s in %d boots" % (", ".join(map(str, sorted(set(xids.values())))), len(xids))
-            found.append(RMA.judge(subject, "drift", "fewer than %d" % _BOOTS, text, record.FILE))
-    return found
 
 
 def _record(have: NodeState) -> Finding:

@@ -52,9 +52,9 @@ ECC = Check(
 "Is ECC on, without uncorrected errors since the driver was loaded and with few corrected ones"
 ROW_REMAP = Check(
     "node_health.row_remap",
-    why="a defective memory row or page is taken out of use at the next reset; without a spare, replace the GPU",
+    why="a defective memory row is taken out of use at the next reset; without a spare, replace the GPU",
 )
-"""Are remapped memory rows (before Ampere: retired pages) few, none pending and none failed"""
+"Are remapped memory rows few, none pending and none failed (from Ampere on)"
 REPAIR = Check(
     "node_health.memory_repair",
     why="the driver counts memory as beyond repair, or waits for a reset to repair it",
@@ -107,9 +107,6 @@ PCIE_REPLAY = Check(
 _CORRECTED = {"ecc dram_correctable": 20_000_000, "ecc sram_correctable": 10_000}
 # Rows remapped for uncorrectable errors, at which DCGM fails a GPU.
 _ROWS = 512
-# Retired pages of both kinds at which DCGM fails a GPU, and from which it does if more are added every week; pages of
-# double bit errors at which facebookresearch/gcm fails it.
-_RETIRED, _RETIRED_MANY, _RETIRED_DOUBLE = 60, 15, 10
 # Share of the time that a reason has held the clocks down. DCGM's watch of the power brake was raised on 69 % of 288
 # healthy nodes (NVIDIA/NVSentinel#1666), most for moments; a real one lasted 36 hours. The share is own.
 _SLOWED = {"hw_thermal_slowdown": 0.01, "hw_power_brake_slowdown": 0.01, "sw_thermal_slowdown": 0.05}
@@ -120,8 +117,6 @@ _WHEN_IDLE = "jobs that run may continue: when the node is idle run nvidia-smi -
     RECHECK,
 )
 _DIAGNOSE = "run dcgmi diag -r 3 on the drained node; if that fails, or more follow, have the GPU replaced"
-# Counter of the record.
-PAGES = "retired pages"
 _REBOOT = "drain the node and reboot it;"
 # Values of gpu_recovery_action in lower case, except "none" -> what to do.
 _RECOVERY = {
@@ -162,7 +157,7 @@ def judge(
     if recovery.state == "drift" and recovery.because is None:
         cause = recovery
     ecc, mig = _ecc(gpu, name, growth, cause), _mig(gpu, name)
-    found = [recovery, _answers(gpu, name, cause), ecc, _rows(gpu, name, growth, cause or ecc, mig)]
+    found = [recovery, _answers(gpu, name, cause), ecc, _rows(gpu, name, cause or ecc, mig)]
     found += [_repair(gpu, name, cause or ecc), mig, _power(gpu, name, power_limit), _clocks(gpu, name)]
     found += [_temperature(gpu, name), _confidential(gpu, name), _replays(gpu, name, growth)]
     return found + ([] if gpu.reasons is None else [_throttle(gpu, name, growth)])
@@ -256,29 +251,18 @@ def _ecc(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding]) -> F
     return assess(ECC, gpu, name, "ecc_mode and ecc_errors", faults, "on, no uncorrected errors", have)
 
 
-def _rows(gpu: smi.Gpu, name: str, growth: Growth, cause: Optional[Finding], mig: Finding) -> Finding:
-    (grown, seconds), rows = growth, gpu.counts.get("rows")
-    single, double = gpu.counts.get("single_pages"), gpu.counts.get("double_pages", 0)
-    pages, more = (single or 0) + double, grown.get(PAGES, 0)
+def _rows(gpu: smi.Gpu, name: str, cause: Optional[Finding], mig: Finding) -> Finding:
+    rows, pending = gpu.counts.get("rows"), gpu.flags.get("row_pending", False)
     text = "%d rows remapped for uncorrectable errors" % (rows or 0)
-    if single is not None:
-        text = "%d pages retired for single bit errors, %d for double bit" % (single, double)
-    many = pages >= _RETIRED_MANY or double >= _RETIRED_DOUBLE or more > 0
-    new = text + ("; %d new%s" % (more, within(seconds)) if more else "")
-    few = "fewer than %d, %d for double bit, none new" % (_RETIRED_MANY, _RETIRED_DOUBLE)
-    most = "no failure, fewer than %d rows or %d pages" % (_ROWS, _RETIRED)
-    row, page = (gpu.flags.get(flag, False) for flag in ("row_pending", "retirement_pending"))
-    what = "a row waits to be remapped" if row else "a page waits to be retired"
+    most = "no failure, fewer than %d rows" % _ROWS
     failed = gpu.flags.get("row_failure", False)
     faults = (
         Fault(failed, "a row could not be remapped", most, REPLACE, "critical"),
-        Fault((rows or 0) >= _ROWS or pages >= _RETIRED, text, most, REPLACE, "critical"),
-        Fault(many, new, few, _DIAGNOSE, None, cause),
-        Fault(row or page, what, "none pending", _WHEN_IDLE, "minor", cause),
+        Fault((rows or 0) >= _ROWS, text, most, REPLACE, "critical"),
+        Fault(pending, "a row waits to be remapped", "none pending", _WHEN_IDLE, "minor", cause),
     )
-    have = None if rows is None and single is None else text + ", none pending, no failure"
-    elements, unread = "remapped_rows and retired_pages", None if mig.ok else mig
-    return assess(ROW_REMAP, gpu, name, elements, faults, "none pending, no failure", have, unread)
+    have, unread = None if rows is None else text + ", none pending, no failure", None if mig.ok else mig
+    return assess(ROW_REMAP, gpu, name, "remapped_rows", faults, "none pending, no failure", have, unread)
 
 
 def _repair(gpu: smi.Gpu, name: str, cause: Optional[Finding]) -> Finding:

@@ -18,7 +18,7 @@ from ..machine.topology import Nic, Topology
 from . import xid
 from .judge_gpu import RESET
 from .kernel_log import Log, Series, counts
-from .kernel_log_rules import BY_NAME, LOADED, NONE, NOTE, Rule
+from .kernel_log_rules import BY_NAME, LOADED, NONE, Rule
 from .node import NodeState
 from .service import RECHECK
 
@@ -119,7 +119,7 @@ def places(topology: Topology, profile: Profile) -> Places:
 
 
 def faults(have: NodeState, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
-    """Return what counts, by the part of the rule's name before the dot, and subject; the worst first, notes last."""
+    """Return what counts, by the part of the rule's name before the dot, and subject; the worst first."""
     healthy = settled(have)
     # For a line without a device: an Xid has named it, and no GPU needs anything any more.
     if healthy and len(healthy) == len(have.gpus or {}) and any(not event.is_quiet for event in have.events):
@@ -145,20 +145,20 @@ def faults(have: NodeState, path: Places) -> Dict[Tuple[str, str], List[Fault]]:
             subject = path.names.get(device) or device or _DRIVERS.get(kind, name.replace("_", " "))
             found.setdefault((kind, subject), []).append(Fault(one, rule, severity, ended))
     for several in found.values():
-        several.sort(key=lambda fault: (*SEVERITIES, NOTE).index(fault.severity))
+        several.sort(key=lambda fault: SEVERITIES.index(fault.severity))
     return found
 
 
 def _weighed(kind: str, device: str, severity: str, path: Places) -> str:
     """Return the severity by device: of NICs that are no rail the gravest counts less, of other devices nothing."""
-    if not device or device in path.names or kind not in ("nic", "pcie") or severity in (NONE, NOTE):
+    if not device or device in path.names or kind not in ("nic", "pcie") or severity == NONE:
         return severity
     if kind == "pcie":
         return NONE
     # An unknown NIC or interface may be the one that a rail lacks.
     if device not in path.aliases.values() and (path.missing or ":" not in device):
         return severity
-    return "major" if severity == "critical" else NOTE
+    return "major" if severity == "critical" else NONE
 
 
 def plan(have: NodeState, topology: Topology, path: Places) -> Tuple[List[Finding], Dict[str, Finding]]:
@@ -171,10 +171,8 @@ def plan(have: NodeState, topology: Topology, path: Places) -> Tuple[List[Findin
     found = {("xid", pci): finding for pci, finding in xids.items()}
     good = dict(_CHECKS)
     for (kind, subject), several in sorted(faults(have, path).items(), key=lambda item: item[0][0] != "pcie"):
-        several = [fault for fault in several if fault.severity != NOTE]
-        if several:
-            found[kind, subject] = _finding(kind, subject, several, log, _cause(kind, subject, several, found, path))
-            good.pop(kind, None)
+        found[kind, subject] = _finding(kind, subject, several, log, _cause(kind, subject, several, found, path))
+        good.pop(kind, None)
     others = [finding for (kind, _subject), finding in found.items() if kind != "xid"]
     return [complete, *others, *(_good(check, "kernel log", complete, log) for check in good.values())], xids
 
@@ -224,17 +222,8 @@ def _cause(
     return platform_checks.RAIL_STATE.finding_id(nic.label) if nic is not None and down and of_module else None
 
 
-_NOTES = {
-    "gpu.other": "the NVIDIA driver has logged %d lines that this suite does not know, the last: %.200s",
-    "nic.other": "mlx5 has logged %d lines about errors that this suite does not know, the last: %.200s",
-    "nic.counter_read": "%d reads of counters that a NIC refuses were logged, harmless, of a monitoring tool: %.200s",
-    "kernel.hung_storage": "%d processes have waited for a file server for minutes: %.120s",
-    "kernel.suppressed": "the kernel has left out repeated lines %d times, the last: %.120s",
-}
-
-
-def notes(have: NodeState, path: Places) -> List[str]:
-    """Return sentences about lines that are no finding: of programs, of readers, and those without a rule."""
+def notes(have: NodeState) -> List[str]:
+    """Return sentences about Xid errors that are no finding: of programs, and of a GPU that is well again."""
     sums: Dict[str, int] = {}
     in_trouble = {one.pci for one in troubles(have)}
     for event in have.events:
@@ -243,13 +232,7 @@ def notes(have: NodeState, path: Places) -> List[str]:
             end = "the driver requests no recovery" + (" any more" if not event.is_quiet else "")
             text = "the kernel has logged %s (%s), %%d lines: %s" % (event.name, _meaning(event), end)
             sums[text] = sums.get(text, 0) + event.count
-    texts = [text % n for text, n in sorted(sums.items())]
-    several = [fault for group in faults(have, path).values() for fault in group]
-    for name, text in _NOTES.items():
-        lines = [fault.series for fault in several if fault.rule.name == name]
-        if lines:
-            texts.append(text % (sum(one.count for one in lines), lines[-1].last.text))
-    return texts
+    return [text % n for text, n in sorted(sums.items())]
 
 
 def troubles(have: NodeState) -> Sequence[xid.Trouble]:

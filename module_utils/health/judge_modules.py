@@ -33,7 +33,7 @@ MODULE_TEMPERATURE = Check(
     why="a transceiver that is too warm causes bit errors, and at its alarm it may switch its laser off",
     fix="check the node's fans and the airflow at its cages, reseat the module, then exchange it; " + RECHECK,
 )
-"Is each rail's module below its own alarm and warning temperature, a warning is minor; checked if mlxlink is installed"
+"Is each rail's module below its own alarm temperature; checked if mlxlink is installed"
 BIT_ERRORS = Check(
     "node_health.bit_errors",
     why="data that error correction cannot repair is sent again, and all ranks wait for it; such a link soon fails",
@@ -74,10 +74,7 @@ def notes(have: NodeState) -> List[str]:
     """Return limits of what is reported."""
     if have.modules is None:
         return ["mlxlink is not installed: module temperatures and bit errors are not checked"]
-    near = [one for one in have.modules if one.reading is not None and one.reading.is_near and one.warning is None]
-    rails = ", ".join(str(one.rail) for one in near)
-    text = "the modules of rails %s have no warning threshold in mlxlink --ddm: only their alarm is judged" % rails
-    return [text] if near else []
+    return []
 
 
 def _temperature(module: Module, reading: Reading, have: NodeState) -> Optional[Finding]:
@@ -85,13 +82,9 @@ def _temperature(module: Module, reading: Reading, have: NodeState) -> Optional[
     if reading.degrees is None or reading.alarm is None:
         return None
     source, text = " ".join(command(module.pci)), "%g C" % reading.degrees
-    warning = reading.alarm if module.warning is None else module.warning
-    if reading.degrees < min(warning, reading.alarm):
+    if reading.degrees < reading.alarm:
         return MODULE_TEMPERATURE.judge(module.label, "ok", have=text, source=source)
     text += ", its alarm is at %g" % reading.alarm
-    if reading.degrees < reading.alarm:
-        want = "below %g C" % warning
-        return MODULE_TEMPERATURE.judge(module.label, "drift", want, text, source, severity="minor")
     # Both may be the heat of one card, and hwmon may have the very same sensor.
     hot = next((NIC_TEMPERATURE.finding_id(one.pci) for one in have.hot if one.pci == module.pci), None)
     return MODULE_TEMPERATURE.judge(module.label, "drift", "below %g C" % reading.alarm, text, source, because=hot)

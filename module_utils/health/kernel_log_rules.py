@@ -15,8 +15,8 @@ from typing import Mapping, NamedTuple, Optional, Tuple
 
 from . import xid
 
-# Severities: of findings; of lines that are worth a sentence; of lines that mean nothing, or end others.
-CRITICAL, MAJOR, MINOR, NOTE, NONE = "critical", "major", "minor", "note", ""
+# Severities: of findings; of lines that mean nothing, or end others.
+CRITICAL, MAJOR, MINOR, NONE = "critical", "major", "minor", ""
 # Rules of Xid and SXid, and of the driver's loading.
 XID, LOADED = "xid.event", "gpu.loaded"
 
@@ -48,10 +48,6 @@ _MLX5 = r"mlx5_(?:core %s)?.*?" % _PCI
 _AER = r"%s: (?:AER: (?:Multiple )?|(?:AER: )?PCIe Bus Error: severity=)Uncorrect(?:ed|able) \(%%s\)" % _PCI
 _AER += r"(?: error (?:message )?received(?: from|:) %s)?" % _PCI
 _SLOT = r"%s: pciehp: Slot\(\S+\): " % _PCI
-_ERROR = (
-    r"\b(?:[Ff]ail|[Ee]rr(?:or)?\b|ERR|[Tt]ime(?:d )?out|[Aa]bort|[Uu]nable|[Cc]annot|[Ff]atal|[Ii]nvalid|[Ll]ost\b"
-)
-_ERROR += r"|bogus|mlx5_\w+_err_|\w+sw_reset|still)"
 _STALL = r"(?:soft lockup|hard LOCKUP|workqueue lockup|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
 # ``Oops: 0002 [#1]``, ``general protection fault: 0000 [#1]``: a program's fault has no such number.
 _OOPS = r": [0-9a-fA-F]{1,16} \[#[0-9]{1,4}\]"
@@ -75,7 +71,7 @@ _OOM = "give jobs a memory limit (ConstrainRAMSpace=yes in cgroup.conf), and reb
 _IOMMU = "set what role iommu requires (iommu=pt, ACS off on the path) and reboot; if it continues, update the driver"
 # fmt: off
 RULES: Tuple[Rule, ...] = (
-    Rule(XID, NOTE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
+    Rule(XID, NONE, r"NVRM: Xid \(|SXid \(|NVRM: (?:The NVIDIA )?GPU .*[0-9].*fallen off the bus"),
     Rule(LOADED, NONE, r"NVRM: loading "),
     # -- the NVIDIA driver, without a number
     Rule("gpu.lost", CRITICAL, r"NVRM: .*(?:fallen off the bus|GPU_IS_LOST|GPU is lost|GPU lost from the bus)",
@@ -95,16 +91,11 @@ RULES: Tuple[Rule, ...] = (
     Rule("gpu.gsp", CRITICAL,
          r"NVRM: .*(?:GSP.{0,20}\b[Tt]imeout|[Tt]imeout.{0,40}\bGSP|waiting for RPC|CrashCat|eartbeat timed)",
          "a GPU's system processor (GSP) does not respond", _GPU),
-    Rule("gpu.known", NONE,
-         r"NVRM: (?:GPU at PCI:\S+ GPU-|A GPU crash dump|GPU .{0,40}erial [Nn]umber|Persistence mode|\(PCI ID|again\."
-         r"|objClInitPcieChip|installed in|GPU[0-9]+ (?:GSP )?RPC| *-?[0-9]+ |  +entry|  +function|This can occur when"
-         r"|obtained owner|Try unloading|reconfigure your|driver\(s\)\))"),
     # -- the NICs' driver
     Rule("nic.started", NONE, _MLX5 + r"(?:firmware version: (?!65535)|re[cv]overy succe)"),
     Rule("nic.command_late", NONE, _MLX5 + r"(?:recovered|completion arrived) after timeout"),
     Rule("nic.plugged", NONE, _MLX5 + r"Port module event: module [0-9]+, Cable plugged"),
     Rule("nic.power_enough", NONE, _MLX5 + r"advertised sufficient power"),
-    Rule("nic.counter_read", NOTE, _MLX5 + r"ACCESS_REG\(0x805\) op_mod.* failed"),
     Rule("nic.recovery", CRITICAL, _MLX5 + r"health recovery (?:failed|flow aborted)",
          "the NIC could not be brought back", _NIC, "nic.started", MAJOR),
     Rule("nic.command", CRITICAL, _MLX5 +
@@ -163,11 +154,10 @@ RULES: Tuple[Rule, ...] = (
     Rule("kernel.stall", MAJOR, _STALL, "a CPU locked up", _CPU),
     Rule("kernel.hung_driver", MAJOR, r"task nv_queue\S* blocked|" + _HUNG + _FRAME,
          "a process hangs in a driver of the network path", _CPU),
-    Rule("kernel.hung_storage", NOTE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
+    Rule("kernel.hung_storage", NONE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
     Rule("kernel.hung_task", MINOR, _HUNG, "a process hangs in the kernel", _WAIT),
     Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory: Kill",
          "the node ran out of memory and the kernel has ended a process", _OOM),
-    Rule("kernel.suppressed", NOTE, r"\b((?:mlx5|nvidia|port_module|temp_warn|print_health)\w*): [0-9]+ callbacks"),
     # -- storage
     Rule("storage.nfs_ok", NONE, r"(?:nfs|lockd): server (\S+) OK"),
     Rule("storage.nfs", MAJOR, r"(?:nfs|lockd): server (\S+) not responding", _SERVER, _NFS, "storage.nfs_ok"),
@@ -189,23 +179,18 @@ RULES: Tuple[Rule, ...] = (
          "the file system was set read-only or shut down after an error", _DISK),
     Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev(?:ice)? |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
          "the drive does not read or write", _DISK),
-    # -- lines of the drivers that no rule explains
-    Rule("gpu.other", NOTE, r"NVRM: |nvidia-peermem .*ERROR"),
-    Rule("nic.other", NOTE, r"(?:mlx5_core|mlx5_ib|infiniband) (?:%s|(mlx5_\w+))?.*?" % _PCI + _ERROR),
 )
 # fmt: on
 BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
 # What a line needs to be looked at: words of the rules, and the frames of a stack, which name the module.
 WORDS = (
-    *("NVRM", "SXid", "nvidia-peermem", "mlx5", "NETDEV WATCHDOG", "pciehp", "AER: ", "PCIe Bus", "DPC: "),
+    *("NVRM", "SXid", "mlx5", "NETDEV WATCHDOG", "pciehp", "AER: ", "PCIe Bus", "DPC: "),
     *("inaccessible", "DMAR: ", "AMD-Vi: ", "smmu", "Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup"),
-    *("LOCKUP", "rcu", "blocked", "[#", "ut of memory", "callbacks suppressed", "server ", "nvme", "ilesystem"),
+    *("LOCKUP", "rcu", "blocked", "[#", "ut of memory", "server ", "nvme", "ilesystem"),
     *("EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
     *("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc"),
 )
 _COMPILED = tuple((rule.name, re.compile(rule.pattern)) for rule in RULES)
-# Lines without a rule are distinguished by their words.
-_DIGITS = re.compile(r"0x[0-9a-f]+|[0-9]+")
 
 
 def match_line(text: str) -> Optional[Tuple[str, str]]:
@@ -217,7 +202,5 @@ def match_line(text: str) -> Optional[Tuple[str, str]]:
             return name, event.key
         if found is not None and name != XID:
             device = next((group for group in reversed(found.groups()) if group), "")
-            if name.endswith(".other"):
-                device = "%s %.40s" % (device, _DIGITS.sub("#", text[found.start() :]))
             return name, device.lower() if name.startswith(("nic.", "pcie.", "gpu.")) else device
     return None

@@ -6,8 +6,7 @@ InfiniBand has no other source: IPoIB has no ``ethtool -m``. The tool is part of
 read. Ports are read one by one, within one time limit. Virtual functions are not read: their module is the host's.
 
 Source: mstflint's mlxlink (mlxlink_commander.cpp, mlxlink_cables_commander.cpp), MFT's manual. Every value is a text;
-N/A if the port does not have it, or not while its link is down. ``-m`` has the module's alarm; its warning is in the
-EEPROM, which ``--cable --ddm`` reads, only for a module near its alarm.
+N/A if the port does not have it, or not while its link is down.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ TOOL = "mlxlink"
 ERRORS = "post_fec_errors"
 # Seconds of one call, and of all before the last one. own
 SECONDS, BOUND = 5.0, 15.0
-# Celsius below the alarm at which the warning is read: usual are 70 and 80. own
-NEAR = 15.0
-_MODULE, _COUNTERS, _THRESHOLDS = "Module Info", "Physical Counters and BER Info", "DDM Thresholds"
+_MODULE, _COUNTERS = "Module Info", "Physical Counters and BER Info"
 # Bytes; an output has about 5 KB.
 _LARGEST = 1 << 20
 # "52 [-5..80]", "52", "52C".
@@ -55,24 +52,15 @@ class Reading:
     rate: Optional[float] = None
     seconds: Optional[float] = None
 
-    @property
-    def is_near(self) -> bool:
-        """Return whether the module may be above its warning."""
-        return self.degrees is not None and self.alarm is not None and self.alarm - NEAR <= self.degrees < self.alarm
-
 
 @dataclass(frozen=True)
 class Module:
-    """Module of one rail.   label: subject of its findings.   problem: why there is no reading.
-
-    warning: Celsius; None if not read, or if the module has none.
-    """
+    """Module of one rail.   label: subject of its findings.   problem: why there is no reading."""
 
     rail: int
     pci: str
     label: str
     reading: Optional[Reading] = None
-    warning: Optional[float] = None
     problem: Optional[Problem] = None
 
 
@@ -98,7 +86,8 @@ def read(
         if skipped is None and clock() > until:
             skipped = Problem(TOOL, "was not queried: the ports before it took more than %g s" % BOUND)
         try:
-            found.append(_read_module(host, module) if skipped is None else replace(module, problem=skipped))
+            reading = None if skipped else parse(_run(host, command(nic.pci)))
+            found.append(replace(module, reading=reading, problem=skipped))
         except ToolHung as error:
             skipped = error.problem
             found.append(replace(module, problem=skipped))
@@ -108,13 +97,6 @@ def read(
             message = problem.message.replace(nic.pci, "DEVICE")
             found.append(replace(module, problem=Problem(problem.source, message)))
     return tuple(found)
-
-
-def _read_module(host: Host, module: Module) -> Module:
-    reading, warning = parse(_run(host, command(module.pci))), None
-    if reading.is_near:
-        warning = parse_warning(_run(host, (TOOL, "-d", module.pci, "--cable", "--ddm", "--json")))
-    return replace(module, reading=reading, warning=warning)
 
 
 def _run(host: Host, argv: Sequence[str]) -> str:
@@ -156,23 +138,6 @@ def parse(text: str) -> Reading:
         rate=0.0 if share is not None and share < _LEAST else share,
         seconds=None if minutes is None else float(minutes.group()) * 60,
     )
-
-
-def parse_warning(text: str) -> Optional[float]:
-    """Return the upper warning of ``--cable --ddm --json``; None if the module has none. Raises ParseError."""
-    output, refused = _output(text)
-    section = output.get(_THRESHOLDS)
-    if section is None and refused:
-        return None
-    row = section.get("High warning threshold") if isinstance(section, dict) else None
-    # The temperature is the first of five.
-    values = row.get("values") if isinstance(row, dict) else None
-    first = values[0] if isinstance(values, list) and values else None
-    match = _TEMPERATURE.fullmatch(first.strip()) if isinstance(first, str) else None
-    if match is None:
-        raise ParseError("%.80r is not an upper warning" % (row,))
-    # A module that has not filled its thresholds in has zeros there.
-    return float(match.group(1)) if int(match.group(1)) > 0 else None
 
 
 def _output(text: str) -> Tuple[Mapping[str, Any], str]:

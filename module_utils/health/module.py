@@ -24,7 +24,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Dict[str, object]:
     wanted, timeout = judge.Wanted(profile.from_options(given), given["power_limit"] or None), module.seconds(given)
     if given["power_limit"] < 0:
         raise ParseError("power_limit is %d, expected watts, or 0 for the GPUs' default" % given["power_limit"])

@@ -19,6 +19,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, ToolHung
 from ..machine import rdma
 from ..machine.pci import parse_text, read_value
 from ..machine.topology import Nic
+from . import record
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -113,9 +114,6 @@ SHORT, LONG = 12 * 60.0, 125 * 60.0
 SYMBOLS_AN_HOUR, FEW_SYMBOLS = 120, 10
 # Share of symbols beyond error correction: UFM's rule again; of older links the default of ibdiagnet.
 OLDER_ERROR_RATE = 1e-12
-# Counters of queue pairs have 32 bits and begin again at 0 (mlx5_ifc.h, query_q_counter_out). More than a share of that
-# was no wrap. own
-WRAP, MOST_OF_A_WRAP = 1 << 32, 1 << 29
 # Per-priority counters; those of pauses exist only for priorities with PFC.
 _OF_PRIORITY = re.compile(r"([rt]x)_prio[0-7]_(discards|buf_discard|cong_discard|pause|pause_duration)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -278,27 +276,13 @@ def grown(port: Port, entry: Optional[Mapping[str, object]]) -> Optional[Growth]
     if not 0 <= port.at - at < 1e9:
         return None
     then = {name: n for name, n in before.items() if type(n) is int and 0 <= n < _MOST and name in port.values}
-    counts, reset = difference(then, port.values)
+    counts = record.grown(then, port.values)
     counts.update(_computed(port, counts))
+    reset = frozenset(name for name, n in then.items() if port.values[name] < n)
     in_sysfs = {*ERRORS, *DATA, *QUEUE_PAIRS, *CONGESTION}
     gone = tuple(sorted(name for name in before if name in in_sysfs and name not in port.values))
     speed = port.speed or (speed if isinstance(speed, str) else None)
-    return Growth(counts, port.at - at, speed, frozenset(reset), gone)
-
-
-def difference(before: Mapping[str, int], now: Mapping[str, int]) -> Tuple[Dict[str, int], List[str]]:
-    """Return the least growth of each counter that both have, and the names of counters that were reset in between.
-
-    A queue pair's counter that was near its end and fell alone of its group has wrapped: it was not reset.
-    """
-    back = [name for name in before if now[name] < before[name]]
-    counts = {name: now[name] - (0 if name in back else then) for name, then in before.items()}
-    wrapped = {name: now[name] + WRAP - before[name] for name in back if name in QUEUE_PAIRS and before[name] < WRAP}
-    wrapped = {name: more for name, more in wrapped.items() if more < MOST_OF_A_WRAP}
-    # If others of the group fell, too, the group was reset.
-    if any(name in (*QUEUE_PAIRS, *CONGESTION) for name in back if name not in wrapped):
-        wrapped = {}
-    return {**counts, **wrapped}, [name for name in back if name not in wrapped]
+    return Growth(counts, port.at - at, speed, reset, gone)
 
 
 def _computed(port: Port, counts: Mapping[str, int]) -> Dict[str, int]:

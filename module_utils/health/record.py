@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional
 
 from ..change import apply
 from ..core.finding import printable
@@ -28,11 +28,9 @@ FILE = FOLDERS[1] + "/last.json"
 # Seconds for which counters stay the baseline: shorter than a night, longer than a day's work.
 KEPT = 12 * 3600.0
 DAY = 86400.0
-# Seconds that the history of GPUs in trouble goes back. own
-HISTORY = 30 * DAY
 # Seconds below which a rate is meaningless.
 SHORTEST = 60.0
-_BYTES, _DEVICES, _COUNTERS, _TEXT, _EVENTS = 4 << 20, 512, 2048, 200, 64
+_BYTES, _DEVICES, _COUNTERS, _TEXT = 4 << 20, 512, 2048, 200
 _LARGEST = 1 << 64
 # What a port counts when its link comes up for the first time.
 _AT_BOOT = {"link_downed": 1, "link_down_events_phy": 1, "carrier_changes": 2}
@@ -40,21 +38,11 @@ Counters = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Event:
-    """A GPU in trouble.   gpu: its UUID, else its address.   xid: 0 for an NVSwitch."""
-
-    at: float
-    boot_id: str
-    gpu: str
-    xid: int
-
-
-@dataclass(frozen=True)
 class Record:
     """at: seconds of the epoch.   driver_loaded: module -> what changes when it is loaded anew.
 
     gpus: UUID -> counter -> value.   pci: PCI address -> AER kind -> value.   ports: "PCI address/port" -> its
-    entry (port_counters.py).   history: of GPUs in trouble, over boots, oldest first.
+    entry (port_counters.py).
     """
 
     boot_id: str
@@ -63,7 +51,6 @@ class Record:
     gpus: Counters = field(default_factory=dict)
     pci: Counters = field(default_factory=dict)
     ports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    history: Tuple[Event, ...] = ()
 
     def same_driver(self, other: Record, module: str) -> bool:
         """Return whether counters of this driver continue from one record to the other."""
@@ -91,13 +78,12 @@ def parse(text: str) -> StoredRecords:
 
 
 def _record(data: Mapping[str, Any]) -> Record:
-    events = [Event(_time(at), _text(boot), _text(gpu), _count(xid)) for at, boot, gpu, xid in data["history"]]
     loaded = {_text(name): _text(value) for name, value in data["driver_loaded"].items()}
     ports = data["ports"]
     if len(ports) > _DEVICES or not all(isinstance(one, dict) for one in ports.values()):
         raise ValueError("ports are not counters of at most %d devices" % _DEVICES)
     gpus, pci = _counters(data["gpus"]), _counters(data["pci"])
-    return Record(_text(data["boot_id"]), _time(data["at"]), loaded, gpus, pci, ports, tuple(events[-_EVENTS:]))
+    return Record(_text(data["boot_id"]), _time(data["at"]), loaded, gpus, pci, ports)
 
 
 def _counters(data: Mapping[str, Mapping[str, object]]) -> Dict[str, Dict[str, int]]:
@@ -126,11 +112,8 @@ def _text(value: object) -> str:
 
 def render(kept: StoredRecords) -> str:
     """Return the text that ``parse`` reads."""
-    plain = [
-        None if one is None else {**vars(one), "history": list(map(astuple, one.history))}
-        for one in (kept.last, kept.before)
-    ]
-    return json.dumps({**(plain[0] or {}), "format": FORMAT, "before": plain[1]}, sort_keys=True)
+    before = None if kept.before is None else vars(kept.before)
+    return json.dumps({**vars(kept.last), "format": FORMAT, "before": before}, sort_keys=True)
 
 
 def baseline(kept: Optional[StoredRecords], now: float, boot_id: str) -> Optional[Record]:
@@ -146,29 +129,20 @@ def baseline(kept: Optional[StoredRecords], now: float, boot_id: str) -> Optiona
 
 
 def update_records(kept: Optional[StoredRecords], now: Record) -> StoredRecords:
-    """Return the new content of the file after a run with the counters ``now``, whose history is complete."""
+    """Return the new content of the file after a run with the counters ``now``."""
     last = None if kept is None else kept.last
     if kept is None or last is None or last.boot_id != now.boot_id or last.at > now.at:
         return StoredRecords(now)
     if last.driver_loaded != now.driver_loaded or now.at - last.at >= KEPT:
-        return StoredRecords(now, replace(last, history=()))
+        return StoredRecords(now, last)
     # New counters are added: they have no earlier value. A port counts anew with another card or interface.
     same = {key: port for key, port in last.ports.items() if _same_port(port, now.ports.get(key, port))}
     gpus, pci, ports = {**now.gpus, **last.gpus}, {**now.pci, **last.pci}, {**now.ports, **same}
-    return StoredRecords(replace(last, history=now.history, gpus=gpus, pci=pci, ports=ports), kept.before)
+    return StoredRecords(replace(last, gpus=gpus, pci=pci, ports=ports), kept.before)
 
 
 def _same_port(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     return all(one.get(name) == other.get(name) for name in ("guid", "loaded"))
-
-
-def history(kept: Optional[StoredRecords], new: Sequence[Event], now: float) -> Tuple[Event, ...]:
-    """Return stored and new events, each trouble of a GPU once per boot, without expired ones."""
-    found: Dict[Tuple[str, str, int], Event] = {}
-    for event in (*(kept.last.history if kept else ()), *new):
-        if now - HISTORY <= event.at <= now:
-            found.setdefault((event.boot_id, event.gpu, event.xid), event)
-    return tuple(found.values())[-_EVENTS:]
 
 
 def grown(before: Mapping[str, int], now: Mapping[str, int]) -> Dict[str, int]:
@@ -198,7 +172,6 @@ def since_boot(now: Record, uptime: float) -> Record:
         gpus={uuid: {name: at_boot(name, n) for name, n in counts.items()} for uuid, counts in now.gpus.items()},
         pci={pci: dict.fromkeys(counts, 0) for pci, counts in now.pci.items()},
         ports={key: port_at_boot(port) for key, port in now.ports.items()},
-        history=(),
     )
 
 

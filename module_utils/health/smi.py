@@ -7,7 +7,7 @@ An element without a value has no key, whether it is absent, N/A, not supported 
 needed if the GPU can have it and its driver prints it. Product, architecture and driver version decide that, never the
 absent value. Of a product, architecture or driver that is not known everything is needed.
 Sources: outputs of drivers 515 to 610 on T4, A10G, A100, L40S, H100, H200, B200, GB200 and GB300; NVML API reference,
-change log; NVIDIA dynamic page retirement; NVIDIA GPU memory error management.
+change log; NVIDIA GPU memory error management.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ _CORRECTED = ("sram_correctable", "dram_correctable", "dram_uncorrectable")
 _SRAM = ("sram_uncorrectable_parity", "sram_uncorrectable_secded")
 _ECC = (("volatile ", "ecc_errors/volatile/"), ("ecc ", "ecc_errors/aggregate/"))
 _LINK = "pci/pci_gpu_link_info/"
-_RETIRED = "retired_pages/%s_bit_retirement/retired_count"
 _SLOW, _TLIMIT = "temperature/gpu_temp_slow_threshold", "temperature/gpu_temp"
 _RECOVERY, _RESET = "gpu_recovery_action", "gpu_reset_status/"
 _ROUTES = ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery")
@@ -109,10 +108,6 @@ VALUES = (
     Value("rows", "counts", "remapped_rows/remapped_row_unc", "row_remap", "row_remapper"),
     Value("row_pending", "flags", "remapped_rows/remapped_row_pending", "row_remap", "row_remapper"),
     Value("row_failure", "flags", "remapped_rows/remapped_row_failure", "row_remap", "row_remapper"),
-    Value("single_pages", "counts", _RETIRED % "multiple_single", "row_remap", "page_retirement"),
-    Value("double_pages", "counts", _RETIRED % "double", "row_remap", "page_retirement"),
-    Value("retirement_pending", "flags", "retired_pages/pending_retirement|retired_pages/pending_blacklist",
-          "row_remap", "page_retirement"),
     Value("sram_threshold", "flags", "ecc_errors/aggregate/sram_threshold_exceeded", "memory_repair", "row_remapper",
           (550,)),
     Value("unrepairable", "flags", "ecc_errors/unrepairable_memory", "memory_repair", "unrepairable_flag", (580, 159)),
@@ -275,7 +270,6 @@ def _lacking(product: str, architecture: str) -> FrozenSet[str]:
     some_mig = architecture == "Ampere" or workstation
     lacks = {
         "ecc": consumer,
-        "page_retirement": consumer or not old,
         "row_remapper": consumer or old,
         "unrepairable_flag": bool(product) and (consumer or not _HBM_SINCE_HOPPER.search(product)),
         "application_clocks": consumer,

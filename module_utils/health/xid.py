@@ -5,8 +5,7 @@
 The numbers and actions are those of NVIDIA's Xid catalog ("Analyzing Xid Errors with the Xid Catalog", October 2025),
 newer numbers those of the open driver 595 (nverror.h). SXid numbers: NVIDIA Fabric Manager User Guide, appendix on
 SXid errors (DU-09883-001). Where peers disagree with the catalog (some fail a node on 63 and 92, some call 109
-harmless) the catalog counts. No Xid alone is a reason to replace a GPU: a row that cannot be remapped is, or one GPU
-in trouble boot after boot (``node_health.rma``).
+harmless) the catalog counts. No Xid alone is a reason to replace a GPU: a row that cannot be remapped is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     """Return the module's result. Raises ParseError and ReadError."""
     want = PathConfig(given["clear_acs"], given["max_read_request"], given["persist"])
     of_site = profile.from_options(given)

@@ -22,7 +22,7 @@ SPEC: module.Spec = {
 }
 
 
-def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     for path in given["directories"]:
         if not path.startswith("/") or not path.isprintable():
             raise ParseError("sharp_directories: %r is not an absolute path" % path[:200])

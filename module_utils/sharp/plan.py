@@ -8,8 +8,7 @@ docs/fabric.md#sharp lists what was never seen.
 
 from __future__ import annotations
 
-import os
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ..core import fix_command
 from ..core.check import Check
@@ -17,7 +16,6 @@ from ..core.finding import Finding, printable
 from ..core.plan import Plan
 from ..machine.profile import Profile
 from ..nccl_conf import grammar
-from ..nccl_conf.variables import NEVER
 from .read import COLL, CONF, File, Given, SharpState, SharpWanted
 
 # Gbit/s of HDR: Quantum switches of this generation on reduce large messages.
@@ -53,12 +51,6 @@ PLUGIN = Check(
     " LD_LIBRARY_PATH of jobs; where it lies elsewhere, name the directory in sharp_directories",
 )
 "Is there a network plugin for NCCL that exports `ncclCollNetPlugin_v*`"
-RELEASE = Check(
-    "sharp.release",
-    why="a plugin beside the library of another release fails to load, or fails in a job",
-    fix="use both out of one HPC-X, and take the other's directory out of LD_LIBRARY_PATH",
-)
-"Are plugin and library of one release"
 MANAGER = Check(
     "sharp.manager",
     why="without the aggregation manager (sharp_am) there are no trees, and every job falls back to rings",
@@ -73,13 +65,6 @@ VARIABLE = Check(
     aspect="persisted",
 )
 "Do the real variables switch SHARP on, and does none switch it off"
-FOLK = Check(
-    "sharp.folk_variable",
-    why="No release of NCCL has ever read %s, nor has the SHARP plugin: the line has no effect.",
-    fix="remove the line",
-    aspect="persisted",
-)
-"Is SHARP not enabled by a variable that NCCL does not read"
 THRESHOLD = Check(
     "sharp.threshold",
     why="below its threshold a job does not use SHARP, and over one node there is nothing to reduce in a switch",
@@ -105,22 +90,17 @@ def impossible(profile: Profile) -> Optional[Finding]:
 
 def plan(have: SharpState, want: SharpWanted) -> Plan:
     """Changes nothing: what is not ok is mended by packages, by role nccl_conf, or in the fabric."""
-    library = have.libraries[0].path if have.libraries else ""
-    usable = [one for one in have.plugins if one.version]
-    plugin = usable[0] if usable else File("")
+    library = have.libraries[0] if have.libraries else ""
+    plugin = next((one for one in have.plugins if one.version), File(""))
     version = "%s in %s" % (plugin.version, plugin.path)
     no_plugin = "%s does not export it: it is another plugin" % have.plugins[0].path if have.plugins else "not found"
-    sphere = "%s is of libsharp0, spherical harmonics, and no SHARP"
-    no_library = sphere % have.others[0] if have.others else "not found"
     return Plan(
         (
             FABRIC.judge("profile %s" % want.profile.name, "ok", have="InfiniBand", source="the profile"),
-            _file(have, LIBRARY, COLL, "a library", library, library, no_library),
+            _file(have, LIBRARY, COLL, "a library", library, library, "not found"),
             _file(have, PLUGIN, "libnccl-net.so", "ncclCollNetPlugin", plugin.path, version, no_plugin),
-            *_release(have.libraries, usable),
             _manager(have, want),
             *_variables(have, want),
-            *_folk(have),
         )
     )
 
@@ -134,31 +114,6 @@ def _file(have: SharpState, check: Check, subject: str, want: str, path: str, te
         if word in problem.source:
             return check.judge(subject, "unknown", want, str(problem), problem.source)
     return check.judge(subject, "drift", want, missing, "the usual places and sharp_directories")
-
-
-def _release(libraries: Sequence[File], plugins: Sequence[File]) -> List[Finding]:
-    """Judge plugins beside libraries; nothing where one of both is missing, which is a finding already."""
-    if not libraries or not plugins:
-        return []
-    # LD_LIBRARY_PATH decides which one a job takes: one matching pair is enough.
-    order = ("ok", "unknown", "drift")
-    state, text, source = min((_fits(plugin, libraries) for plugin in plugins), key=lambda fit: order.index(fit[0]))
-    return [RELEASE.judge("%s and libnccl-net.so" % COLL, state, "one release", text, source)]
-
-
-def _fits(plugin: File, libraries: Sequence[File]) -> Tuple[str, str, str]:
-    """Return state, text and path of a plugin beside the libraries."""
-    if not plugin.needed:
-        text = "%s is not linked with %s, so which one it loads is unknown" % (plugin.path, COLL)
-        return "unknown", text, plugin.path
-    needed = plugin.needed[0]
-    fitting = [one for one in libraries if os.path.basename(one.path) == needed]
-    if not fitting:
-        names = ", ".join(sorted({os.path.basename(one.path) for one in libraries}))
-        return "drift", "%s needs %s, there is %s" % (plugin.path, needed, names), plugin.path
-    if plugin.tree and plugin.tree not in {one.tree for one in fitting}:
-        return "drift", "the plugin of %s, the library %s" % (plugin.tree, fitting[0].path), plugin.path
-    return "ok", "%s and %s" % (plugin.path, needed), plugin.path
 
 
 def _manager(have: SharpState, want: SharpWanted) -> Finding:
@@ -232,16 +187,3 @@ def _removed(name: str, source: str) -> str:
     if source.startswith(CONF):
         return "take %s out of nccl_conf_extra if it is there, then %s" % (name, fix_command.run_tag("nccl_conf"))
     return "remove it from %s" % printable(source)
-
-
-def _folk(have: SharpState) -> List[Finding]:
-    found = []
-    for name, each in sorted(have.variables.items()):
-        if name in NEVER and "SHARP" in name:
-            one = each[0]
-            fix = "%s. %s" % (_removed(name, one.source), NEVER[name])
-            text = "%s=%s" % (name, "..." if one.value is None else one.value[:80])
-            found.append(FOLK.judge(name, "drift", "not set", text, one.source, fix, why=FOLK.why % name))
-    return found or [
-        FOLK.judge("NCCL's variables", "ok", "no such name", "none", CONF, why="names that NCCL does not read")
-    ]

@@ -20,7 +20,6 @@ from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
 from ..nccl_conf import environment, grammar
 from ..nccl_conf import library as nccl_library
-from ..nccl_tests import programs
 
 CONF = "/etc/nccl.conf"
 # TCP port of sharp_am, over IPoIB.
@@ -37,9 +36,6 @@ _PLACES = (
 )
 _PLUGIN = re.compile(r"libnccl-net(?:-[\w.-]{1,64})?\.so(?:\.[\d.]{1,20})?$")
 _SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
-_TREE = re.compile(r"/(hpcx[^/]*)/")
-_LISTS = re.compile(r"libsharp0(?::[\w-]+)?\.list$")
-_DPKG = "/var/lib/dpkg/info"
 # As nccl_conf/environment.py words it.
 _EVERYBODY = ("jobs of all users", "logins of all users")
 
@@ -59,20 +55,10 @@ class SharpWanted:
 
 @dataclass(frozen=True)
 class File:
-    """A library or a network plugin.
-
-    needed: names by which it links to libsharp_coll.so.   version: the newest ncclCollNetPlugin_v*, "" without CollNet.
-    """
+    """A network plugin.   version: the newest ncclCollNetPlugin_v*, "" without CollNet."""
 
     path: str
     version: str = ""
-    needed: Tuple[str, ...] = ()
-
-    @property
-    def tree(self) -> str:
-        """The HPC-X that it is of, ``hpcx-v2.21``; "" of none."""
-        found = _TREE.search(self.path)
-        return found.group(1) if found else ""
 
 
 @dataclass(frozen=True)
@@ -89,7 +75,7 @@ class Given:
 
 
 class SharpState:
-    """State of a node. libraries, plugins: of SHARP.   others: unrelated libraries of that name.
+    """State of a node. libraries, plugins: of SHARP.
 
     variables: name -> what some jobs get, the same for all or not.
     answered: the aggregation manager's port: "" it accepted a connection, else the error; None not tested.
@@ -99,21 +85,16 @@ class SharpState:
         """Read it. reach: as ``reached``. Raises ParseError if want.manager is not an address."""
         self.answered = None if not want.manager else (reach or reached)(*address(want.manager))
         self.problems: List[Problem] = []
-        self.libraries: List[File] = []
+        self.libraries: List[str] = []
         self.plugins: List[File] = []
-        self.others: List[str] = []
         for folder in _folders(host, want.directories, self.problems):
             for name in attempt(partial(host.listdir_system, folder), folder, self.problems) or ():
                 path = "%s/%s" % (folder, name)
                 if name.startswith(COLL) and os.path.isfile(host.system(path)):
-                    self.libraries.append(File(path))
+                    self.libraries.append(path)
                 elif _PLUGIN.match(name) and os.path.isfile(host.system(path)):
                     plugin = attempt(partial(_plugin, host, path), path, self.problems)
                     self.plugins.extend([plugin] if plugin else [])
-                elif name.startswith("libsharp.so"):
-                    self.others.append(path)
-        listed = attempt(partial(host.listdir_system, _DPKG), _DPKG, self.problems) or ()
-        self.others.extend("%s/%s" % (_DPKG, name) for name in listed if _LISTS.match(name))
         self.variables = _variables(host, self.problems)
 
 
@@ -139,10 +120,9 @@ def _plugin(host: Host, path: str) -> File:
     full = host.system(path)
     try:
         versions = [name.decode("ascii") for name in _SYMBOL.findall(nccl_library.section(full, ".dynstr"))]
-        needed = tuple(name for name in programs.needed_libraries(full) if name.startswith(COLL))
     except ReadError as error:
         raise ReadError(path, error.problem.message) from error
-    return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])), needed)
+    return File(path, max(versions, default="", key=lambda name: int(name.rpartition("v")[2])))
 
 
 def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ...]]:

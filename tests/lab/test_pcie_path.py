@@ -89,6 +89,9 @@ def test_firmware_sets_acs_at_every_boot_and_the_unit_clears_it_while_something_
     assert (done["findings"], set(done["repaired"])) == ([], faulty | {UNIT})
     store.reboot(own, "node01")
     assert ids(call(check_mode=True)) == set()
+    # What is not wanted any more is removed.
+    assert (call(persist=False)["changed"], call(persist=False)["changed"]) == (True, False)
+    assert [path for path in boot_unit.OWN if (own / "node01/sys" / path[1:]).exists()] == []
 
 
 def test_a_boot_runs_nothing_that_is_not_the_nodes(own: Path, call: Answer, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ LINES = [
     *("preflight --relative --gate {}", "remediate object.json -i missing --check"),
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
-    *("kubernetes --node n --state {} --check", "kubernetes --node n --verdict pass --token-file {} --check"),
+    *("kubernetes --node n --state {} --check", "kubernetes --node n --token-file {} --check"),
 ]
 SIZE = "size --parameters {} --profile {} --nodes {}"
 SIZES = [SIZE.format(*words) for words in (("70B", "hgx-h100", 16), ("1X", "hgx-h100", 16), ("70B", "none", 16))]

@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle, orphans
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import module, plan, program, read
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import slurm as gate_slurm
 from ansible_collections.busbar.fabric.plugins.plugin_utils import gate_files
@@ -344,12 +344,3 @@ def test_only_a_verdict_ends_what_slurm_starts_with_an_error(code: int, ends: in
     path.write_text(text.replace(read.PYTHON, f"sh -c 'exit {code}'").replace("/usr/bin/logger", "/nonexistent"))
     done = subprocess.run(["sh", str(path)], capture_output=True, text=True, env={}, check=False)
     assert (done.returncode, "gave no verdict" in done.stderr) == (ends, code not in (0, read.KEEP_OUT))
-
-
-def test_what_cannot_be_read_of_ours_is_said(tmp_path: Path) -> None:
-    _have, want = played(tmp_path)
-    path = tmp_path / read.PROGRAM[1:]
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ReadError, match=r"gate\.py"):
-        read.read(Host(str(tmp_path), str(tmp_path)), want)

@@ -23,7 +23,7 @@ INVENTORY = "gpu_nodes:\n  hosts:\n    node01:\n    node02:\n"
 
 
 def state(**more: Any) -> dict[str, Any]:
-    run = {"at": NOW - 180, "boot_id": "b", "stage": "health", "seconds": 1.5, "cpu_seconds": 0.6}
+    run = {"at": NOW - 180, "boot_id": "b", "stage": "health", "seconds": 1.5}
     found: Any = {"verdict": "pass", "action": "none", "said": "", "findings": [], "kept_out": None, "history": []}
     return {**run, **found, **more}
 

@@ -188,15 +188,6 @@ def aer(kind: str, by: int) -> NodeState:
     return after(have, pci={pci: {**have.aer[pci], kind: have.aer[pci][kind] - by}})
 
 
-def retired(single: str, double: str, before: int) -> NodeState:
-    """Pages of a GPU that has no rows to remap."""
-    driver, changes = smi_answers.LAYOUTS["T4, 595"]
-    kinds = {"multiple_single_bit_retirement": single, "double_bit_retirement": double}
-    counts = {f"retired_pages/{kind}/retired_count": count for kind, count in kinds.items()}
-    have = healthy(gpus=gpus({2: {**changes, **counts}}, driver))
-    return grown(have, "retired pages", int(single) + int(double) - before, gpu=2)
-
-
 def since(have: NodeState, seconds: float) -> NodeState:
     assert have.before is not None
     return replace(have, before=replace(have.before, at=NOW - seconds))
@@ -205,11 +196,6 @@ def since(have: NodeState, seconds: float) -> NodeState:
 def reloaded(have: NodeState) -> NodeState:
     assert have.before is not None
     return replace(have, before=replace(have.before, driver_loaded={"nvidia": "56758272 0xffffffffc0800000"}))
-
-
-def history(*days: int) -> record.StoredRecords:
-    earlier = tuple(record.Event(NOW - day * NIGHT, f"boot-{day}", smi_answers.UUID % 2, 79) for day in days)
-    return record.StoredRecords(record.Record("boot-1", NOW - NIGHT, history=earlier))
 
 
 def program(**more: Any) -> NodeState:
@@ -265,11 +251,6 @@ def reported(number: int, changes: dict[int, smi_answers.Changes] | None = None,
 
 SITUATIONS: dict[str, Callable[[], NodeState]] = {
     "ceiling of power, driver 610": lambda: odd(3, **{**NESTED, CEILING: "700.00 W"}),
-    "retired pages": lambda: retired("2", "1", 3),
-    "60 retired pages": lambda: retired("59", "1", 60),
-    "15 retired pages": lambda: retired("12", "3", 15),
-    "10 pages by two bits": lambda: retired("0", "10", 10),
-    "one more retired page": lambda: retired("2", "2", 3),
     # -- Xid
     **{f"program's Xid {number}": partial(reported, number) for number in (13, 31, 43, 45, 63, 92, 94, 154)},
     "Xid of no table": partial(reported, 4711),
@@ -283,8 +264,6 @@ SITUATIONS: dict[str, Callable[[], NodeState]] = {
     # What else a GPU has is its own.
     "others ask for a reboot": lambda: healthy(gpus=gpus(ASKED), events=(said(79),)),
     "GPUs ask, and no Xid": lambda: healthy(gpus=gpus(ASKED)),
-    "trouble in three boots": lambda: healthy(kept=history(9, 5), events=(said(74),)),
-    "trouble in two boots": lambda: healthy(kept=history(9), events=(said(74),)),
     # -- growth: of a total nothing is said
     "replays": lambda: grew("pci/replay_counter", "replays", 31 * 1440),
     "too many replays": lambda: grew("pci/replay_counter", "replays", 31 * 1440 + 1),
@@ -350,10 +329,3 @@ def test_an_empty_gpu_has_one_cause_and_nothing_ok() -> None:
     # The kernel's log and AER are other sources.
     assert {f.check for f in found if f.ok} == {"node_health.xid", "node_health.aer"}
     assert {f.state for f in found if not f.ok} == {"unknown"}
-
-
-def test_an_echo_and_a_switch_make_no_history_of_a_gpu() -> None:
-    switch = xid.parse("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 46", 60.0)
-    assert switch is not None
-    kept = judge.counters(healthy(events=(said(149), said(145, gpu=5), switch))).history
-    assert [(event.gpu, event.xid) for event in kept] == [(smi_answers.UUID % 2, 149)]

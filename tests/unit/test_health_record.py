@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.health import record
-from ansible_collections.busbar.fabric.plugins.module_utils.health.record import Event, Record, StoredRecords
+from ansible_collections.busbar.fabric.plugins.module_utils.health.record import Record, StoredRecords
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ FIRST = Record(
     gpus={"GPU-1": {"replays": 3}},
     pci={"0000:1b:00.0": {"fatal": 0}},
     ports={"0000:1b:00.0/1": {"link_downed": 2, "guid": "a"}},
-    history=(Event(900.0, "boot-0", "GPU-1", 79),),
 )
 
 
@@ -33,7 +32,7 @@ def later(by: float, replays: int = 3) -> Record:
     return replace(FIRST, at=FIRST.at + by, gpus={"GPU-1": {"replays": replays}})
 
 
-KEYS = ("format", "boot_id", "at", "gpus", "pci", "ports", "history", "driver_loaded", "before")
+KEYS = ("format", "boot_id", "at", "gpus", "pci", "ports", "driver_loaded", "before")
 LEAVES = st.none() | st.integers() | st.floats() | st.text(max_size=3)
 VALUES = LEAVES | st.lists(LEAVES, max_size=4) | st.dictionaries(st.text(max_size=3), LEAVES, max_size=2)
 
@@ -47,19 +46,14 @@ def test_nothing_in_the_file_breaks_the_reader(data: dict[str, object]) -> None:
         assert data
 
 
-def test_another_boot_begins_anew_and_history_goes_on() -> None:
+def test_another_boot_begins_anew() -> None:
     kept = StoredRecords(later(NIGHT), FIRST)
-    reboot = replace(FIRST, boot_id="boot-2", at=FIRST.at + NIGHT + HOUR, history=())
+    reboot = replace(FIRST, boot_id="boot-2", at=FIRST.at + NIGHT + HOUR)
     assert record.baseline(kept, reboot.at, "boot-2") is None
     # Nor is one of the future a beginning: somebody has set the clock.
     assert record.baseline(kept, FIRST.at - NIGHT, "boot-1") is None
     assert record.update_records(kept, later(-NIGHT)) == StoredRecords(later(-NIGHT))
-    events = (Event(reboot.at, "boot-2", "GPU-1", 74),)
-    history = record.history(kept, (*events, *events), reboot.at)
-    assert [event.boot_id for event in history] == ["boot-0", "boot-2"]
-    after = record.update_records(kept, replace(reboot, history=history))
-    assert (after.last.boot_id, after.before, len(after.last.history)) == ("boot-2", None, 2)
-    assert record.history(after, (), reboot.at + 31 * NIGHT) == ()
+    assert record.update_records(kept, reboot) == StoredRecords(reboot)
 
 
 def test_a_driver_that_was_loaded_anew_takes_the_place_of_what_was() -> None:

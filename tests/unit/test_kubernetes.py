@@ -31,6 +31,7 @@ from busbar.kubernetes import CONDITION, EFFECT, TAINT
 TOKEN = "hush-token"
 OURS = {"key": TAINT, "effect": EFFECT}
 OTHER = {"key": "node.kubernetes.io/unschedulable", "effect": EFFECT}
+FINDING = {"check": "platform.gpus", "subject": "host", "have": "7 of 8", "severity": "critical"}
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastTransitionTime": "t0"}
 
 
@@ -148,9 +149,18 @@ def cluster() -> Iterator[Cluster]:
         yield server
 
 
+@pytest.fixture(autouse=True)
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with the gate's state of this boot, for each verdict, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for verdict in command.STATUS:
+        state = {"verdict": verdict, "at": time.time(), "boot_id": boot_id, "findings": [FINDING]}
+        Path(verdict).write_text(json.dumps(state))
+
+
 def run(cluster: Cluster, verdict: str, *more: str, name: str = "gpu-00") -> int:
-    argv = ["kubernetes", "--node", name, "--server", cluster.url, "--verdict", verdict, "--message", "why", *more]
-    return cli.main(argv)
+    return cli.main(["kubernetes", "--node", name, "--server", cluster.url, "--state", verdict, *more])
 
 
 THEIRS = {**OURS, "effect": "NoExecute"}
@@ -162,8 +172,8 @@ THEIRS = {**OURS, "effect": "NoExecute"}
         # What others have put there is as it was.
         ([OTHER], [("fail", 2, "False", [OTHER, OURS]), ("pass", 0, "True", [OTHER])]),
         ([], [("fail", 2, "False", [OURS]), ("warn", 0, "True", [])]),
-        # An unknown verdict leaves the taint, unless it is to set one.
-        ([], [("unknown", 3, "Unknown", []), ("unknown --on-unknown taint", 3, "Unknown", [OURS])]),
+        # An unknown verdict leaves the taint as it is.
+        ([], [("unknown", 3, "Unknown", [])]),
         ([OURS], [("unknown", 3, "Unknown", [OURS])]),
         # Another effect of the same key is another client's.
         ([THEIRS], [("fail", 2, "False", [THEIRS, OURS]), ("pass", 0, "True", [THEIRS])]),
@@ -173,30 +183,29 @@ def test_a_bad_node_gets_the_condition_and_the_taint_and_a_good_one_loses_it(
     cluster: Cluster, before: list[Any], runs: list[tuple[str, int, str, list[Any]]]
 ) -> None:
     cluster.nodes["gpu-00"] = node("gpu-00", *before)
-    for words, code, status, taints in runs:
-        assert run(cluster, *words.split()) == code
+    for verdict, code, status, taints in runs:
+        assert run(cluster, verdict) == code
         found = cluster.conditions("gpu-00")
-        assert (found[CONDITION]["status"], found["Ready"], found[CONDITION]["message"]) == (status, READY, "why")
+        assert (found[CONDITION]["status"], found["Ready"]) == (status, READY)
+        assert found[CONDITION]["message"] == "platform.gpus of host: 7 of 8"
         assert (found[CONDITION]["reason"] == "GateFailed") is (code == 2)
         assert cluster.taints("gpu-00") == taints
         # Where ours was the only one, there is no list left.
         assert ("taints" in cluster.nodes["gpu-00"]["spec"]) is bool(taints)
 
 
-def test_check_changes_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_changes_nothing_and_the_moment_of_a_change_stays(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = deepcopy(cluster.nodes)
     assert run(cluster, "fail", "--check") == 2
     assert cluster.nodes == before
     assert "would be put there" in capsys.readouterr().out
-
-
-def test_the_moment_of_a_change_stays_while_nothing_changes(cluster: Cluster) -> None:
     run(cluster, "pass")
     cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] = "before"
-    run(cluster, "pass")
-    assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before"
-    run(cluster, "fail")
-    assert cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] != "before"
+    for verdict, stays in (("pass", True), ("fail", False)):
+        run(cluster, verdict)
+        assert (cluster.conditions("gpu-00")[CONDITION]["lastTransitionTime"] == "before") is stays
 
 
 @pytest.mark.parametrize(
@@ -279,7 +288,7 @@ def test_a_refusal_and_wrong_input_name_the_way_out(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], status: int, argv: str, said: str
 ) -> None:
     cluster.status = status
-    assert cli.main(["kubernetes", "--verdict", "fail", "--server", cluster.url, *argv.split()]) == 1
+    assert cli.main(["kubernetes", "--state", "fail", "--server", cluster.url, *argv.split()]) == 1
     assert said in capsys.readouterr().err
 
 
@@ -298,7 +307,7 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
     (tmp_path / "other.crt").write_text(Path(ssl.get_default_verify_paths().openssl_cafile).read_text())
     secure = Cluster("gpu-00", "gpu-01")
     secure.socket = certified(tmp_path).wrap_socket(secure.socket, server_side=True)
-    argv = ["kubernetes", "--node", "gpu-00", "--verdict", "fail", "--token-file", str(tmp_path / "token")]
+    argv = ["kubernetes", "--node", "gpu-00", "--state", "fail", "--token-file", str(tmp_path / "token")]
     argv += ["--server", secure.url.replace("http:", "https:"), "--ca-file"]
     with serving(secure):
         assert cli.main([*argv, str(tmp_path / "other.crt")]) == 1
@@ -306,9 +315,6 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         assert cli.main([*argv, str(tmp_path / "ca.crt")]) == 2
     assert set(secure.tokens) == {f"Bearer {TOKEN}"}
     assert secure.taints("gpu-00") == [OURS]
-
-
-FINDING = {"check": "platform.gpus", "subject": "host", "have": "7 of 8", "severity": "critical"}
 
 
 @pytest.mark.parametrize(

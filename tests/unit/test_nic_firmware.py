@@ -30,7 +30,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.firmware import plan
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import read as firmware_read
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.read import NicsState, SettingsWanted
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware.wanted import Usual
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, rails
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import Virtualization
@@ -201,12 +201,6 @@ def test_cards_as_wanted_have_no_finding_and_one_question_each(role: Role) -> No
     assert not any("fwreset" in call or "flint" in call or "f1:00.0" in call for call in role.node.calls)
 
 
-def test_nothing_is_run_where_nothing_is_wanted(role: Role) -> None:
-    have = role.asking({}).read()
-    assert (nic_firmware.plan(have), role.node.calls) == (Plan(), [])
-    assert role.asking({}).run()["notes"] == ["no rail's card has any of the wanted settings"]
-
-
 # Of a machine that is none.
 OPTIONS: dict[str, Any] = {
     **{name: option.get("default") for name, option in module.SPEC.items()},
@@ -292,15 +286,11 @@ def test_what_comes_of_runs(role: Role, case: str, changes: list[Callable[[Node]
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("case", ["virtual machine", "a declared card that is not there"])
-def test_what_comes_of_runs_elsewhere(case: str, role: Role) -> None:
-    if case == "virtual machine":
-        role.topology = replace(role.topology, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
-    else:
-        role = role.asking(ASKED, devices=("0000:e1:00.0",))
+def test_what_comes_of_runs_in_a_virtual_machine(role: Role) -> None:
+    role.topology = replace(role.topology, virtualization=Virtualization(True, "kvm", "/proc/cpuinfo"))
     wrong(role.node)
-    goldens.check("nic_firmware", case, history(role, "reboot"))
-    assert (role.node.calls == []) is (case == "virtual machine")
+    goldens.check("nic_firmware", "virtual machine", history(role, "reboot"))
+    assert role.node.calls == []
 
 
 @pytest.mark.parametrize(
@@ -326,21 +316,6 @@ def test_what_findings_name_and_a_reboot_is_for(
         text, result = "", role.run("reboot")
     assert words in text + str(result["findings"])
     assert all(RAIL_0 in reason for reason in result["reboot_required"])
-
-
-def test_the_diff_shows_what_is_written(role: Role) -> None:
-    wrong(role.node, "LINK_TYPE_P1", 2)
-    (shown,) = module.diff(role.read())
-    assert (shown["before"], shown["after"]) == ("LINK_TYPE_P1=ETH(2)\n", "LINK_TYPE_P1=IB\n")
-
-
-@pytest.mark.parametrize("locked", ["none [integrity] confidentiality\n", "[none] integrity confidentiality\n"])
-def test_a_card_that_does_not_respond_in_a_locked_down_kernel_needs_nvidias_driver(role: Role, locked: str) -> None:
-    path = Path(role.node.hardware_root + pci.LOCKDOWN)
-    path.parent.mkdir(parents=True)
-    path.write_text(locked)
-    role.node.change(lambda state: state["cards"][RAIL_0].update(silent=True))
-    assert ("mst start" in str(found(role.plan(), live()).fix)) is (locked[0] != "[")
 
 
 # -- what cannot be, or must not be ----------------------------------------------------------------------------------
@@ -406,12 +381,6 @@ def test_settings_of_a_port_that_nobody_has_declared_are_left_alone(role: Role) 
     assert role.bad() == {}
     wrong(role.node)
     assert set(role.bad()) == {live(), persisted()}
-    declared = role.asking(ASKED, devices=(other,))
-    # Its link type is wanted then, too.
-    assert set(declared.bad()) == {live(), persisted()}
-    assert "LINK_TYPE_P2=ETH(2)" in str(found(declared.plan(), persisted()).have)
-    # Two ports of one card: one reboot.
-    assert len(declared.run("reboot")["reboot_required"]) == 1
 
 
 def test_with_a_record_that_makes_no_sense_nothing_is_written(role: Role) -> None:

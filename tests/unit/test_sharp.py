@@ -15,9 +15,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import judge, log_reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.jobs import jobs
-from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import CollNet, collnet
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.transport import collnet
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import module
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp import plan as sharp
 from ansible_collections.busbar.fabric.plugins.module_utils.sharp.read import SharpState, SharpWanted, reached
@@ -72,17 +71,6 @@ def test_every_fault_has_its_finding_and_no_other(root: Path, name: str) -> None
     assert found(root) == [(f"sharp.{fault.check}", fault.subject, fault.state)]
     rows = [[*finding_rows.row(one, "sharp."), one.source] for one in planned(root) if not one.ok]
     goldens.check("sharp", name, rows)
-
-
-@pytest.mark.parametrize("name", [name for name in variables.NEVER if "SHARP" in name])
-def test_folk_names_are_those_of_the_table(root: Path, name: str) -> None:
-    sharp_files.add(root, sharp_files.CONF, f"{name}=1")
-    assert found(root) == [("sharp.folk_variable", name, "drift")]
-
-
-def test_two_releases_side_by_side_are_well_where_one_pair_fits(root: Path) -> None:
-    sharp_files.install(root, "opt/hpcx-v2.18", "libsharp_coll.so.4")
-    assert found(root) == []
 
 
 def test_directories_of_the_site_are_the_only_places(root: Path) -> None:
@@ -156,60 +144,43 @@ def test_odd_files_are_no_plugin_and_hold_nobody_up(root: Path, odd: str) -> Non
 # -- NCCL's log ------------------------------------------------------------------------------------------------------
 
 
-def proof_of(text: str) -> CollNet:
-    return collnet(jobs(log_reader.read(text.encode()).state)[0])
+CONNECTED = ["node%d:%d:%d [0] NCCL INFO rank %d Connected CollNet" % (n, 100 + n, 100 + n, n) for n in range(2)]
 
 
-def log(*said: str) -> tuple[str, CollNet]:
-    content = ranks(*HEALTHY, "NCCL_COLLNET_ENABLE set by environment to 1.", *said)
-    return content, proof_of(content)
-
-
-def test_every_rank_has_to_say_that_it_is_connected() -> None:
-    _content, nothing = log()
-    assert (nothing.proven, nothing.connected) == (False, ())
-    one = log()[0] + "node0:100:100 [0] NCCL INFO rank 0 Connected CollNet\n"
-    proof = proof_of(one)
-    assert proof.missing == "1 of 2 ranks did not connect to SHARP (Connected CollNet): ranks 1"
-    both = one + "node1:101:101 [0] NCCL INFO rank 1 Connected CollNet\n"
-    assert proof_of(both).missing == ""
-    # A process of its own says it for the rank that it has, and for no other's.
-    twice = log()[0] + "node0:100:100 [0] NCCL INFO rank 1 Connected CollNet\n"
-    assert proof_of(twice).connected == ()
-
-
-def test_a_rank_of_a_small_communicator_does_not_stand_for_the_world_s() -> None:
-    lines = []
-    for rank in range(2):
-        head = f"node{rank}:{100 + rank}:{100 + rank} [0] NCCL INFO "
-        split = (
-            f"{head}ncclCommSplit comm 0xb{rank} rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1b000 parent 0xa{rank}"
-            f" color {rank} key 0 commId 0x{rank}ff - Init"
-        )
-        lines += [f"{split} START", f"{head}rank 0 Connected CollNet", f"{split} COMPLETE"]
-    proof = proof_of(log()[0] + "\n".join(lines) + "\n")
-    assert (proof.ranks, proof.connected) == (2, ())
+def split(rank: int) -> list[str]:
+    """Lines of a communicator of one rank, which connects in it."""
+    head = f"node{rank}:{100 + rank}:{100 + rank} [0] NCCL INFO "
+    begin = f"{head}ncclCommSplit comm 0xb{rank} rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 1b000 parent 0xa{rank}"
+    begin += f" color {rank} key 0 commId 0x{rank}ff - Init"
+    return [f"{begin} START", f"{head}rank 0 Connected CollNet", f"{begin} COMPLETE"]
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("said", "lines", "missing"),
     [
-        (["SHARP rank 0/2 initialized on mlx5_0:1"], "the plugin's own line of 2 ranks is not a proof"),
-        (["64 coll channels, 64 collnet channels, 16 nvls channels, 64 p2p channels, 8 p2p channels per peer"],
+        # Each rank has to log it, for itself, and in the job's communicator.
+        ([], CONNECTED, ""),
+        ([], CONNECTED[:1], "1 of 2 ranks did not connect to SHARP (Connected CollNet): ranks 1"),
+        ([], [CONNECTED[0].replace("rank 0", "rank 1")], "2 of 2 ranks did not connect to SHARP"),
+        ([], [*split(0), *split(1)], "2 of 2 ranks did not connect to SHARP"),
+        (["SHARP rank 0/2 initialized on mlx5_0:1"], [], "the plugin's own line of 2 ranks is not a proof"),
+        (["64 coll channels, 64 collnet channels, 16 nvls channels, 64 p2p channels, 8 p2p channels per peer"], [],
          "NVLS is there, which reduces in the node's NVSwitch and not in the fabric"),
         (["SHARP rank 0/2 initialized on mlx5_0:1", "Cannot initialize CollNet, using point-to-point network instead"],
-         "NCCL reports: Cannot initialize CollNet"),
-        (["Communicator has 2 nodes which is less than CollNet node threshold 4, disabling CollNet"],
+         [], "NCCL reports: Cannot initialize CollNet"),
+        (["Communicator has 2 nodes which is less than CollNet node threshold 4, disabling CollNet"], [],
          "less than CollNet node threshold 4"),
-        ([], "2 of 2 ranks did not connect to SHARP"),
     ],
 )  # fmt: skip
-def test_what_is_no_proof_is_named(lines: list[str], said: str) -> None:
-    content, proof = log(*lines)
-    assert not proof.proven
-    assert said in proof.missing
-    findings = {one.check: one for one in judge.judge(log_reader.read(content.encode())).findings}
-    assert said in (findings["nccl_log.variable_effect"].have or "")
+def test_only_nccls_log_proves_it(said: list[str], lines: list[str], missing: str) -> None:
+    content = ranks(*HEALTHY, "NCCL_COLLNET_ENABLE set by environment to 1.", *said) + "".join(f"{x}\n" for x in lines)
+    found = log_reader.read(content.encode())
+    proof = collnet(jobs(found.state)[0])
+    assert (proof.ranks, proof.proven) == (2, not missing)
+    assert missing in proof.missing
+    effects = [one.have or "" for one in judge.judge(found).findings if one.check == "nccl_log.variable_effect"]
+    assert bool(effects) is bool(missing)
+    assert all(missing in effect for effect in effects)
 
 
 # -- two benchmarks --------------------------------------------------------------------------------------------------
@@ -228,10 +199,6 @@ def record(*jobs: Job) -> Record:
     return replace(RECORD, jobs=jobs, findings=())
 
 
-def states(with_sharp: Record, without: Record | None) -> list[tuple[str, str]]:
-    return [(one.check.partition(".")[2], one.state) for one in sharp_judge.judge(with_sharp, without)]
-
-
 UNPROVEN = {**JOB.transport, "proven": False}
 LOST = {**UNPROVEN, "missing": ["3 of 16 ranks did not connect to SHARP (Connected CollNet): ranks 2-4"]}
 
@@ -245,6 +212,7 @@ LOST = {**UNPROVEN, "missing": ["3 of 16 ranks did not connect to SHARP (Connect
         # At most 2(n-1)/n, 1.875 over 16 ranks: nothing makes it 2 to 4.
         (measured(400.0, "SHARP"), record(measured(190.0)), ["ok", "unknown"]),
         (measured(290.0, "SHARP"), None, ["ok", "unknown"]),
+        (measured(290.0, "SHARP"), replace(record(measured(190.0)), simulated=False), ["ok", "unknown"]),
         (measured(290.0, "SHARP"), record(measured(190.0, size=GIB // 2)), ["ok", "unknown"]),
         (measured(290.0, "SHARP", hosts=("n1", "n3")), record(measured(190.0)), ["ok", "unknown"]),
         (measured(290.0, "SHARP", transport=LOST), record(measured(190.0)), ["drift", "unknown"]),
@@ -253,23 +221,14 @@ LOST = {**UNPROVEN, "missing": ["3 of 16 ranks did not connect to SHARP (Connect
     ],
 )
 def test_sharp_is_judged_by_algbw_beside_a_run_without(job: Job, without: Record | None, expected: list[str]) -> None:
-    assert states(record(job), without) == list(zip(("proof", "gain"), expected, strict=True))
-
-
-def test_what_cannot_be_told_follows_from_the_proof_that_lacks() -> None:
-    proof, gain = sharp_judge.judge(record(measured(290.0, "SHARP", transport=LOST)), record(measured(190.0)))
-    assert "ranks 2-4" in (proof.have or "")
-    assert gain.because == proof.id
+    proof, gain = sharp_judge.judge(record(job), without)
+    assert [proof.state, gain.state] == expected
+    assert gain.because == (None if proof.ok else proof.id)
 
 
 def test_the_bound_is_below_two_and_over_64_ranks_1_97() -> None:
     assert sharp_judge.bound(64) == pytest.approx(1.97, abs=0.002)
     assert all(sharp_judge.bound(ranks) < 2 for ranks in (2, 16, 10_000))
-
-
-def test_a_simulated_run_says_nothing_of_a_measured_one() -> None:
-    without = replace(record(measured(190.0)), simulated=False)
-    assert states(record(measured(290.0, "SHARP")), without) == [("proof", "ok"), ("gain", "unknown")]
 
 
 def test_two_records_are_judged_where_one_of_them_used_it() -> None:
