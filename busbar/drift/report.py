@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, job_bandwidth
+from . import health, job_bandwidth
 from .compare import NIGHTS, Changes, Mark
 from .run import CLASSES, HostResult, Run, Trail, Waiver, parse_waivers
 
@@ -37,7 +37,7 @@ _OF_RUN = ("id", "started", "ended", "limit", "version", "user", "commit", "fail
 
 @dataclass(frozen=True)
 class ReportInput:
-    """The inputs of a report. started: number of every run -> its start. since: number of the run compared with.
+    """The inputs of a report. started: number of every run -> its start.
 
     trail: earlier runs, oldest first: run, summary, host -> class, busbw, devices. again: the command that shows
     this run again.
@@ -50,7 +50,6 @@ class ReportInput:
     trail: Trail
     started: Mapping[int, str]
     again: tuple[str, ...]
-    since: int | None = None
 
 
 def build(night: ReportInput) -> Plain:
@@ -96,8 +95,7 @@ def build(night: ReportInput) -> Plain:
             [{name: devices for name, (_, _, devices) in hosts.items()} for _, _, hosts in night.trail], night.hosts
         ),
         # Results on the control node, read when the report is written.
-        **dict.fromkeys(("cluster", "localised", "fabric", "actions")),
-        "gate": gate_section.build(night.hosts),
+        "related": [],
         "history": [*(summary for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
     }
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
@@ -299,7 +297,6 @@ def _run(night: ReportInput) -> Plain:
         **{name: getattr(run, name) for name in _OF_RUN},
         "inventory": run.inventory.split("\n"),
         "previous": previous and {"id": previous.id, "started": previous.started},
-        "since": {"id": night.since, "started": night.started[night.since]} if night.since else None,
     }
 
 
