@@ -104,8 +104,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
     engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
     engine |= {"busbar_engine_overlap": True} if arguments.engine_overlap else {}
     limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
-    with runner.progress_bar() as progress:
-        found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
+    found = runner.run(arguments.inventory, arguments.limit, expected, *limits, engine)
     if arguments.inspector:
         try:
             return job_bandwidth.add(found, arguments.inspector, time.time())
