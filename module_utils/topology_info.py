@@ -55,7 +55,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
 
         return rail_info.read_rails(host, given)
     machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
-    result: Result = {"topology": topology.to_dict(machine)}
+    result: Result = {}
     if given["recognition"]:
         from . import platform_facts
 
