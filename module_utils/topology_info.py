@@ -43,7 +43,7 @@ SPEC: module.Spec = {
     "known_profiles": {"type": "dict", "default": {}},
     **module.ROOTS,
 }
-Result = Dict[str, Any]
+Result = Dict[str, object]
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from . import results_folder
 from .plain_data import Plain
@@ -24,13 +24,14 @@ from .plain_data import Plain
 # Path -> value read by this process. Limited: many hosts with different values must not fill the memory.
 _READ: Plain = {}
 # (purpose, id of an object that hosts share) -> the object, which keeps its id in use, and the value made of it.
-_MADE: dict[tuple[str, int], tuple[object, Any]] = {}
+_MADE: dict[tuple[str, int], tuple[object, object]] = {}
 _MOST = 50
+T = TypeVar("T")
 # Values kept between runs, for as many checkouts and releases of one user.
 _TEXTS = 8
 
 
-def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
+def cached(folder: str, basis: object, make: Callable[[], T]) -> T:
     """Return make() through JSON, computed once per folder and basis; concurrent callers wait.
 
     basis: all inputs of make(), as JSON or as text. The value is shared: callers must not change it.
@@ -40,7 +41,7 @@ def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
     path = os.path.join(folder, f"busbar-{hashlib.sha256(text.encode()).hexdigest()}.json")
     value = _READ.get(path)
     if value is not None:
-        return value
+        return cast(T, value)
     with open(path + ".lock", "a") as lock:
         # Released with the file, also by a kill. In a home directory without locks all compute it.
         with suppress(OSError):
@@ -55,10 +56,10 @@ def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
             _READ.clear()
         with open(path, encoding="utf-8") as stream:
             _READ[path] = json.load(stream)
-        return _READ[path]
+        return cast(T, _READ[path])
 
 
-def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
+def cached_for(shared: object, what: str, make: Callable[[], T]) -> T:
     """Return make(), computed once for this very object, which hosts share as a value of cached().
 
     what: purpose of the value. Neither object nor value may be changed.
@@ -68,7 +69,7 @@ def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
         if len(_MADE) >= _MOST:
             _MADE.clear()
         known = _MADE[what, id(shared)] = (shared, make())
-    return known[1]
+    return cast(T, known[1])
 
 
 def cached_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:

@@ -89,7 +89,7 @@ def build(night: ReportInput) -> Plain:
         "waived": [_group(group, night) for group in groups if group.waiver is not None],
         "waivers": [_waiver(waiver, today, rows) for waiver in found_waivers],
         **folded,
-        "outliers": _outliers(night, groups) + figures.pop("outliers"),
+        "outliers": figures.pop("outliers"),
         "busbw": figures,
         "health": health.build(
             [{name: devices for name, (_, _, devices) in hosts.items()} for _, _, hosts in night.trail], night.hosts
@@ -301,25 +301,6 @@ def _run(night: ReportInput) -> Plain:
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------
-
-
-def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[Plain]:
-    """Return findings of one host of a fleet, or of one in a hundred, where all others with the check are ok."""
-    asked: Counter[str] = Counter()
-    checks: dict[frozenset[str], set[str]] = {}
-    for host in night.hosts.values():
-        if host.passed not in checks:
-            checks[host.passed] = {name.partition("[")[0] for name in host.passed}
-        asked.update(checks[host.passed] | {finding.check for finding in host.findings})
-    bad = Counter(check for group in groups for check in [group.finding.check] for _ in group.hosts)
-    found = []
-    for group in groups:
-        check = group.finding.check
-        if check.startswith("run.") or asked[check] < finding_groups.FLEET or bad[check] > max(1, asked[check] // 100):
-            continue
-        text = f"{check} is {group.finding.state} here and ok on the other {asked[check] - bad[check]:,}"
-        found.append({"nodes": nodeset.fold(group.hosts), "what": text, "have": group.have, "want": group.finding.want})
-    return found
 
 
 def _busbw(night: ReportInput) -> Plain:

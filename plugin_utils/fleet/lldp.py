@@ -7,23 +7,22 @@ For a host without neighbours, a table exported by the switches' own tools may n
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
-from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 
-from .. import result_schema, suite
+from .. import result_schema
 from ..codec import many
 from ..fabric import cabling_plan
+from ..plain_data import PlainView
 from ..role_result import RoleResult
 from . import lldp_leaf
 from .lldp_leaf import End, aliases
@@ -38,10 +37,6 @@ PLAN = Check(
 "Can the cabling plan and the table of neighbours of the inventory be read"
 T = TypeVar("T")
 _NEIGHBOURS = many(result_schema.neighbour, 200)
-# Subject of a test of one rail to the same rail of a peer; tests, slow between leaves and at rate within them, below
-# which the pattern may be chance.
-_TEST = re.compile(r"rail ([0-9]{1,2}) to (.+)")
-SLOW, WITHIN = 2, 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Files:
     neighbours: str = ""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Files:
+    def from_values(cls, values: PlainView) -> Files:
         """Return the files. values: of the host's intent; {} where that was not read."""
         return cls(values.get("busbar_fabric_plan") or "", values.get("busbar_lldp_neighbours") or "")
 
@@ -79,7 +74,6 @@ def join(results: Results, files: Mapping[str, Files]) -> None:
             _add(results[host], findings)
         for end in listed:
             _close_gap(results[end.host], end, named.neighbours)
-        _note_uplinks(results, [*read, *listed])
 
 
 def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:
@@ -127,37 +121,3 @@ def _close_gap(of_host: dict[str, RoleResult], end: End, source: str) -> None:
     }
     of_host[ROLE] = of_host[ROLE].passing(silent, [end.switch, source])
     _add(of_host, (), [f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"])
-
-
-def _note_uplinks(results: Results, ends: Iterable[End]) -> None:
-    """Attribute slow rails to uplinks between leaves, by the tests of ``verify.yml``, all made at the same time.
-
-    If every test within a leaf is at rate and some between leaves are not, the hosts are proven and the uplinks are
-    not. It is evidence, no proof, so it is a note beside the findings of the tests.
-    """
-    leaves: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for end in ends:
-        leaves[end.host, end.rail].add(end.switch)
-    within: list[bool] = []
-    between: list[tuple[str, str, bool]] = []
-    passed = f"{RAIL_BANDWIDTH.id}[live]@"
-    for host in sorted({end for end, _rail in leaves}):
-        tested = results[host].get(suite.VERIFY, RoleResult())
-        bad = [one.subject for one in tested.findings if (one.check, one.state) == (RAIL_BANDWIDTH.id, "drift")]
-        good = [name.removeprefix(passed) for name in tested.passed if name.startswith(passed)]
-        for match, slow in [(_TEST.fullmatch(one), one in bad) for one in (*bad, *good)]:
-            rail, peer = (int(match.group(1)), match.group(2)) if match else (-1, "")
-            if (host, rail) in leaves and (peer, rail) in leaves:
-                if leaves[host, rail] & leaves[peer, rail]:
-                    within.append(slow)
-                else:
-                    between.append((host, peer, slow))
-    slow_pairs = [(host, peer) for host, peer, slow in between if slow]
-    if len(slow_pairs) >= SLOW and len(within) >= WITHIN and not any(within):
-        text = (
-            f"{len(slow_pairs)} of {len(between)} rail tests between leaves are slow, and none of {len(within)} within"
-            " a leaf: that points to hashing (ECMP) or lost uplinks; a pair alone shows which: playbooks/verify.yml"
-            f" --limit {','.join(slow_pairs[0])} (docs/cabling.md)"
-        )
-        for host in {host for host, _peer in slow_pairs}:
-            _add(results[host], (), [text])

@@ -13,7 +13,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent
-from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
@@ -109,32 +108,3 @@ def test_an_answer_that_is_none_costs_its_host_alone(odd: Any) -> None:
     assert {host for host, _check, _subject in found} == {"node0", "node3"}
     results["node3"] = {}
     assert {check for host, check, _subject in joined(results) if host == "node3"} == {"run.lldp"}
-
-
-def test_slow_rails_between_leaves_alone_point_to_the_uplinks() -> None:
-    """Two units with leaves of their own; each rail is tested within its unit and to the other one."""
-    results = heard()
-    for host in (2, 3):
-        for one in results[f"node{host}"]["lldp"]["neighbours"]:
-            one.update(chassis=one["chassis"].replace("00:0", "01:0"), name=f"far-{one['name']}")
-
-    def verified(slow: tuple[str, ...]) -> list[str]:
-        for host, peers in (("node0", ("node1", "node2")), ("node1", ("node0", "node3"))):
-            subjects = [f"rail {rail} to {peer}" for peer in peers for rail in range(RAILS)]
-            bad = [
-                RAIL_BANDWIDTH.judge(one, "drift", "355 Gb/s", "120 Gb/s", fix="x") for one in subjects if one in slow
-            ]
-            good = [f"perftest.bandwidth[live]@{one}" for one in subjects if one not in slow]
-            results[host]["verify"] = {"findings": [one.to_dict() for one in bad], "passed": good}
-        kept = {host: role_results(of_host) for host, of_host in results.items()}
-        lldp.join(kept, {})
-        return [note for of_host in kept.values() for note in of_host["lldp"].notes if "ECMP" in note]
-
-    assert verified(()) == []
-    [said, again] = verified(("rail 1 to node2", "rail 3 to node2", "rail 3 to node3"))
-    assert said == again
-    assert said.startswith("3 of 8 rail tests between leaves are slow, and none of 8 within a leaf")
-    assert "--limit node0,node2" in said
-    # One alone may be chance, and a slow one within a leaf is no matter of uplinks.
-    assert verified(("rail 1 to node2",)) == []
-    assert verified(("rail 1 to node2", "rail 3 to node3", "rail 0 to node1")) == []

@@ -56,7 +56,7 @@ def test_what_is_made_of_one_object_is_made_once_and_of_its_equal_anew() -> None
 
 
 def test_the_first_and_the_others_get_the_same(tmp_path: Path) -> None:
-    found = [cached(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
+    found: list[object] = [cached(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
     assert found == [{"0": [1, 2]}] * 2
 
 
