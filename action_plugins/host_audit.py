@@ -47,7 +47,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
@@ -153,7 +152,7 @@ class Question:
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
         values = self.wanted["values"]
-        told = {
+        return {
             "changed": False,
             "intent": cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted)),
             # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
@@ -166,10 +165,8 @@ class Question:
             "sharp": values["busbar_sharp"],
             "due": _due(found, self.check_mode),
             "drain": values["busbar_drain"] != "none",
+            **({"cabling": values["busbar_fabric_plan"]} if values["busbar_fabric_plan"] else {}),
         }
-        files = Files.from_values(values)
-        cabling = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
-        return told if files == Files() else {**told, "cabling": cabling}
 
 
 def question_of(names: list[str], variables: PlainView, templar: Templar) -> Question:

@@ -46,18 +46,18 @@ def declaration(intent: PlainView) -> Plain:
 class Fleet:
     """The inputs of the stage, besides the results of the roles.
 
-    declared: host -> declaration(). rails: host -> its rails, read by verify. files: host -> its cabling plan.
+    declared: host -> declaration(). rails: host -> its rails, read by verify. plans: host -> path of its cabling plan.
     """
 
     declared: dict[str, PlainView] = field(default_factory=dict)
     rails: dict[str, rail_info.HostInfo] = field(default_factory=dict)
-    files: dict[str, lldp.Files] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
 
     def add(self, host: str, registered: PlainView, audit: PlainView) -> None:
         """Add a host. registered: its registered results. audit: its result in fleet_audit."""
         intent = registered.get("busbar_intent") or {}
         self.declared[host] = audit.get("compare") or declaration(intent)
-        self.files[host] = lldp.Files.from_values(audit.get("cabling") or intent.get("values", {}))
+        self.plans[host] = audit.get("cabling") or intent.get("values", {}).get("busbar_fabric_plan") or ""
         info = host_variables.of_host(registered)
         if info is not None:
             self.rails[host] = info
@@ -76,7 +76,7 @@ class Fleet:
         """
         for comparison in (lldp, ports, imex):
             if comparison.ROLE in roles:
-                comparison.join(results, self.files)
+                comparison.join(results, self.plans)
         groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
         check_mode = bool(variables.get("ansible_check_mode"))
         by_tags = {row.role for row in TABLE} - {*roles}
