@@ -66,10 +66,6 @@ options:
     description: Also return a profile that this host meets, for a person to review.
     type: bool
     default: false
-  known_profiles:
-    description: Profiles by their names; with O(draft) the host is compared with the nearest of them.
-    type: dict
-    default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile

@@ -40,7 +40,6 @@ SPEC: module.Spec = {
     "tool_timeout": {"type": "float", "default": 20},
     "recognition": {"type": "bool", "default": False},
     "draft": {"type": "bool", "default": False},
-    "known_profiles": {"type": "dict", "default": {}},
     **module.ROOTS,
 }
 Result = Dict[str, object]
@@ -74,10 +73,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
         from .machine import profile_doubts
 
         second = [_smi_cross_check(host, machine)] if machine.gpus else []
-        try:
-            result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, given["known_profiles"], second)
-        except ParseError as error:
-            raise ParseError("known_profiles: %s" % error) from error
+        result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, second)
     return result
 
 

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.modules import topology_info
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 
 from lab import faults, store
 from lab.machines import h200_vm, hgx_b200
@@ -39,9 +38,7 @@ LAB = {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm}
 def capture(lab: Path, run_module: Callable[..., dict[str, Any]]) -> Capture:
     def ask(node: str) -> list[str]:
         roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
-        doubts: list[str] = run_module("topology_info", draft=True, known_profiles=shipped(), tool_timeout=2, **roots)[
-            "doubts"
-        ]
+        doubts: list[str] = run_module("topology_info", draft=True, tool_timeout=2, **roots)["doubts"]
         return doubts
 
     return ask
