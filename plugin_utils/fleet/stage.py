@@ -74,9 +74,11 @@ class Fleet:
         results: host -> role -> result. roles: those that tags leave in. variables: of the run. off: host -> roles that
         its own values turn off.
         """
-        for comparison in (lldp, ports, imex):
+        if lldp.ROLE in roles:
+            lldp.join(results, self.plans)
+        for comparison in (ports, imex):
             if comparison.ROLE in roles:
-                comparison.join(results, self.plans)
+                comparison.join(results)
         groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
         check_mode = bool(variables.get("ansible_check_mode"))
         by_tags = {row.role for row in TABLE} - {*roles}
