@@ -10,9 +10,8 @@ of Ansible: plugin_utils/ansible_core.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ansible import context
 from ansible.errors import AnsibleError
@@ -31,6 +30,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import FleetAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import OutputLimit, limit_output
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 display = Display()
@@ -40,8 +40,7 @@ KEPT = (
     *("roles", "evidence", "off", "intent", "verify", "scope", "sharp", "due", "drain", "cabling", "compare"),
     *("failed", "unreachable", "timedout", "wrong_inventory", "msg"),
 )
-Answer = dict[str, Any]
-Answers = dict[str, Answer]
+Answers = dict[str, Plain]
 
 
 class ActionModule(FleetAction):
@@ -86,13 +85,13 @@ class ActionModule(FleetAction):
             return {"changed": False, "failed": True, "msg": intent.summarise_errors(wrong)}
         return {"changed": False, "hosts": answers, "begun": begun}
 
-    def _audit_by_slurm(self, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path) -> Answers:
+    def _audit_by_slurm(self, hosts: list[str], variables: PlainView, limit: float, file: Path) -> Answers:
         """Return host -> result, by one step of Slurm. Raises SlurmError."""
         here, hostvars = ansible_core.this_worker(), variables["hostvars"]
         own = hostvars.raw_get(variables["inventory_hostname"])
         of_play = worker_threads.play_variables(here._task_vars if here else variables, own)
 
-        def variables_of(host: str) -> dict[str, Any]:
+        def variables_of(host: str) -> Plain:
             return {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
 
         worker_threads.bind_to_parent()
@@ -100,7 +99,7 @@ class ActionModule(FleetAction):
         return slurm_audit.audit(hosts, variables_of, self._templar, limit, display.display, keep)
 
     def _audit(
-        self, run: ansible_core.Run, hosts: list[str], variables: Mapping[str, Any], limit: float, file: Path
+        self, run: ansible_core.Run, hosts: list[str], variables: PlainView, limit: float, file: Path
     ) -> Answers | None:
         """Return host -> result; None where this ansible-core runs tasks differently than ``run`` expects."""
         here = ansible_core.this_worker()
@@ -115,7 +114,7 @@ class ActionModule(FleetAction):
         bounds: dict[str, OutputLimit] = {}
         strange: list[str] = []
 
-        def audit_host(host: str) -> Answer:
+        def audit_host(host: str) -> Plain:
             try:
                 of_host = {**hostvars.raw_get(host), **of_play, "hostvars": hostvars}
                 machine = here._variable_manager._inventory.get_host(host)
@@ -146,7 +145,7 @@ class ActionModule(FleetAction):
         return None if hosts and len(strange) == len(hosts) else answers
 
 
-def _task_result(result: Mapping[str, Any] | None) -> Answer:
+def _task_result(result: PlainView | None) -> Plain:
     """Return what host_audit would register as an ordinary task, whose failure does not end the play."""
     given = {name: value for name, value in (result or {}).items() if name in KEPT}
     return given if "roles" in given else {"msg": "it was not queried", **given, "failed": True}

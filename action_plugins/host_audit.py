@@ -12,14 +12,12 @@ run's own directory.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.util
 import json
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +45,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     verdict,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.stage import declaration
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
+from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_for
 
 HERE = Path(__file__).resolve().parent.parent
 # In a checkout the roles lie beside action_plugins/, in an installed collection beside plugins/.
@@ -153,7 +150,7 @@ class Question:
         found = _by_role(self.roles, self.steps, answer["results"], self.wanted)
         evidence = {name: pair for given in found.values() for name, pair in given.pop("evidence", {}).items()}
         values = self.wanted["values"]
-        told = {
+        return {
             "changed": False,
             "intent": cached_for(self.wanted, "digest", lambda: intent.digest(self.wanted)),
             # One text: Ansible walks through every value of a result repeatedly, which was a third of the run's cost.
@@ -166,10 +163,8 @@ class Question:
             "sharp": values["busbar_sharp"],
             "due": _due(found, self.check_mode),
             "drain": values["busbar_drain"] != "none",
+            **({"cabling": values["busbar_fabric_plan"]} if values["busbar_fabric_plan"] else {}),
         }
-        files = Files.from_values(values)
-        cabling = {"busbar_fabric_plan": files.plan, "busbar_lldp_neighbours": files.neighbours}
-        return told if files == Files() else {**told, "cabling": cabling}
 
 
 def question_of(names: list[str], variables: PlainView, templar: Templar) -> Question:
@@ -252,9 +247,8 @@ def _gate_texts(arguments: PlainView, known: Plain, templar: Templar, node: str)
     return gate_files.texts(_gate_program(), intent_text, arguments["stages"])
 
 
-@functools.cache
 def _gate_program() -> str:
-    return _cached_script(gate_files.names(), gate_files.program)
+    return cached(constants.DEFAULT_LOCAL_TMP, "gate program", gate_files.program)
 
 
 def python_of(variables: PlainView, templar: Templar) -> str:
@@ -339,29 +333,11 @@ def _read_role(role: suite.Role) -> _RoleFiles:
 
 
 def _bundle() -> str:
-    """Return the packed modules. Packing takes 0.3 s, which a run over a few hosts feels, so the result is cached."""
+    """Return the packed modules of an audit. Packing takes 0.7 s of a run."""
     modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
     wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info", "platform_facts", "machine.profile_doubts")]
     wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]
-    return _cached_script(wanted, lambda: bundle.script(bundle.closure(wanted, bundle.source_of), ""))
-
-
-def _cached_script(wanted: list[str], make: Callable[[], str]) -> str:
-    """Return a script, cached by its sources. wanted: names of its modules."""
-    home = Path(constants.config.get_config_value("ANSIBLE_HOME"), "busbar")
-    basis = json.dumps([wanted, *(_digest(package) for package in (bundle.PACKAGE, bundle.LIBRARY))])
-    return cached_between_runs(home, basis, make)
-
-
-def _digest(package: str) -> str:
-    """Return a hash of the names and contents of a package's Python files: what is packed, and what packs it."""
-    read = hashlib.sha256()
-    spec = importlib.util.find_spec(package)
-    for folder in (spec and spec.submodule_search_locations) or []:
-        for path in sorted(Path(folder).rglob("*.py")):
-            content = path.read_bytes()
-            read.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
-    return read.hexdigest()
+    return bundle.script(bundle.closure(wanted, bundle.source_of), "")
 
 
 _ASKED = {name: _read_role(role) for name, role in suite.AUDITED.items()}

@@ -78,19 +78,6 @@ _CODES = textwrap.fill(
 ).replace("\xa0", " ")
 
 
-_PASSWORD = "; no password is prompted for: use --%s-password-file FILE"
-_ROLE = "; all roles are judged; for some run: ansible-playbook busbar.fabric.site --check --tags ROLE"
-# Options of ansible-playbook that a command may lack.
-_OF_ANSIBLE = {
-    **dict.fromkeys(("-J", "--ask-vault-pass", "--ask-vault-password"), _PASSWORD % "vault"),
-    **dict.fromkeys(("-K", "--ask-become-pass"), _PASSWORD % "become"),
-    **dict.fromkeys(("-t", "--tags", "--skip-tags"), _ROLE),
-    **dict.fromkeys(("-u", "--user", "-b", "--become", "-c", "--connection"), "; set it in the inventory, or with -e"),
-    **dict.fromkeys(("-C", "--check", "-D", "--diff"), "; this command changes no node"),
-    **dict.fromkeys(("-v", "-vv", "-vvv", "--verbose"), "; this command prints all that it has"),
-}
-
-
 class _Formatter(argparse.HelpFormatter):
     """Print one line for an option: ``-i, --inventory PATH``; the usage names what is required."""
 
@@ -135,14 +122,10 @@ class _Parser(argparse.ArgumentParser):
             fill(self)
         found, unknown = super().parse_known_args(*args, **more)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+            known = [name for name in self._option_string_actions if name.startswith("--")]
+            hints = (did_you_mean(word.partition("=")[0], known, "") for word in unknown if word.startswith("-"))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
         return found, unknown
-
-    def _hint(self, words: Sequence[str]) -> str:
-        options = [word.partition("=")[0] for word in words if word.startswith("-")]
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        hints = (_OF_ANSIBLE.get(option) or did_you_mean(option, known, "") for option in options)
-        return next(filter(None, hints), "")
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:

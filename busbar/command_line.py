@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, termi
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR
 
 # Module -> the package that it comes with.
-PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner", "rich": "rich"}
+PACKAGES = {"ansible": "ansible-core", "ansible_runner": "ansible-runner"}
 # Title of the arguments that --help counts and --help-all prints.
 MORE = "more options"
 _ERRNO = re.compile(r"\[Errno \d+\] ")

@@ -1,17 +1,17 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Print one line a role. plugin_utils/progress.py has the texts, plugin_utils/progress_bar.py the moving line."""
+"""Print one line a role. plugin_utils/progress.py has the texts."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: progress
 type: stdout
-short_description: One line a role, with counts and a bar that moves; failures at once, folded over hosts
+short_description: One line a role, with counts; failures at once, folded over hosts
 version_added: 0.1.0
 description:
   - Prints a line for each role with how many hosts it worked on, changed, failed or did not reach, and its time.
-    On a terminal a progress bar moves; without one, a line every 30 seconds names the role that is still running.
+    A line every 30 seconds names the role that is still running, and the hosts that it waits for.
   - A failure is printed at once, with its message, the task, file and line, and the host. Hosts that fail alike are
     counted, and named as a folded list when the role ends. So are hosts with the same C(--diff), and those of which
     M(ansible.builtin.debug) prints the same.
@@ -48,7 +48,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     findings_file,
     partial_results,
     progress,
-    progress_bar,
     terminal,
 )
 
@@ -105,7 +104,7 @@ class CallbackModule(Default):
         # Every text is printed, and every process started, under this lock of Ansible, so that no output is mixed.
         self._lock: threading.RLock = ansible_core.printing_lock(self._display)
         self._run: progress.Run | None = None
-        self._line: progress_bar.MovingLine | None = None
+        self._over = threading.Event()
         self._process = os.getpid()
         # Tasks whose items have reported why they failed: (host, task).
         self._itemised: set[tuple[str, str]] = set()
@@ -127,9 +126,7 @@ class CallbackModule(Default):
             return
         self._judges = _judged(playbook)
         self._run = progress.Run(time.monotonic, bool(context.CLIARGS.get("check")), self._judges is not None)
-        drawn = self._run.moving_line if progress_bar.terminal(sys.stdout) else None
-        self._line = progress_bar.MovingLine(self._lock, drawn, self._on_text, self._tick)
-        self._line.start()
+        threading.Thread(target=self._report_each_second, args=(self._run,), name="progress", daemon=True).start()
         atexit.register(self._ended_early)
 
     @_event
@@ -151,11 +148,8 @@ class CallbackModule(Default):
 
     @_event
     def v2_playbook_on_stats(self, run: progress.Run, stats: AggregateStats) -> None:
-        self._still()
+        self._stop()
         self._print(run.finished(stats.processed))
-        if stats.custom and self.get_option("show_custom_stats"):
-            for name, said in sorted(stats.custom.items()):
-                self._print([progress.Line(f"{name}: {progress.printable_lines(str(said))}")])
 
     @_event
     def v2_playbook_on_no_hosts_remaining(self, run: progress.Run) -> None:
@@ -291,28 +285,21 @@ class CallbackModule(Default):
             if lines:
                 sys.stdout.flush()
 
-    # Output of others.
+    def _report_each_second(self, run: progress.Run) -> None:
+        while not self._over.wait(1):
+            with self._lock:
+                self._print(run.tick() if not self._over.is_set() else ())
 
-    def _on_text(self, text: str) -> None:
-        found = progress.HEARD.fullmatch(text.strip())
-        if found and self._run is not None:
-            self._run.responded(int(found[1]), int(found[2]))
-
-    def _tick(self) -> None:
-        if self._run is not None:
-            self._print(self._run.tick())
-
-    def _still(self) -> None:
+    def _stop(self) -> None:
         atexit.unregister(self._ended_early)
-        if self._line is not None:
-            self._line.stop()
+        self._over.set()
 
     def _ended_early(self) -> None:
         """Report the end of a run that Ansible ends without a callback: an interrupt, or its own mistake."""
         if self._run is None or os.getpid() != self._process:
             return
         with self._lock:
-            self._still()
+            self._stop()
             # Its handler has made way for the second Ctrl-C.
             interrupted = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
             why = "INTERRUPTED" if interrupted else "ENDED EARLY"

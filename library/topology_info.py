@@ -10,8 +10,7 @@ short_description: Read GPUs, NICs, PCIe paths and NVLinks, and compare them wit
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Reads the machine from sysfs, procfs and nvidia-smi, classifies every NIC with the reason, and returns the path
-    class of every pair of GPU and NIC.
+  - Reads the machine from sysfs, procfs and nvidia-smi.
   - With O(profile) it returns a finding for every difference from the profile.
   - With O(subset=rails) it only returns RV(rail_info) and RV(busy), which M(busbar.fabric.verify) compares over all
     hosts and makes pairs of.
@@ -23,7 +22,7 @@ options:
     choices: [machine, rails]
     default: machine
   profile:
-    description: Platform profile as in C(profiles/NAME.yml). Without it the module only reads.
+    description: Platform profile as in C(profiles/NAME.yml). Without it there are no findings.
     type: dict
     required: false
   site:
@@ -67,10 +66,6 @@ options:
     description: Also return a profile that this host meets, for a person to review.
     type: bool
     default: false
-  known_profiles:
-    description: Profiles by their names; with O(draft) the host is compared with the nearest of them.
-    type: dict
-    default: {}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
@@ -78,10 +73,6 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Read the topology
-  busbar.fabric.topology_info:
-  register: machine
-
 - name: Compare the host with its profile
   busbar.fabric.topology_info:
     profile: "{{ busbar_intent.profile }}"
@@ -97,30 +88,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-topology:
-  description: The machine as it was read; null for a value that it does not have or that could not be read.
-  type: dict
-  returned: success
-  contains:
-    gpus:
-      description:
-        - GPUs in PCI order, each with C(pci), C(index) in nvidia-smi, C(model), C(uuid), C(in_driver), C(numa_node),
-          C(nvlinks_active), C(nvlinks_total), C(fabric_state), C(fabric_status) and the link C(pcie) with
-          C(current_speed_gts), C(current_width), C(max_speed_gts) and C(max_width).
-      type: list
-      elements: dict
-    nics:
-      description:
-        - NICs, each with C(pci), C(role) and its C(reason), the RDMA device C(rdma), C(firmware), C(numa_node), C(pcie)
-          as for a GPU, C(netdevs) with C(name) and C(mtu), and C(ports) with C(number), C(state), C(phys_state),
-          C(rate_gbps), C(link_layer), the number of C(gids) and C(rocev2_ipv4_gid_index).
-      type: list
-      elements: dict
-    paths: {type: dict, description: "PCI address of a GPU to that of a NIC to their path class, such as V(PIX)."}
-    virtualization: {type: dict, description: "C(is_vm), C(hypervisor), C(cloud) and the C(source) of these."}
-    driver: {type: dict, description: "NVIDIA driver, C(version), C(open_kernel_module) and C(source)."}
-    software_rdma: {type: list, elements: str, description: RDMA devices without a PCI device.}
-    problems: {type: list, elements: str, description: "What could not be read, and why."}
 fabric:
   description: What a sweep of the InfiniBand fabric shows of this host, C(boot_id) and C(rails) with their GUIDs.
   type: dict

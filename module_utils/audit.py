@@ -26,8 +26,8 @@ from .core.bundle import LIBRARY
 from .core.host import ParseError, Session
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
-_BULK = ("diff", "topology", "build", "variables", "share", "backup_files")
-_TYPES: Mapping[object, Callable[[Any], Any]] = {"str": str, "path": str, "int": int, "float": float}
+_BULK = ("diff", "build", "variables", "share", "backup_files")
+_TYPES: Mapping[object, Callable[[str], object]] = {"str": str, "path": str, "int": int, "float": float}
 
 
 def main(steps: Sequence[Mapping[str, object]], limit: float, patience: float = math.inf) -> NoReturn:
@@ -43,7 +43,7 @@ def main(steps: Sequence[Mapping[str, object]], limit: float, patience: float = 
 
 def run(
     steps: Sequence[Mapping[str, object]], limit: float, total: float = math.inf, patience: float = math.inf
-) -> List[Dict[str, Any]]:
+) -> List[Dict[str, object]]:
     """Return the results. total: seconds for all steps and their tools.   limit, patience: as in main."""
     return [json.loads(line) for line in _lines(steps, limit, total, patience)]
 
@@ -149,7 +149,7 @@ def send_result(stream: int, result: Mapping[str, object]) -> None:
         data = data[os.write(stream, data) :]
 
 
-def _step(step: Mapping[str, Any], session: Session) -> Dict[str, Any]:
+def _step(step: Mapping[str, Any], session: Session) -> Mapping[str, object]:
     declared = importlib.import_module("%s.%s" % (LIBRARY, step["module"]))
     try:
         given = options(declared.SPEC, step["arguments"])
@@ -157,7 +157,8 @@ def _step(step: Mapping[str, Any], session: Session) -> Dict[str, Any]:
         return {"failed": True, "msg": str(error)}
     hidden = [given[name] for name, option in declared.SPEC.items() if option.get("no_log")]
     result = module.execute(declared.work, given, True, session)
-    return dict(_masked(result, set(filter(module.is_secret, _texts(hidden))))) if hidden else result
+    secrets = set(filter(module.is_secret, _texts(hidden)))
+    return {name: _masked(value, secrets) for name, value in result.items()} if secrets else result
 
 
 def options(spec: Mapping[str, Mapping[str, object]], arguments: Mapping[str, object]) -> Dict[str, Any]:
@@ -168,13 +169,13 @@ def options(spec: Mapping[str, Mapping[str, object]], arguments: Mapping[str, ob
     return {name: _value(option, arguments.get(name)) for name, option in spec.items()}
 
 
-def _value(option: Mapping[str, object], given: object) -> Any:
+def _value(option: Mapping[str, object], given: object) -> object:
     """Convert to the option's type: a template may return another number type, or a number for a text."""
     if given is None:
         given = option.get("default")
     if given is None or option.get("type") not in _TYPES:
         return given
-    return _TYPES[option["type"]](given)
+    return _TYPES[option["type"]](given)  # type: ignore[arg-type]
 
 
 def _texts(value: object) -> List[str]:
@@ -185,7 +186,7 @@ def _texts(value: object) -> List[str]:
     return [] if value in (None, "") else [str(value)]
 
 
-def _masked(value: object, hidden: Collection[str]) -> Any:
+def _masked(value: object, hidden: Collection[str]) -> object:
     if isinstance(value, dict):
         return {name: _masked(item, hidden) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

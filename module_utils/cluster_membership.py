@@ -26,7 +26,7 @@ BUILD = "run site.yml --tags nccl_tests for this host"
 def read_member(host: Host, given: Mapping[str, Any]) -> Dict[str, Any]:
     """Return ``member`` and ``unfit`` of the module's result. Raises ParseError."""
     own_name = (host.read(HOSTNAME) or socket.gethostname()).strip().partition(".")[0].lower()
-    member: Dict[str, Any] = {"name": own_name, "build": "", "rails": _rails(host, profile.from_options(given))}
+    member: Dict[str, object] = {"name": own_name, "build": "", "rails": _rails(host, profile.from_options(given))}
     unfit = users(host, given["slurm_node"])
     try:
         launch.read(host, given["launcher"])
@@ -46,10 +46,10 @@ def read_member(host: Host, given: Mapping[str, Any]) -> Dict[str, Any]:
     return {"member": member, "unfit": unfit}
 
 
-def _rails(host: Host, want: profile.Profile) -> Dict[str, Dict[str, Any]]:
+def _rails(host: Host, want: profile.Profile) -> Dict[str, Dict[str, object]]:
     """Return number -> RDMA device and index of the nearest GPU, of the rails that have both."""
     found = rails.match(topology.read(host, ask_nvidia_smi=False), want)
-    own: Dict[str, Dict[str, Any]] = {}
+    own: Dict[str, Dict[str, object]] = {}
     for rail in want.rails:
         nic = found.nics.get(rail.number)
         near = [found.gpus[index] for index in sorted(rail.paths) if index in found.gpus] if found.gpus else []

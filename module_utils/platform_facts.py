@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from .core.finding import printable
 from .core.host import Host, attempt
@@ -32,7 +32,7 @@ _NVIDIA, _NVSWITCH, _AMD, _ACCELERATOR = 0x10DE, 0x0680, 0x1002, 0x1200
 _EVERY = PortConfig(Chain(26, 3, 48, 6, "dscp", {26: 3}, (), tuple(range(8)), 0, 0))
 
 
-Values = Dict[str, Any]
+Values = Dict[str, object]
 
 
 def read(host: Host, machine: Topology) -> Values:

@@ -74,11 +74,11 @@ class HostInfo:
     missing: Mapping[int, str]
     gpus: Sequence[str] = ()
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> Dict[str, object]:
         return asdict(self)
 
 
-def read_rails(host: Host, given: Mapping[str, Any]) -> Dict[str, Any]:
+def read_rails(host: Host, given: Mapping[str, Any]) -> Dict[str, object]:
     """Return what topology_info returns of the subset ``rails``. Raises ParseError."""
     want = from_options(given)
     machine = topology.read(host, ask_nvidia_smi=False)

@@ -40,10 +40,9 @@ SPEC: module.Spec = {
     "tool_timeout": {"type": "float", "default": 20},
     "recognition": {"type": "bool", "default": False},
     "draft": {"type": "bool", "default": False},
-    "known_profiles": {"type": "dict", "default": {}},
     **module.ROOTS,
 }
-Result = Dict[str, Any]
+Result = Dict[str, object]
 
 
 def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
@@ -55,7 +54,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
 
         return rail_info.read_rails(host, given)
     machine = topology.read(host, ask_nvidia_smi=given["draft"] or not given["recognition"])
-    result: Result = {"topology": topology.to_dict(machine)}
+    result: Result = {}
     if given["recognition"]:
         from . import platform_facts
 
@@ -74,10 +73,7 @@ def work(host: Host, given: Mapping[str, Any], _check_mode: bool) -> Result:
         from .machine import profile_doubts
 
         second = [_smi_cross_check(host, machine)] if machine.gpus else []
-        try:
-            result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, given["known_profiles"], second)
-        except ParseError as error:
-            raise ParseError("known_profiles: %s" % error) from error
+        result["draft"], result["doubts"] = profile_doubts.checked_draft(machine, second)
     return result
 
 

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
@@ -213,13 +212,13 @@ def _errors(name: str, given: Any, value: Value) -> list[str]:
         kind = next((of.__name__ for of in _PLAIN if isinstance(given, of)), type(given).__name__)
         if value.private:
             return [f"{name} is of type {kind}, expected {value.type}"]
-        return [f"{name} is {given!r} ({kind}), expected {value.type}{_how(name, given, value)}"]
+        return [f"{name} is {given!r} ({kind}), expected {value.type}{_how(given, value)}"]
     known, plain = ", ".join(str(choice) for choice in value.choices if choice != ""), cast(Any, given)
     if value.type == "list":
         kinds = _TYPES[value.elements]
         wrong = [item for item in plain if not isinstance(item, kinds) or isinstance(item, bool)]
         if wrong:
-            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{_how(name, given, value)}"]
+            return [f"{name} holds {wrong[0]!r}, expected {_WORDS[value.elements]}{_how(given, value)}"]
         wrong = [item for item in plain if value.choices and item not in value.choices]
         return [f"{name} holds {wrong[0]!r}, expected some of {known}"] if wrong else []
     if value.choices and given not in value.choices:
@@ -236,34 +235,11 @@ def _errors(name: str, given: Any, value: Value) -> list[str]:
     return errors
 
 
-def _how(name: str, given: object, value: Value) -> str:
-    """Return how to write the intended value, where it is certain: INI and ``-e NAME=VALUE`` only have text."""
-    if value.type in ("str", "path") and not isinstance(given, (list, tuple, dict)):
-        # YAML reads some words as bool: yes, no, on.
-        known = ", ".join(str(choice) for choice in value.choices if choice != "")
-        return f": one of {known}" if known else ": write it in quotes"
-    meant = _intended_value(given, value)
-    if meant is None:
-        return ""
-    text = json.dumps(meant, default=str)
-    if "." in name:
-        return f": write {name.rpartition('.')[2]}: {text}"
-    return f""": write {name}: {text} in YAML (group_vars), or -e '{{"{name}": {text}}}'"""
-
-
-def _intended_value(given: object, value: Value) -> object:
-    """Return the value that a text was intended as; None where it is ambiguous."""
-    try:
-        parsed = yaml.safe_load(given) if isinstance(given, str) and value.type != "str" else given
-    except (ValueError, RecursionError, yaml.YAMLError):
-        return None
-    if value.type == "list":
-        parts = given.split(",") if isinstance(given, str) and not isinstance(parsed, list) else parsed
-        words = [part.strip() if isinstance(part, str) else part for part in parts] if isinstance(parts, list) else []
-        items = [_intended_value(word, Value(value.elements)) for word in words]
-        return items if items and None not in items else None
-    right = isinstance(parsed, _TYPES[value.type]) and isinstance(parsed, bool) == (value.type == "bool")
-    return parsed if right else None
+def _how(given: object, value: Value) -> str:
+    """Return how to write the intended value: INI and ``-e NAME=VALUE`` only have text, YAML reads ``no`` as bool."""
+    if value.type in ("str", "path"):
+        return ": write it in quotes"
+    return ": write it in YAML (group_vars) without quotes, or -e with JSON" if isinstance(given, str) else ""
 
 
 def _inconsistent(values: PlainView) -> list[str]:

@@ -22,9 +22,6 @@ class Lldp:
     `required` requires an agent and a neighbour of every rail; `none` requires nothing (`docs/cabling.md#lldp`)."""
     busbar_lldp_dcbx = Value("bool", False)
     "Whether a switch port that sends no DCBX, and so does not announce its PFC and DSCP map, is a finding."
-    busbar_lldp_neighbours = Value("str", "")
-    """Table of the rails' switch ports, for hosts without LLDP: a CSV `host,port,chassis,port_id` on the control node,
-    relative to where the run starts, as switches export it (`docs/cabling.md`)."""
 
 
 class Mtu:

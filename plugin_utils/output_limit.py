@@ -15,7 +15,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 from ansible.errors import AnsibleError
 
@@ -96,8 +95,8 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     Whatever reads them, the streams stay as they are: only their descriptors lead to a pipe of our own.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[call-overload]
         self._read = 0
         bound = _bound.get()
         if bound is None:

@@ -2,8 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Report a run of Ansible while it runs: one line a role, failures at once, hosts folded.
 
-Fed by events, without Ansible, a clock or a terminal: each event returns the lines to print, and ``Run.moving_line``
-the moving line in between.
+Fed by events, without Ansible, a clock or a terminal: each event returns the lines to print.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from . import nodeset
 from .terminal import counted
 
-# Progress lines of fleet_audit.
-HEARD = re.compile(r"(\d+) of (\d+) hosts have responded")
-# Seconds between two lines of a role that still runs, where no line can move.
+# Seconds between two lines of a role that still runs.
 PACE = 30.0
 # Tasks outside of roles have a line if they take this many seconds, or changed something.
 LONG = 5.0
-# Seconds without a result, after which a bar names the hosts that are waited for.
+# Seconds without a result, after which a line names the hosts that are waited for.
 SILENT = 10.0
 # How a task ended on a host, the worst last: a section counts a host once.
 ENDS = ("skipped", "ok", "changed", "ignored", "rescued", "failed", "unreachable")
@@ -67,13 +64,12 @@ class _Section:
     folds: dict[tuple[str, str, str], _Fold] = field(default_factory=dict)
     printed: tuple[int, ...] | None = None
     printed_at: float = 0.0
-    responded: int = 0
 
     def hosts(self, end: str) -> list[str]:
         return [host for host, got in self.ends.items() if got == end]
 
     def worked_on(self) -> int:
-        return max(self.responded, sum(end != "skipped" for end in self.ends.values()))
+        return sum(end != "skipped" for end in self.ends.values())
 
     def counts(self) -> tuple[int, ...]:
         """Return the counts that an operator sees, in the order of ENDS."""
@@ -108,7 +104,7 @@ class Run:
         self._total = 0
         self._moved = self._begun
 
-    # Events. Each returns the lines to be printed above the bar.
+    # Events. Each returns the lines to print.
 
     def play(self, name: str, hosts: int, ordered: bool = True, batch: bool = False) -> list[Line]:
         """Begin a play. hosts: how many take part. ordered: all do one task at a time. batch: they are some of the
@@ -139,13 +135,6 @@ class Run:
 
     def started(self, host: str) -> None:
         self._waiting.add(host)
-
-    def responded(self, answered: int, total: int) -> None:
-        """Note how many hosts have responded to one task for all of them."""
-        self._answered, self._total = answered, total
-        self._moved = self._clock()
-        if self._current is not None:
-            self._current.responded = answered
 
     def ended(self, host: str, end: str, role: str, counts: bool = True) -> None:
         """Note the end of a task on a host, one of ENDS. counts: it is the host's, and not the verdict's on all."""
@@ -208,24 +197,9 @@ class Run:
         if section is None or now - max(section.printed_at, section.since) < PACE:
             return []
         section.printed_at = now
-        text = f"{section.name}  {self._position()}  {self._counted(section)}".rstrip()
-        return [Line(f"{text}  {clock_text(self._spent(section))}  {self._doing(60)}".rstrip())]
-
-    def moving_line(self, width: int) -> str:
-        """Return the moving line, at most ``width`` characters."""
-        section = self._current
-        if section is None or width < 10:
-            return ""
-        words = [section.name, self._position(), self._counted(section), clock_text(self._spent(section))]
-        text = "  ".join(filter(None, words))
-        if len(text) > width:
-            return text[: width - 1] + "…"
-        room = width - len(text) - 2
-        if self._total > 1 and room >= 10:
-            size = min(30, room)
-            words.insert(1, bar(size, min(self._answered, self._total), self._total))
-            room -= size + 2
-        return "  ".join(filter(None, (*words, self._doing(room) if room > 10 else "")))
+        spent = clock_text(section.spent + now - section.since)
+        words = (section.name, self._position(), self._counted(section), spent, self._doing())
+        return [Line("  ".join(filter(None, words)))]
 
     def finished(self, hosts: Iterable[str]) -> list[Line]:
         """End the run. hosts: all that took part, also those with nothing to do."""
@@ -301,21 +275,15 @@ class Run:
         worst = next((end for end in reversed(ENDS[2:]) if section.hosts(end)), "ok")
         return Line(text.rstrip(), worst)
 
-    def _spent(self, section: _Section) -> float:
-        return section.spent + self._clock() - section.since
-
     def _position(self) -> str:
         return f"{min(self._answered, self._total)} of {self._total} hosts" if self._total > 1 else ""
 
-    def _doing(self, room: int) -> str:
-        """Return the running task; where nothing moves, the hosts that are waited for."""
+    def _doing(self) -> str:
+        """Return the running task; where no result comes, the hosts that are waited for."""
         still = self._clock() - self._moved
         if still >= SILENT and self._waiting and self._total > 1:
-            names = nodeset.brief(map(printable, self._waiting), max(10, room - 30))
-            said = f"waits for {names} since {clock_text(still)}"
-        else:
-            said = self._task
-        return said if len(said) <= room else said[: max(0, room - 1)] + "…"
+            return f"waits for {nodeset.brief(map(printable, self._waiting), 60)} since {clock_text(still)}"
+        return self._task[:60]
 
     def _counted(self, section: _Section, names: int = 0) -> str:
         """Return ``3 changed, 1 failed``; with the hosts, folded to ``names`` characters, if that is not 0."""
@@ -342,12 +310,6 @@ class Run:
             if by_end[end]:
                 lines.append(Line(f"  {end:<12} {nodeset.fold(map(printable, by_end[end]))}", end))
         return lines
-
-
-def bar(size: int, done: int, total: int) -> str:
-    """Return a bar: ``[####------]``."""
-    full = (size - 2) * done // total
-    return f"[{'#' * full}{'-' * (size - 2 - full)}]"
 
 
 def clock_text(seconds: float) -> str:

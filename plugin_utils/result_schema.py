@@ -311,7 +311,7 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "reboot": {"reasons": lines, "unload_first": lines},
     "slurm_node": {"drained": flag, "jobs": lines, "ours": flag},
     "topology_info": {
-        **each(("topology", "draft"), anything),
+        "draft": anything,
         **each(("doubts", "busy"), lines),
         "fabric": fabric_schema.on_fabric,
         "rail_info": info,
@@ -327,7 +327,7 @@ _STARTED: dict[str, Check] = {
 }
 # Keys that may be missing: the audit omits them, or they belong to a draft or a failure.
 _OPTIONAL = (
-    *("build", "share", "variables", "topology", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
+    *("build", "share", "variables", "fabric", "rail_info", "draft", "doubts", "argv", "log", "imex"),
     *("recognition", "state", "member", "unfit", "busy"),
 )
 _NEEDED = ("findings", "passed")

@@ -8,7 +8,7 @@ the verdict reads it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -56,18 +56,6 @@ class RoleResult:
             passed=[*self.passed, *passed],
             evidence={**self.evidence, **evidence},
             notes=[*self.notes, *notes],
-        )
-
-    def passing(self, ids: Collection[str], evidence: Sequence[str]) -> RoleResult:
-        """Return the result with these findings ok. evidence: value and source. They cause no others any more."""
-        if not ids:
-            return self
-        rest = [one for one in self.findings if one.id not in ids]
-        return replace(
-            self,
-            findings=tuple(replace(one, because=None) if one.because in ids else one for one in rest),
-            passed=[*self.passed, *sorted(ids)],
-            evidence={**self.evidence, **dict.fromkeys(sorted(ids), evidence)},
         )
 
 

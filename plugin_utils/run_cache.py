@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Cache shared by Ansible's forked workers during one run, and by several runs.
+"""Cache shared by Ansible's forked workers during one run.
 
 Ansible forks a worker for each task of each host, and a worker's memory ends with it. The first one that needs a value
 computes it; the others read it from a file, each process once.
@@ -12,11 +12,9 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from . import results_folder
 from .plain_data import Plain
@@ -24,13 +22,12 @@ from .plain_data import Plain
 # Path -> value read by this process. Limited: many hosts with different values must not fill the memory.
 _READ: Plain = {}
 # (purpose, id of an object that hosts share) -> the object, which keeps its id in use, and the value made of it.
-_MADE: dict[tuple[str, int], tuple[object, Any]] = {}
+_MADE: dict[tuple[str, int], tuple[object, object]] = {}
 _MOST = 50
-# Values kept between runs, for as many checkouts and releases of one user.
-_TEXTS = 8
+T = TypeVar("T")
 
 
-def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
+def cached(folder: str, basis: object, make: Callable[[], T]) -> T:
     """Return make() through JSON, computed once per folder and basis; concurrent callers wait.
 
     basis: all inputs of make(), as JSON or as text. The value is shared: callers must not change it.
@@ -40,7 +37,7 @@ def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
     path = os.path.join(folder, f"busbar-{hashlib.sha256(text.encode()).hexdigest()}.json")
     value = _READ.get(path)
     if value is not None:
-        return value
+        return cast(T, value)
     with open(path + ".lock", "a") as lock:
         # Released with the file, also by a kill. In a home directory without locks all compute it.
         with suppress(OSError):
@@ -55,10 +52,10 @@ def cached(folder: str, basis: object, make: Callable[[], Any]) -> Any:
             _READ.clear()
         with open(path, encoding="utf-8") as stream:
             _READ[path] = json.load(stream)
-        return _READ[path]
+        return cast(T, _READ[path])
 
 
-def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
+def cached_for(shared: object, what: str, make: Callable[[], T]) -> T:
     """Return make(), computed once for this very object, which hosts share as a value of cached().
 
     what: purpose of the value. Neither object nor value may be changed.
@@ -68,45 +65,4 @@ def cached_for(shared: object, what: str, make: Callable[[], Any]) -> Any:
         if len(_MADE) >= _MOST:
             _MADE.clear()
         known = _MADE[what, id(shared)] = (shared, make())
-    return known[1]
-
-
-def cached_between_runs(folder: Path, basis: str, make: Callable[[], str]) -> str:
-    """Return make(), computed once per folder and basis, which is all that it depends on.
-
-    The folder is made. If others can write it or the file, or the file is incomplete, it is not used:
-    the value is computed each time.
-    """
-    path = folder / f"{hashlib.sha256(basis.encode()).hexdigest()}.txt"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _ours(os.lstat(folder), stat.S_ISDIR):
-            return make()
-        text = _whole(path)
-        if text is None:
-            text = make()
-            results_folder.replace_file(path, [f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}"])
-            by_age = sorted(folder.glob("*.txt"), key=lambda one: one.stat().st_mtime)
-            for old in by_age[:-_TEXTS]:
-                old.unlink(missing_ok=True)
-        return text
-    except OSError:
-        # A home directory that is full or cannot be written.
-        return make()
-
-
-def _whole(path: Path) -> str | None:
-    """Return a file's text; None if it is missing, writable for others, cut off or changed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with open(descriptor, "rb") as stream:
-        if not _ours(os.fstat(descriptor), stat.S_ISREG):
-            return None
-        said, _line, content = stream.read().partition(b"\n")
-    return content.decode() if hashlib.sha256(content).hexdigest().encode() == said else None
-
-
-def _ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return cast(T, known[1])

@@ -38,10 +38,6 @@ LEAST_DAYS = compare.NIGHTS + 1
 _EXPECTED = (WaiverError, InventoryError, HistoryError, runner.RunnerError, signals.Interrupted)
 
 
-def stamp(moment: datetime.datetime) -> str:
-    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def drift(arguments: argparse.Namespace) -> int:
     """Run the nightly check so that every end has an exit code and a notification. Return the exit code."""
     if missing := not_installed(PACKAGES):
@@ -107,8 +103,7 @@ def _collect(arguments: argparse.Namespace, expected: Expected) -> Mapping[str, 
     # Without the options the inventory decides.
     engine: Plain = {"busbar_engine": arguments.engine} if arguments.engine else {}
     limits = (arguments.forks, arguments.host_timeout, arguments.timeout)
-    with runner.progress_bar() as progress:
-        found = runner.run(arguments.inventory, arguments.limit, expected, progress, *limits, engine)
+    found = runner.run(arguments.inventory, arguments.limit, expected, *limits, engine)
     if arguments.inspector:
         try:
             return job_bandwidth.add(found, arguments.inspector, time.time())
@@ -149,8 +144,6 @@ def _night(
     except BaseException as error:
         _fail(nights, number, error, expected.manifest)
         raise
-    if arguments.since:
-        data = built(nights.run(number), arguments.since, nights, again)
     code = int(data["exit_code"])
     said = text.brief(data, again)
     try:
@@ -229,10 +222,10 @@ def store(run: Run, hosts: Mapping[str, HostResult], nights: History, again: Seq
     return data
 
 
-def built(run: Run, since: str | None, nights: History, again: Sequence[str] = ()) -> Plain:
+def built(run: Run, nights: History) -> Plain:
     """Return the report of a run of the history."""
     hosts, marks = nights.hosts(run.id)
-    return _report(run, hosts, marks, nights.nights(run), nights, again or _report_of(nights, run.id), since)
+    return _report(run, hosts, marks, nights.nights(run), nights, _report_of(nights, run.id))
 
 
 def _report(
@@ -242,18 +235,10 @@ def _report(
     past: Mapping[str, Sequence[compare.EarlierRun]],
     nights: History,
     again: Sequence[str],
-    since: str | None = None,
 ) -> Plain:
-    base = nights.before(since, run) if since else None
-    if since and base is None:
-        raise HistoryError(f"there is no earlier run of this inventory up to {since}; busbar report --list names them")
-    before = nights.nights(run, count=1, until=base) if base else past
-    changes = {}
-    for name, host in hosts.items():
-        last = next(reversed(before.get(name, ())), None)
-        changes[name] = compare.compare(host, last, past.get(name, ()))
+    changes = {name: compare.compare(host, past.get(name, ())) for name, host in hosts.items()}
     trail = nights.trail(run, report.STRIP - 1)
-    return report.build(report.ReportInput(run, hosts, marks, changes, trail, nights.started(), tuple(again), base))
+    return report.build(report.ReportInput(run, hosts, marks, changes, trail, nights.started(), tuple(again)))
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -271,7 +256,7 @@ def show(arguments: argparse.Namespace) -> int:
                 for line in lines if arguments.verbose else shown:
                     print(line)
                 return 0
-            data = built(nights.run(arguments.number), arguments.since, nights)
+            data = built(nights.run(arguments.number), nights)
             if arguments.nodes is None:
                 emit(arguments, data, nights, manifest, _report_of(nights, data["run"]["id"]))
             else:

@@ -71,9 +71,9 @@ def _origin(name: str, tonight: HostResult, nights: Sequence[EarlierRun]) -> str
     return "new_intent" if nights[-1].intent not in (None, tonight.intent) else "never_ok"
 
 
-def compare(tonight: HostResult, before: EarlierRun | None, nights: Sequence[EarlierRun]) -> Changes:
-    """Compare a host's run with ``before``, an earlier run. A host that was not judged has no changes."""
-    was, nothing = frozenset(before.marks if before else ()), frozenset[str]()
+def compare(tonight: HostResult, nights: Sequence[EarlierRun]) -> Changes:
+    """Compare a host's run with its last one. A host that was not judged has no changes. nights: oldest first."""
+    was, nothing = frozenset(nights[-1].marks if nights else ()), frozenset[str]()
     if not tonight.judged:
         return Changes(nothing, nothing, nothing, nothing, was, nothing)
     now = frozenset(tonight.by_id)

@@ -13,9 +13,10 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, findings_file, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import actions, cluster, fabric, html, junit, localise_section, output, prometheus, related_results, text
+from . import html, junit, output, prometheus, text
 from .history import History
 from .inventory import Manifest
+from .related_results import RelatedResults
 from .run import HostResult, Run
 
 RESULTS = Path("busbar-results")
@@ -23,11 +24,8 @@ FORMATS = {
     "json": "everything as JSON",
     "junit": "JUnit XML for CI",
     "prometheus": "metrics for node_exporter's textfile collector",
-    "markdown": "Markdown for a chat",
     "html": "one HTML page",
 }
-# Sections of a report from other runs' records.
-RELATED = {"cluster": cluster, "localised": localise_section, "fabric": fabric, "actions": actions}
 
 
 def emit(
@@ -45,13 +43,12 @@ def emit(
     day = datetime.date.fromisoformat(data["run"]["started"][:10])
     known = manifest or Manifest((), (), False)
     results = arguments.results or Path(known.results or RESULTS)
-    found = related_results.RelatedResults(results, data["run"]["ended"], known.secrets, known.max_age_days)
-    data = {**data, **{name: section.latest(found) for name, section in RELATED.items()}}
+    related = RelatedResults(results, data["run"]["ended"], known.secrets, known.max_age_days)
+    data = {**data, "related": related.sections()}
     makers: dict[str, Callable[[], str]] = {
         "json": lambda: json.dumps(_with_evidence(data), indent=1, sort_keys=True) + "\n",
         "junit": lambda: junit.render(data),
         "prometheus": lambda: prometheus.render(data, nights.complete(data["run"]["id"])),
-        "markdown": lambda: text.markdown(data, again),
         "html": lambda: html.render(data),
         **(more or {}),
     }

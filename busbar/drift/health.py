@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from .related_results import limited
 from .run import HostResult
 
 _DAY = 86400.0
@@ -39,8 +38,10 @@ def build(before: Sequence[Mapping[str, Devices]], hosts: Mapping[str, HostResul
     worst = sorted(_devices(hosts, tonight, daily[-WEEK:]), key=lambda row: row[0])
     return {
         "nights": len(nights),
-        **limited("counters", rows, ROWS),
-        **limited("worst", [row for _order, row in worst], ROWS),
+        "counters": rows[:ROWS],
+        "counters_left_out": len(rows[ROWS:]),
+        "worst": [row for _order, row in worst[:ROWS]],
+        "worst_left_out": len(worst[ROWS:]),
     }
 
 

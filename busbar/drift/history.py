@@ -293,17 +293,13 @@ class History:
             }
         return hosts, marks
 
-    def nights(self, run: Run, count: int = NIGHTS - 1, until: int | None = None) -> dict[str, list[EarlierRun]]:
-        """Return host -> the last runs of the inventory before this one that judged it, oldest first.
-
-        until: number of the last run that counts; default: the one before.
-        """
-        last = run.id - 1 if until is None else min(until, run.id - 1)
+    def nights(self, run: Run) -> dict[str, list[EarlierRun]]:
+        """Return host -> the last runs of the inventory before this one that judged it, oldest first."""
         rows = self._db.execute(
             "SELECT run, host, intent, passed FROM (SELECT h.*, row_number() OVER (PARTITION BY h.host ORDER BY h.run"
             " DESC) AS place FROM host h JOIN run r ON r.id = h.run WHERE r.state = 'done' AND r.inventory = ?"
-            " AND r.id <= ? AND h.ended IN ('incomplete', 'complete')) WHERE place <= ? ORDER BY run",
-            (run.inventory, last, count),
+            " AND r.id < ? AND h.ended IN ('incomplete', 'complete')) WHERE place <= ? ORDER BY run",
+            (run.inventory, run.id, NIGHTS - 1),
         ).fetchall()
         contents = Contents(self._db)
         marks: dict[tuple[int, str], dict[str, Mark]] = {}
@@ -337,11 +333,6 @@ class History:
                 }
                 found.append((self._run(row), read_summary(summary), hosts))
         return found
-
-    def before(self, moment: str, run: Run) -> int | None:
-        """Return the number of the last run before this one that began at or before a moment."""
-        query = "SELECT max(id) FROM run WHERE state = 'done' AND inventory = ? AND id < ? AND started <= ?"
-        return self._value(query, run.inventory, run.id, moment)  # type: ignore[no-any-return]
 
     def complete(self, run: int) -> str | None:
         """Return the end of the inventory's last run, up to this one, with a full result of every host."""

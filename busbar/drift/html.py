@@ -14,11 +14,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
 from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import actions
 from .report import OPEN
 from .run import CLASSES
 
@@ -59,8 +58,6 @@ def render(report: Plain) -> str:
         health_trends=[(row, _line(row["trend"], 0.0, max(row["trend"]))) for row in counters],
         classes=CLASSES,
         unanswered=OPEN,
-        span=actions.span,
-        bad_results=[state for state in STATES if state != "ok"],
     )
     return page
 

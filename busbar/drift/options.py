@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import re
 import shlex
 from pathlib import Path
@@ -14,7 +13,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 
 from ..command_line import MORE, add_ansible
-from .command import HISTORY, LEAST_DAYS, drift, show, stamp
+from .command import HISTORY, LEAST_DAYS, drift, show
 from .formats import FORMATS, RESULTS
 
 
@@ -61,8 +60,6 @@ def add_report(command: argparse.ArgumentParser) -> None:
 def _outputs(command: argparse.ArgumentParser, more: argparse._ActionsContainer) -> None:
     command.add_argument("-v", "--verbose", action="store_true", help="print everything, not one screen")
     command.add_argument("--history", type=Path, metavar="FILE", help=f"SQLite file ({HISTORY})")
-    text = "compare with the last run up to YYYY-MM-DD"
-    command.add_argument("--since", type=_moment, metavar="DAY", help=text)
     more.add_argument("--mode", type=_mode, default=0o600, metavar="BITS", help="permissions of the reports (600)")
     text = f"benchmark results (default: {RESULTS})"
     more.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
@@ -98,15 +95,3 @@ def _argv(text: str) -> list[str]:
     if not argv:
         raise argparse.ArgumentTypeError("is empty")
     return argv
-
-
-def _moment(text: str) -> str:
-    """Return a day, which means its end, or a moment; in UTC, as runs are dated."""
-    try:
-        day = len(text) == len("YYYY-MM-DD")
-        moment = datetime.datetime.fromisoformat(text + "T23:59:59" if day else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a day like 2026-11-21, nor a time like 2026-11-21T02:00"
-        ) from error
-    return stamp(moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC))

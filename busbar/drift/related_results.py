@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read results and logs beside the history on the control node, for a report.
+"""Report results on the control node that are not of the run: the last sweep, search and benchmark, and repairs.
 
 Another machine may have written them, and they hold output of nodes: the reader types it, and no text of it reaches a
 report but through ``RelatedResults.text``.
@@ -9,26 +9,57 @@ report but through ``RelatedResults.text``.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
+    cluster_record,
+    cluster_table,
+    localise_record,
+    localise_table,
+)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 from ansible_collections.busbar.fabric.plugins.plugin_utils.manifest import MAX_AGE_DAYS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
+from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
+from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import counted
 
 DAY = 86400.0
-# Characters of a text.
-SAID = 600
-NO_ACTIONS = "no repair was started from here; busbar remediate writes it"
-MEASURED, ABSENT, UNREADABLE = "measured", "absent", "unreadable"
-_Read = TypeVar("_Read")
+# Characters of a text, and of names in a line; sentences and lines of a table.
+TEXT, NAMES, SENTENCES, LINES = 600, 200, 12, 60
+# Columns of a table: a secret in a text that is wrapped would not be recognised.
+COLUMNS = 1 << 20
+MEASURED, UNREADABLE = "measured", "unreadable"
+# Days before the run's end whose actions are counted; nodes still out of service are listed regardless of age.
+WINDOW = 30
+# Outcome of a finding, by the last of its entries that has one.
+_RESULTS = {
+    ("verified", "done"): "mended",
+    ("verified", "failed"): "not mended",
+    ("dropped", "done"): "stale, dropped",
+    **dict.fromkeys([("refused", "held"), ("refused", "failed")], "refused"),
+    **dict.fromkeys([("drained", "held"), ("drained", "failed")], "held back"),
+}
+
+
+@dataclass(frozen=True)
+class _Content:
+    """finished: seconds since 1970, None for a log.   sentences: the verdict first.   table: lines of fixed width."""
+
+    finished: float | None
+    sentences: Sequence[str]
+    table: Sequence[str] = ()
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,56 +74,161 @@ class RelatedResults:
     hidden: tuple[str, ...] = ()
     max_age_days: float = MAX_AGE_DAYS
 
-    def text(self, text: str, room: int = SAID) -> str:
-        """Return the text without secrets and terminal control characters, cut to ``room`` characters."""
-        clean = printable(redaction.scrub(text, self.hidden))
-        return clean if len(clean) <= room else clean[: room - 3] + "..."
-
-    def clean(self, section: Plain) -> Plain:
-        """Return a section with each of its texts as ``text`` returns it."""
-        return {key: self._clean(item) for key, item in section.items()}
-
-    def _clean(self, item: object) -> object:
-        if isinstance(item, str):
-            return self.text(item)
-        if isinstance(item, list):
-            return [*map(self._clean, item)]
-        return self.clean(item) if isinstance(item, dict) else item
-
     @property
     def now(self) -> float:
         """Return the end of the run in seconds since 1970."""
         return datetime.datetime.fromisoformat(self.ended).timestamp()
 
-    def aged(self, finished: float) -> Plain:
-        """Return ``finished``, ``age_days`` at the end of the run, ``old``. finished: seconds since 1970."""
-        days = (self.now - finished) / DAY
-        return {"finished": moment(finished), "age_days": round(days, 2), "old": days > self.max_age_days}
+    def text(self, text: str) -> str:
+        """Return the text without secrets and terminal control characters, cut to TEXT characters."""
+        clean = printable(redaction.scrub(text, self.hidden))
+        return clean if len(clean) <= TEXT else clean[: TEXT - 3] + "..."
 
-    def read(self, path: Path, what: Callable[[], _Read], absent: str) -> tuple[Plain, _Read | None]:
-        """Return ``path``, ``state``, ``why`` and ``simulated`` of a section, and the content, None without one.
+    def sections(self) -> list[Plain]:
+        """Return a section for each result that exists. Keys: docs/report.md."""
+        return [*filter(None, (self._section(*kind) for kind in _KINDS))]
 
-        what: the reader; raises OSError and ParseError that names the file.   absent: how the file is made.
-        """
-        found = {"path": self.text(str(path)), "state": MEASURED, "why": "", "simulated": False}
+    def _section(
+        self, name: str, title: str, path: Callable[[Path], Path], read: Callable[[Path, float], _Content]
+    ) -> Plain | None:
+        file = path(self.results)
+        section: Plain = {"name": name, "title": title, "path": self.text(str(file)), "why": "", "state": MEASURED}
         try:
-            return found, what()
+            if name == "actions" and not file.exists():
+                return None
+            content = read(file, self.now)
         except FileNotFoundError:
-            return {**found, "state": ABSENT, "why": self.text(f"{path} does not exist: {absent}")}, None
+            return None
         except (OSError, ParseError) as error:
-            return {**found, "state": UNREADABLE, "why": self.text(error_text(error))}, None
+            return {**section, "state": UNREADABLE, "why": self.text(error_text(error))}
+        return {
+            **section,
+            "simulated": content.simulated,
+            **(self._aged(content.finished) if content.finished is not None else {"age": "", "old": False}),
+            "sentences": [self.text(text) for text in content.sentences[:SENTENCES]],
+            "table": [self.text(line) for line in content.table[:LINES]],
+            "left_out": len(content.table[LINES:]),
+        }
 
-    @cached_property
-    def actions(self) -> tuple[Plain, action_log.Log | None]:
-        """Return the state of the action log and the log, read once."""
-        return self.read(action_log.file(self.results), lambda: action_log.read(self.results), NO_ACTIONS)
+    def _aged(self, finished: float) -> Plain:
+        days = (self.now - finished) / DAY
+        old = days > self.max_age_days
+        age = counted(int(days), "day") + " old" if days >= 0 else "measured after this run"
+        return {"age": age + (": too old to show the current state of the cluster" if old else ""), "old": old}
 
 
-def limited(name: str, rows: Sequence[object], most: int) -> Plain:
-    """Return the first rows by their name, and the number of the others: ``bad``, ``bad_left_out``."""
-    return {name: rows[:most], f"{name}_left_out": len(rows[most:])}
+def _cluster(path: Path, _now: float) -> _Content:
+    record = cluster_record.read(path)
+    table, _, _ = cluster_table.render(record, COLUMNS).rpartition("\n\n")
+    *more, verdict = cluster_table.sentences(record)
+    return _Content(record.finished, [verdict, *more], table.splitlines(), record.simulated)
 
 
-def moment(seconds: float) -> str:
+def _localised(path: Path, _now: float) -> _Content:
+    """Return root findings that are not ok, worst first; nodes with equal findings are one line."""
+    record = localise_record.read(path)
+    groups: dict[tuple[int, int, str, str], list[str]] = {}
+    for one in record.findings:
+        finding = one.finding
+        if not finding.ok and finding.because is None:
+            order = STATES.index(finding.state), SEVERITIES.index(finding.severity)
+            host = one.hosts[0] if len(one.hosts) == 1 else ""
+            have, fix = (nodeset.nameless(text, host) or "-" for text in (finding.have, finding.fix))
+            head = f"{finding.severity}  {finding.state}  {finding.check}  {finding.subject}"
+            groups.setdefault((*order, head, f"{have}; do: {fix}"), []).extend(one.hosts)
+    table = [f"{head}  on {nodeset.brief(hosts, NAMES)}: {text}" for (*_, head, text), hosts in sorted(groups.items())]
+    *more, verdict = localise_table.sentences(record)
+    return _Content(record.finished, [verdict, *more], table, record.simulated)
+
+
+def _fabric(path: Path, _now: float) -> _Content:
+    record = fabric_record.read(path)
+    fabric = Fabric(Evidence(sweeps=record.sweeps, hosts=record.hosts))
+    table = [
+        f"{mark.state}  {mark.check}  {' - '.join(map(fabric.end, mark.ends)) or '-'}: {mark.said}"
+        for mark in record.marks
+    ]
+    return _Content(record.finished, [*_fabric_sentences(record, fabric)], table)
+
+
+def _fabric_sentences(record: fabric_record.Record, fabric: Fabric) -> Iterator[str]:
+    switches = sum(len(plane.switches) for plane in fabric.planes)
+    hcas = sum(len(plane.nodes) for plane in fabric.planes) - switches
+    links = "no bad link was seen" if record.complete else "no bad link in the part that was read"
+    if record.marks:
+        links = counted(len(record.marks), "bad link")
+    elif not fabric.cables:
+        links = "no link was read"
+    yield f"{counted(len(fabric.planes), 'plane')}, {switches} switches, {hcas} HCAs; {links}"
+    if not record.complete:
+        yield "the sweep is incomplete: what is not listed may be missing, or was not seen"
+    if not record.before:
+        yield "there is no earlier sweep: error rates and missing devices are not known"
+
+
+def _actions(path: Path, now: float) -> _Content:
+    log = action_log.read(path.parent)
+    recent = [entry for entry in log.entries if entry.at >= now - WINDOW * DAY]
+    results: dict[tuple[str, str, str], str] = {}
+    for entry in recent:
+        if entry.finding:
+            key = (entry.run, entry.host, entry.finding)
+            results[key] = _RESULTS.get((entry.action, entry.outcome), results.get(key, "not ended"))
+    counts = ", ".join(f"{number:,} {word}" for word, number in Counter(results.values()).most_common())
+    done = f"{counted(len(results), 'finding')}: {counts}" if results else "no finding was acted on"
+    sentences = [f"in the last {WINDOW} days: {done}"]
+    pairs = [(one.before, one.after) for one in recent if one.before is not None and one.after is not None]
+    if pairs:
+        low, high = (f"{min(figures):.4g} to {max(figures):.4g} GB/s" for figures in zip(*pairs, strict=True))
+        better = sum(after > before for before, after in pairs)
+        sentences.append(f"bandwidth is higher after {better} of {counted(len(pairs), 'repair')}: {low}, then {high}")
+    if log.torn:
+        sentences.append(f"lines of the action log that a crash has cut off: {log.torn}")
+    return _Content(None, sentences, _out_of_service(log.entries))
+
+
+def _out_of_service(entries: Sequence[Entry]) -> list[str]:
+    """Return nodes that a killed run left drained, and those that were left drained for a person to look at."""
+    reasons = {
+        host: ("not ended: run busbar remediate again", one) for host, one in action_log.open_drains(entries).items()
+    }
+    held = action_log.held(entries)
+    for entry in entries:
+        if entry.host in held and (entry.action, entry.outcome) == ("left_drained", "begun"):
+            reasons[entry.host] = ("left drained", entry)
+    groups: dict[tuple[str, str], dict[str, float]] = {}
+    for host, (state, entry) in reasons.items():
+        why = nodeset.nameless(entry.why or entry.check, host) or "no reason is logged"
+        groups.setdefault((state, why), {})[host] = entry.at
+    return [
+        f"out of service since {_moment(min(hosts.values()))}, {state}: {nodeset.brief(hosts, NAMES)}: {why}"
+        for (state, why), hosts in groups.items()
+    ]
+
+
+def _moment(seconds: float) -> str:
     """Format seconds since 1970, any number, as ``2026-11-21T02:00:07Z``."""
     return datetime.datetime.fromtimestamp(min(max(seconds, 0.0), 2e11), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_KINDS: tuple[tuple[str, str, Callable[[Path], Path], Callable[[Path, float], _Content]], ...] = (
+    (
+        "fabric",
+        "InfiniBand fabric: the last sweep",
+        lambda results: fabric_record.folder(results) / "latest" / fabric_record.NAME,
+        _fabric,
+    ),
+    (
+        "localised",
+        "Slow nodes: the last search",
+        lambda results: localise_record.folder(results) / "latest" / localise_record.NAME,
+        _localised,
+    ),
+    ("actions", "Repairs", action_log.file, _actions),
+    (
+        "cluster",
+        "Between nodes: the last benchmark",
+        lambda results: cluster_record.folder(results) / "latest" / cluster_record.NAME,
+        _cluster,
+    ),
+)

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FIN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-from . import gate_section, health, job_bandwidth
+from . import health, job_bandwidth
 from .compare import NIGHTS, Changes, Mark
 from .run import CLASSES, HostResult, Run, Trail, Waiver, parse_waivers
 
@@ -37,7 +37,7 @@ _OF_RUN = ("id", "started", "ended", "limit", "version", "user", "commit", "fail
 
 @dataclass(frozen=True)
 class ReportInput:
-    """The inputs of a report. started: number of every run -> its start. since: number of the run compared with.
+    """The inputs of a report. started: number of every run -> its start.
 
     trail: earlier runs, oldest first: run, summary, host -> class, busbw, devices. again: the command that shows
     this run again.
@@ -50,7 +50,6 @@ class ReportInput:
     trail: Trail
     started: Mapping[int, str]
     again: tuple[str, ...]
-    since: int | None = None
 
 
 def build(night: ReportInput) -> Plain:
@@ -90,14 +89,13 @@ def build(night: ReportInput) -> Plain:
         "waived": [_group(group, night) for group in groups if group.waiver is not None],
         "waivers": [_waiver(waiver, today, rows) for waiver in found_waivers],
         **folded,
-        "outliers": _outliers(night, groups) + figures.pop("outliers"),
+        "outliers": figures.pop("outliers"),
         "busbw": figures,
         "health": health.build(
             [{name: devices for name, (_, _, devices) in hosts.items()} for _, _, hosts in night.trail], night.hosts
         ),
         # Results on the control node, read when the report is written.
-        **dict.fromkeys(("cluster", "localised", "fabric", "actions")),
-        "gate": gate_section.build(night.hosts),
+        "related": [],
         "history": [*(summary for _, summary, _ in night.trail), summary_of(night.run, counts, code, figures)],
     }
     of_group = {(row.host, row.finding.id): group.fingerprint for group in groups for row in group.rows}
@@ -299,30 +297,10 @@ def _run(night: ReportInput) -> Plain:
         **{name: getattr(run, name) for name in _OF_RUN},
         "inventory": run.inventory.split("\n"),
         "previous": previous and {"id": previous.id, "started": previous.started},
-        "since": {"id": night.since, "started": night.started[night.since]} if night.since else None,
     }
 
 
 # -- the fleet ---------------------------------------------------------------------------------------------------------
-
-
-def _outliers(night: ReportInput, groups: Sequence[Group]) -> list[Plain]:
-    """Return findings of one host of a fleet, or of one in a hundred, where all others with the check are ok."""
-    asked: Counter[str] = Counter()
-    checks: dict[frozenset[str], set[str]] = {}
-    for host in night.hosts.values():
-        if host.passed not in checks:
-            checks[host.passed] = {name.partition("[")[0] for name in host.passed}
-        asked.update(checks[host.passed] | {finding.check for finding in host.findings})
-    bad = Counter(check for group in groups for check in [group.finding.check] for _ in group.hosts)
-    found = []
-    for group in groups:
-        check = group.finding.check
-        if check.startswith("run.") or asked[check] < finding_groups.FLEET or bad[check] > max(1, asked[check] // 100):
-            continue
-        text = f"{check} is {group.finding.state} here and ok on the other {asked[check] - bad[check]:,}"
-        found.append({"nodes": nodeset.fold(group.hosts), "what": text, "have": group.have, "want": group.finding.want})
-    return found
 
 
 def _busbw(night: ReportInput) -> Plain:

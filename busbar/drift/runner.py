@@ -7,11 +7,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import redaction
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
@@ -28,7 +28,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest as manifests
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import HEARD
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from .. import ansible_process, private_tempdir
@@ -36,34 +35,20 @@ from . import signals
 from .inventory import Expected, InventoryError, Manifest, sources
 from .run import ENDS, HostResult
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 PLAYBOOK = "busbar.fabric.drift"
 # The findings file is not read beyond this; a host that differs in everything has about 100 kB.
 LEAST_BYTES = 64 * 2**20
 HOST_BYTES = 256 * 2**10
 # Seconds in which Ansible has read the inventory.
 START = 600
+# Progress lines of fleet_audit.
+_RESPONDED = re.compile(r"\d+ of \d+ hosts have responded")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _UNPARSED = re.compile(r"Unable to parse (\S+) as an inventory source")
 
 
 class RunnerError(RuntimeError):
     """The run reported no host; the message has the reason."""
-
-
-def progress_bar() -> Progress:
-    """Return a bar on standard error, silent without a terminal: the task, and how many hosts have responded to it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Nothing is drawn into a log file.
-    bar = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-    bar.add_task("starting", total=None)
-    return bar
 
 
 @dataclass
@@ -73,7 +58,6 @@ class _Watch:
     file: the manifest that the run writes. timeout: seconds, from then on.
     """
 
-    progress: Progress
     file: Path
     timeout: float
     expected: Expected
@@ -87,9 +71,9 @@ class _Watch:
         name, data = event.get("event", ""), event.get("event_data") or {}
         host, result = data.get("host"), data.get("res")
         if name == "playbook_on_task_start":
-            self._show(description=printable(str(data.get("task") or ""))[:60], completed=0)
-        elif heard := HEARD.fullmatch(str(event.get("stdout") or "").strip()):
-            self._show(completed=int(heard[1]))
+            self.show(printable(str(data.get("task") or ""))[:60])
+        elif responded := _RESPONDED.fullmatch(str(event.get("stdout") or "").strip()):
+            self.show(responded[0])
         if host and name == "runner_on_unreachable":
             self.ends[host] = "unreachable"
         elif host and name == "runner_on_failed" and isinstance(result, dict):
@@ -101,14 +85,15 @@ class _Watch:
     def look(self) -> None:
         """Read the manifest once it is there, and remove it: it holds secrets."""
         if self.expected.manifest is None and self.file.exists():
-            found = self.expected.manifest = manifests.read(self.file)
+            self.expected.manifest = manifests.read(self.file)
             self.file.unlink()
-            self._show(total=len(found.hosts))
             self.deadline = time.monotonic() + self.timeout
 
-    def _show(self, total: int | None = None, completed: int | None = None, description: str | None = None) -> None:
-        for task in self.progress.task_ids:
-            self.progress.update(task, total=total, completed=completed, description=description)
+    @staticmethod
+    def show(text: str) -> None:
+        """Show what runs in the last line of a terminal; nothing is drawn into a log file."""
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
     @property
     def late(self) -> bool:
@@ -120,7 +105,6 @@ def run(
     inventory: Sequence[Path],
     limit: str | None,
     expected: Expected,
-    progress: Progress,
     forks: int | None,
     host_timeout: int,
     timeout: int,
@@ -138,7 +122,7 @@ def run(
     words = ["--check", *(["--limit", _absolute(limit)] if limit is not None else [])]
     with private_tempdir.directory() as folder, signals.collected() as ended:
         file, answers = folder / "findings.json", folder / "heard"
-        watch = _Watch(progress, folder / "manifest.json", timeout, expected)
+        watch = _Watch(folder / "manifest.json", timeout, expected)
         done = ansible_process.run(
             private_data_dir=str(folder),
             inventory=sources(inventory),
@@ -156,6 +140,7 @@ def run(
             cancel_callback=lambda: bool(ended) or watch.late,
         )
         watch.look()
+        watch.show("")
         manifest = expected.manifest
         if ended:
             raise signals.Interrupted(ended[0], until_now(partial_results.read(answers), manifest) if manifest else "")

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Render the report for a terminal and for a chat: the verdict, the findings, and what to run."""
+"""Render the report for a terminal and for a notification: the verdict, the findings, and what to run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,12 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, repa
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import Group, Row
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
-# Lines of each section, and characters of names; the HTML and JSON reports have all.
-LINES, NAMES = 12, 60
-# Section -> its name, the event of which the age is shown, the key of its lines, and a line.
-_SECTIONS = {
-    "fabric": ("fabric", ", swept ", "bad", "{state}  {check}  {where}: {said}"),
-    "localised": (
-        "slow nodes",
-        ", searched until ",
-        "causes",
-        "{severity}  {state}  {check}  {subject}  on {nodes}: expected {want}; actual {have}; do: {fix}",
-    ),
-    "actions": ("repaired", "", "out", "out of service since {since}, {state}: {nodes}: {reason}"),
-}
-# Characters of node names, and columns of a chat.
-NODES, COLUMNS = 300, 100
+from .related_results import MEASURED
+
+# Lines of each section's table; the HTML and JSON reports have more.
+LINES = 12
+# Characters of node names.
+NODES = 300
 # Groups in a message at most.
 BRIEF = 15
 MORE = "-v, --json FILE, or busbar report --html FILE"
@@ -47,7 +38,7 @@ def rendered(report: Plain, again: Sequence[str] = (), width: int = terminal.WID
         for note in report["notes"]
     ]
     not_judged = [f"{name.replace('_', ' ')}: {nodes}" for name, nodes in report["open"].items()]
-    parts = [not_judged, notes, [*_changes(report)], [*_accepted(report)], *sections(report)]
+    parts = [not_judged, notes, [*_changes(report)], [*_accepted(report)], *map(related, report["related"])]
     rest = [line for part in parts for line in screen.each(part, width, verbose)]
 
     remarks = {group["fingerprint"]: _history({**group, "follows": 0}) for group in report["groups"]}
@@ -73,13 +64,6 @@ def _groups(report: Plain) -> list[Group]:
     return [Group(key[0], of[0].finding, None, tuple(of), not groups[key]["alike"]) for key, of in found.items()]
 
 
-def markdown(report: Plain, again: Sequence[str]) -> str:
-    """Return the screen for a chat. Indented, so that nothing in it is markup and nothing can end the block."""
-    run = report["run"]
-    lines = [f"**{report['verdict'].upper()}**: run {run['id']}, {run['started']}", ""]
-    return "\n".join([*lines, *(f"    {line}" for line in rendered(report, again, COLUMNS).splitlines())]) + "\n"
-
-
 def brief(report: Plain, again: Sequence[str]) -> str:
     """Return the text of a notification: checks and nodes, no output of tools. again: command that shows the run."""
     groups = report["groups"]
@@ -102,11 +86,8 @@ def _changes(report: Plain) -> Iterator[str]:
     ):
         for row in report[kind]:
             yield f"{text}: {row['check']} on {_cut(row['nodes'])}"
-    run = report["run"]
-    if run["since"]:
-        yield f"compared with run {run['since']['id']} of {run['since']['started']}"
-    else:
-        yield f"compared with run {run['previous']['id']}" if run["previous"] else "no earlier run to compare with"
+    previous = report["run"]["previous"]
+    yield f"compared with run {previous['id']}" if previous else "no earlier run to compare with"
 
 
 def _accepted(report: Plain) -> Iterator[str]:
@@ -130,33 +111,12 @@ def _cut(nodes: str) -> str:
     return found if found == nodes else f"{found} (busbar report --json FILE names all)"
 
 
-# -- results beside the history ----------------------------------------------------------------------------------------
-
-
-def sections(report: Plain) -> list[list[str]]:
-    """Return the sentences of each section. A site without searches or repairs is not reminded in each report."""
-    found = [_lines(report[name], *words) for name, words in _SECTIONS.items() if report[name]]
-    if gate := report["gate"]:
-        # Nodes that it keeps out have findings.
-        found.append([f"gate: {gate['in_service']:,} of {gate['asked']:,} nodes with a gate are in service by it"])
-    return [lines for lines in found if lines]
-
-
-def _lines(section: Plain, title: str, event: str, key: str, line: str) -> list[str]:
-    if section["state"] != "measured":
-        return [f"{title}: {section['why']}"] if section["state"] != "absent" else []
-    first, *rest = section["said"]
-    found = [f"{title}{event}{_when(section) if event else ''}: {first}", *rest]
-    for row in section[key][:LINES]:
-        back = f"; repaired and given back since: {row['given_back']}" if row.get("given_back") else ""
-        values = {name: value or "-" for name, value in row.items()}
-        found.append(line.format_map({**values, "nodes": nodeset.cut(row.get("nodes", ""), NAMES)}) + back)
-    more = section[f"{key}_left_out"] + len(section[key][LINES:])
-    return found + ([f"and {more} more: busbar report --html FILE or --json FILE has them"] if more else [])
-
-
-def _when(section: Plain) -> str:
-    old = ", too old to show the current state of the cluster" if section["old"] else ""
-    days = int(max(section["age_days"], 0))
-    age = f"{days} day{'s' * (days != 1)} old" if days else "less than a day old"
-    return f"{section['finished']}, {age}{old}"
+def related(section: Plain) -> list[str]:
+    """Return the sentences and the table of a section of ``related_results``."""
+    if section["state"] != MEASURED:
+        return [f"{section['title']}: {section['why']}"]
+    first, *rest = section["sentences"]
+    title = ", ".join(filter(None, (section["title"], section["age"])))
+    more = section["left_out"] + len(section["table"][LINES:])
+    has_all = [f"and {more} more: busbar report --html FILE or --json FILE has them"] if more else []
+    return [f"{title}: {first}", *rest, *section["table"][:LINES], *has_all]

@@ -97,7 +97,7 @@ class Finding:
         clean = {name: redaction.scrub(value, secrets) for name, value in values.items() if value is not None}
         return replace(self, **clean) if any(clean[name] != values[name] for name in clean) else self
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> Dict[str, object]:
         """Return plain data with the keys of docs/finding.schema.json."""
         return {**asdict(self), "id": self.id}
 

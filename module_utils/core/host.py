@@ -99,7 +99,7 @@ class Session:
     """
 
     def __init__(self, patience: float = math.inf, end: float = math.inf) -> None:
-        self.reads: Dict[Tuple[Any, ...], Any] = {}
+        self.reads: Dict[Tuple[object, ...], object] = {}
         self.hung: Dict[str, float] = {}
         self._patience = patience
         self._end = end
@@ -307,7 +307,7 @@ def read_once(read: Reader) -> Reader:
     """Make a reader share what it reads: the modules of an audit read the same of the node, which does not change."""
 
     @functools.wraps(read)
-    def shared(host: Host, *arguments: Any, **named: Any) -> Any:
+    def shared(host: Host, *arguments: object, **named: object) -> object:
         if host.session is None:
             return read(host, *arguments, **named)
         roots = (host.hardware_root, host.system_root, host.timeout)

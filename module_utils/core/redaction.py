@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any, Iterable, Iterator, Tuple
+from typing import Dict, Iterable, Iterator, Mapping, Tuple
 
 REDACTED = "[redacted]"
 # Shorter ones are not secrets: removing them would tear other words apart.
@@ -73,13 +73,17 @@ def scrub(text: str, secrets: Tuple[str, ...]) -> str:
     return _without_userinfo(text) if ":/" in text or ":\\/" in text else text
 
 
-def scrub_all(value: object) -> Any:
+def scrub_all(values: Mapping[str, object]) -> Dict[str, object]:
     """Return a copy of JSON values without user and password in addresses."""
+    return {name: _scrubbed(value) for name, value in values.items()}
+
+
+def _scrubbed(value: object) -> object:
     if isinstance(value, str):
         return scrub(value, ())
     if isinstance(value, dict):
-        return {name: scrub_all(item) for name, item in value.items()}
-    return [scrub_all(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return scrub_all(value)
+    return [*map(_scrubbed, value)] if isinstance(value, (list, tuple)) else value
 
 
 def _without_userinfo(text: str) -> str:

@@ -42,8 +42,7 @@ NEIGHBOUR = Check(
     "lldp.neighbour",
     why="a rail whose neighbour is unknown may be plugged into the wrong switch port, or into one with other settings",
     fix="run lldpcli show neighbors on the host; enable LLDP on the switch port; if the NIC's firmware consumes the"
-    " frames (mlxconfig -d DEVICE query: LLDP_NB_RX_MODE, ethtool --show-priv-flags INTERFACE), switch that off; or"
-    " set busbar_lldp_neighbours to a table of the switches' ports",
+    " frames (mlxconfig -d DEVICE query: LLDP_NB_RX_MODE, ethtool --show-priv-flags INTERFACE), switch that off",
 )
 "Does each rail that is up, or each member of a bond, receive LLDP from one switch; none is `unknown`"
 

@@ -8,7 +8,7 @@ permission on the fabric. Sources: kernel Documentation/ABI/stable/sysfs-class-i
 
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.check import Check
 from ..core.finding import Finding
@@ -38,7 +38,7 @@ Table = Mapping[int, int]
 Tables = Mapping[Tuple[str, int], Union[Table, Problem]]
 
 
-def wanted(site: Mapping[str, Any]) -> Tuple[int, ...]:
+def wanted(site: Mapping[str, Sequence[str]]) -> Tuple[int, ...]:
     """Return keys that every rail must have. site: the site's values by name."""
     return tuple(parse_key(key) for key in site.get("busbar_fabric_partitions") or ())
 

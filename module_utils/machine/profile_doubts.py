@@ -2,22 +2,20 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Draft a profile of a host, with doubts to review before it becomes intent: the captured host may be faulty.
 
-The platform's planner judges the host twice: by what most of its GPUs and rails have, and by the nearest shipped
-profile. Each finding is a doubt. Pure.
+The platform's planner judges the host by what most of its GPUs and rails have. Each finding is a doubt. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from ..core.finding import Finding
-from ..core.host import ParseError
 from . import platform, rail_address
 from .pci import NEAR, PciDevice
 from .platform import CrossCheck
 from .platform_checks import RAIL_MTU
-from .profile import FABRICS, Profile, for_fabric, parse
+from .profile import Profile, parse
 from .topology import Nic, Topology
 
 _T = TypeVar("_T")
@@ -28,23 +26,12 @@ OWN_PARTS = "most of this host's own parts have"
 _NOT_HARDWARE = tuple(check.id for check in (rail_address.RAIL_GID, rail_address.RAIL_ADDRESS, RAIL_MTU))
 
 
-def checked_draft(
-    topology: Topology, shipped: Mapping[str, object], cross_checks: Sequence[CrossCheck] = ()
-) -> Tuple[Data, List[str]]:
-    """Return the draft of a profile, and doubts about the host that it is taken from, a sentence each.
-
-    shipped: name -> profile of the suite, as parsed YAML. Raises ParseError for an invalid one.
-    """
+def checked_draft(topology: Topology, cross_checks: Sequence[CrossCheck] = ()) -> Tuple[Data, List[str]]:
+    """Return the draft of a profile, and doubts about the host that it is taken from, a sentence each."""
     data, doubts = draft(topology)
     doubts += _counts(topology)
-    whole = data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"])
-    found = _bad(topology, parse(level(topology, data), "draft"), cross_checks) if whole else []
-    doubts += _sentences(OWN_PARTS, found)
-    near = _nearest(topology, shipped)
-    if near is not None:
-        seen = {(finding.check, finding.identity) for finding in found}
-        more = [f for f in _bad(topology, near, ()) if (f.check, f.identity) not in seen]
-        doubts += _sentences("profile %s, the nearest, has" % near.name, more)
+    if data["gpus"]["models"] and all("rate_gbps" in rail for rail in data["rails"]):
+        doubts += _sentences(_bad(topology, parse(level(topology, data), "draft"), cross_checks))
     return data, list(dict.fromkeys(doubts))
 
 
@@ -144,40 +131,19 @@ def level(topology: Topology, data: Data) -> Data:
     return {**data, "gpus": {**data["gpus"], **level}, "rails": [{**rail, **same} for rail in data["rails"]]}
 
 
-def _nearest(topology: Topology, shipped: Mapping[str, object]) -> Optional[Profile]:
-    """The shipped profile with most of the host's GPUs; None for other GPUs, and for a guest, which has a part of a
-    machine."""
-    if topology.virtualization.is_vm:
-        return None
-    fabric = next(
-        (name for name, layer in FABRICS.items() if layer == _most([n.link_layer for n in topology.nics])), None
-    )
-    here, fits = {gpu.pci for gpu in topology.gpus}, []
-    for name, profile in [(name, parse(shipped[name], name)) for name in sorted(shipped)]:
-        alike = sum(gpu.model in profile.gpus.models for gpu in topology.gpus)
-        # A profile that names slots is for one machine; with other slots it does not apply to this one.
-        named = bool(profile.gpus.pci)
-        if alike and len(profile.rails) > 1 and (not named or here & set(profile.gpus.pci)):
-            fits.append(((not named, -alike, abs(profile.gpus.count - len(topology.gpus)), name), profile))
-    try:
-        return for_fabric(min(fits, key=lambda fit: fit[0])[1], fabric) if fits else None
-    except ParseError:
-        return None
-
-
 def _bad(topology: Topology, profile: Profile, cross_checks: Sequence[CrossCheck]) -> List[Finding]:
     """Return root findings of the host by that profile."""
     findings = platform.plan(topology, profile, cross_checks).findings
     return [f for f in findings if not f.ok and f.because is None and f.check not in _NOT_HARDWARE]
 
 
-def _sentences(who: str, findings: Sequence[Finding]) -> List[str]:
+def _sentences(findings: Sequence[Finding]) -> List[str]:
     """Return one sentence per group of equal differences."""
     subjects: Dict[Tuple[str, Optional[str], Optional[str]], List[str]] = {}
     for finding in findings:
         subjects.setdefault((finding.check, finding.want, finding.have), []).append(finding.subject)
     return [
-        "%s: %s %s, here it is %s (%s)" % (", ".join(named), who, want or "nothing", have or "nothing", check)
+        "%s: %s %s, here it is %s (%s)" % (", ".join(named), OWN_PARTS, want or "nothing", have or "nothing", check)
         for (check, want, have), named in subjects.items()
     ]
 

@@ -9,7 +9,7 @@ So a rail is matched by its PCI address where the profile names one, else by its
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .gpu import Gpu
 from .pci import PciDevice, path_class
@@ -74,7 +74,7 @@ def ethernet(rails: Rails, profile: Profile) -> Dict[int, Nic]:
     return {n: nic for n, nic in sorted(rails.nics.items()) if n in asked and nic.link_layer == "Ethernet"}
 
 
-def guids(rails: Rails, profile: Profile) -> List[Dict[str, Any]]:
+def guids(rails: Rails, profile: Profile) -> List[Dict[str, object]]:
     """Return GUIDs (16 hex digits, None if absent) by which a fabric sweep identifies each InfiniBand rail."""
     found = []
     for rail in profile.rails:

@@ -7,15 +7,15 @@ Facts only: the profile defines the expected state (profile.py, platform.py).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import AbstractSet, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.host import Host, Problem, read_once
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
 from .netdev import Netdev, Route
 from .pci import MELLANOX, PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
-from .rdma import Port, RdmaDevice, rocev2
+from .rdma import Port, RdmaDevice
 from .virtualization import Virtualization
 
 # Without the host bridge in between: GPUDirect RDMA is used by default.
@@ -232,61 +232,3 @@ def _role(
     if path not in _NEAR and layer == "InfiniBand" and not any(near in _NEAR for near in paths.values()):
         return "compute", "InfiniBand, on a machine that shows no NIC near a GPU; %s" % where
     return "compute" if path in _NEAR else "storage", "%s; %s" % (layer, where)
-
-
-# -- plain data --------------------------------------------------------------------------------------------------------
-
-
-def to_dict(topology: Topology) -> Dict[str, Any]:
-    """Plain data for people and JSON. ``paths`` is GPU -> NIC -> path class."""
-    paths: Dict[str, Dict[str, str]] = {}
-    for (gpu_address, nic_address), path in topology.paths.items():
-        paths.setdefault(gpu_address, {})[nic_address] = path
-    return {
-        "gpus": [{**_values(gpu, *_GPU), **_place(gpu.device)} for gpu in topology.gpus],
-        "nics": [_nic_dict(nic) for nic in topology.nics],
-        "paths": paths,
-        "virtualization": asdict(topology.virtualization),
-        "driver": asdict(topology.driver) if topology.driver else None,
-        "software_rdma": [device.name for device in topology.software_rdma],
-        "problems": [str(problem) for problem in topology.problems],
-    }
-
-
-_GPU = (
-    "pci",
-    "index",
-    "model",
-    "uuid",
-    "in_driver",
-    "nvlinks_active",
-    "nvlinks_total",
-    "fabric_state",
-    "fabric_status",
-)
-_PCIE = ("current_speed_gts", "current_width", "max_speed_gts", "max_width")
-_PORT = ("number", "state", "phys_state", "rate_gbps", "link_layer")
-
-
-def _values(thing: object, *names: str) -> Dict[str, Any]:
-    return {name: getattr(thing, name) for name in names}
-
-
-def _place(device: PciDevice) -> Dict[str, Any]:
-    return {"numa_node": device.numa_node, "pcie": _values(device, *_PCIE)}
-
-
-def _nic_dict(nic: Nic) -> Dict[str, Any]:
-    ports = []
-    for port in nic.rdma.ports if nic.rdma else ():
-        ipv4 = rocev2(port, "ipv4")
-        index = ipv4.index if ipv4 else None
-        ports.append({**_values(port, *_PORT), "gids": len(port.gids), "rocev2_ipv4_gid_index": index})
-    return {
-        **_values(nic, "pci", "role", "reason"),
-        "rdma": nic.rdma.name if nic.rdma else None,
-        "firmware": nic.rdma.firmware if nic.rdma else None,
-        "ports": ports,
-        "netdevs": [_values(interface, "name", "mtu") for interface in nic.netdevs],
-        **_place(nic.device),
-    }

@@ -30,7 +30,7 @@ _MORE = {"node_health": {"record": False, "since_boot": True}}
 
 def recognition(roots: Mapping[str, str], draft: bool) -> Values:
     """Return the step that reads the platform's facts. roots: hardware_root, system_root.   draft: of a profile."""
-    more = {"draft": True, "known_profiles": profile_files.shipped()} if draft else {}
+    more = {"draft": True} if draft else {}
     return {"role": "platform", "module": "topology_info", "arguments": {"recognition": True, **roots, **more}}
 
 

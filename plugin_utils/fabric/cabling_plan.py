@@ -36,7 +36,6 @@ RAIL_LIMIT, PORT_LIMIT = 64, 254
 _MOST_REASONS = 20
 HOST, SWITCH = "host", "switch"
 REQUIRED = ("a_node", "a_port", "z_node", "z_port")
-NEIGHBOUR = ("host", "port", "chassis", "port_id")
 COLUMNS = (*REQUIRED, "rail", "a_type", "z_type", "a_name", "z_name")
 
 # 0x, or ibnetdiscover's S- and H-, or the colons of /sys: one GUID, 16 hexadecimal digits.
@@ -263,34 +262,3 @@ def _port(row: Mapping[str, str], where: str, column: str) -> int | str:
     if number is None or not 1 <= number <= PORT_LIMIT:
         raise ParseError(f"{where}: {column} is {text[:20]}: ports of a cable have numbers from 1 to {PORT_LIMIT}")
     return number
-
-
-# -- neighbours ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """The other end of a host's port: a switch by its LLDP chassis id or name, and the port id there.
-
-    port: name of the host's interface, or its MAC address.   line: of the file.
-    """
-
-    host: str
-    port: str
-    chassis: str
-    port_id: str
-    line: int
-
-
-def neighbours(text: str, source: str) -> tuple[Neighbour, ...]:
-    """Parse ``host,port,chassis,port_id``, as a switch's own tools export it. Raises ParseError, with file and line."""
-    found: dict[tuple[str, str], Neighbour] = {}
-    for line, row in rows(text, source, NEIGHBOUR, NEIGHBOUR):
-        where = f"{source}, line {line}"
-        host, port, chassis, port_id = (name(row[column], where, column) for column in NEIGHBOUR)
-        before = found.setdefault((host, port), Neighbour(host, port, chassis, port_id, line))
-        if before.line != line:
-            raise ParseError(f"{where}: {host} {port} has a neighbour already (line {before.line}); remove one")
-    if not found:
-        raise ParseError(f"{source}: no neighbour in it; export it again, or take it out of the inventory")
-    return tuple(found.values())

@@ -19,7 +19,7 @@ from .table import Results
 ROLE = "node_health"
 
 
-def join(results: Results, _files: object = None) -> None:
+def join(results: Results) -> None:
     """Add the findings of the comparison to the role's results. results: host -> role -> result."""
     domains: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for host, of_host in results.items():

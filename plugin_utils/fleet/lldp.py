@@ -1,32 +1,22 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Join the LLDP neighbours of all hosts of a run with the comparison over them (``lldp_leaf.py``).
-
-For a host without neighbours, a table exported by the switches' own tools may name its port.
-"""
+"""Join the LLDP neighbours of all hosts of a run with the comparison over them (``lldp_leaf.py``)."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import NEIGHBOUR
-from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 
-from .. import result_schema, suite
+from .. import result_schema
 from ..codec import many
 from ..fabric import cabling_plan
-from ..role_result import RoleResult
 from . import lldp_leaf
-from .lldp_leaf import End, aliases
+from .lldp_leaf import End
 from .table import Results
 
 ROLE = "lldp"
@@ -35,129 +25,28 @@ PLAN = Check(
     why="without the file that the inventory names, the intended cabling is unknown",
     fix="repair the file; or remove it from the inventory, and the hosts are compared with each other",
 )
-"Can the cabling plan and the table of neighbours of the inventory be read"
-T = TypeVar("T")
+"Can the cabling plan of the inventory be read"
 _NEIGHBOURS = many(result_schema.neighbour, 200)
-# Subject of a test of one rail to the same rail of a peer; tests, slow between leaves and at rate within them, below
-# which the pattern may be chance.
-_TEST = re.compile(r"rail ([0-9]{1,2}) to (.+)")
-SLOW, WITHIN = 2, 2
 
 
-@dataclass(frozen=True)
-class Files:
-    """Files on the control node: plan, a cabling plan; neighbours, a table of the switches. "" for none."""
+def join(results: Results, plans: Mapping[str, str]) -> None:
+    """Add the findings of the comparison to the role's results (host -> role -> result).
 
-    plan: str = ""
-    neighbours: str = ""
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Files:
-        """Return the files. values: of the host's intent; {} where that was not read."""
-        return cls(values.get("busbar_fabric_plan") or "", values.get("busbar_lldp_neighbours") or "")
-
-
-def join(results: Results, files: Mapping[str, Files]) -> None:
-    """Add the findings of the comparison to the role's results (host -> role -> result). files: by host."""
-    ends_of: dict[Files, list[End]] = defaultdict(list)
+    plans: host -> path of its cabling plan on the control node, "" for none.
+    """
+    ends_of: dict[str, list[End]] = defaultdict(list)
     for host, of_host in results.items():
         # Without a valid result, which the verdict reports, there are none.
         own = (of_host[ROLE].part("neighbours", _NEIGHBOURS) if ROLE in of_host else None) or ()
-        ends_of[files.get(host, Files())] += [
+        ends_of[plans.get(host, "")] += [
             End(host, **{name: one[name] for name in one if name not in ("label", "pci")}) for one in own
         ]
-    for named, ends in ends_of.items():
-        plan, no_plan = _loaded(named.plan if ends else "", cabling_plan.load)
-        known, no_table = _loaded(named.neighbours if ends else "", _neighbours)
-        if no_plan or no_table:
-            for host in {end.host for end in ends}:
-                _add(results[host], [*no_plan, *no_table])
-            continue
-        read = [end for end in ends if end.chassis]
-        listed = _ends_from_table([end for end in ends if not end.chassis], known or (), read)
-        for host, findings in lldp_leaf.judge([*read, *listed], plan).items():
-            _add(results[host], findings)
-        for end in listed:
-            _close_gap(results[end.host], end, named.neighbours)
-        _note_uplinks(results, [*read, *listed])
-
-
-def _loaded(path: str, load: Callable[[Path], T]) -> tuple[T | None, list[Finding]]:
-    try:
-        return (load(Path(path)) if path else None), []
-    except (OSError, ParseError) as error:
-        text = error_text(error)
-    return None, [PLAN.judge(path, "unknown", "a file that can be read", text, path)]
-
-
-def _neighbours(path: Path) -> tuple[cabling_plan.Neighbour, ...]:
-    return cabling_plan.neighbours(cabling_plan.read_text(path), str(path))
-
-
-def _ends_from_table(silent: Iterable[End], known: Iterable[cabling_plan.Neighbour], read: Iterable[End]) -> list[End]:
-    """Return ends without LLDP, as the table has them. A switch that others report is the same switch."""
-    table = {(host, port): one for one in known for host in aliases(one.host) for port in _port_names(one.port)}
-    switches = {alias: end for end in read for alias in aliases(end.name, end.chassis)} if table else {}
-    found = []
-    for end in silent if table else ():
-        ports = {name for of in (end.netdev, end.device, end.mac) for name in _port_names(of)}
-        keys = ((host, port) for host in aliases(end.host) for port in sorted(ports))
-        one = next((table[key] for key in keys if key in table), None)
-        if one is not None:
-            other = next((switches[alias] for alias in aliases(one.chassis) if alias in switches), None)
-            chassis, name = (other.chassis, other.name) if other is not None else (one.chassis, one.chassis)
-            found.append(replace(end, chassis=chassis, name=name, port=one.port_id))
-    return found
-
-
-def _port_names(name: str) -> set[str]:
-    return {name, *(digits for digits in aliases(name) if len(digits) == 12)} - {""}
-
-
-def _add(of_host: dict[str, RoleResult], findings: Iterable[Finding], notes: Iterable[str] = ()) -> None:
-    of_host[ROLE] = of_host[ROLE].adding(findings, notes)
-
-
-def _close_gap(of_host: dict[str, RoleResult], end: End, source: str) -> None:
-    """Replace the finding that an end has no neighbour: the table has it."""
-    silent = {
-        one.id
-        for one in of_host[ROLE].findings
-        if one.check == NEIGHBOUR.id and one.state == "unknown" and end.netdev in one.subject.split()
-    }
-    of_host[ROLE] = of_host[ROLE].passing(silent, [end.switch, source])
-    _add(of_host, (), [f"rail {end.rail} has no LLDP neighbour, and is judged by {source}"])
-
-
-def _note_uplinks(results: Results, ends: Iterable[End]) -> None:
-    """Attribute slow rails to uplinks between leaves, by the tests of ``verify.yml``, all made at the same time.
-
-    If every test within a leaf is at rate and some between leaves are not, the hosts are proven and the uplinks are
-    not. It is evidence, no proof, so it is a note beside the findings of the tests.
-    """
-    leaves: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for end in ends:
-        leaves[end.host, end.rail].add(end.switch)
-    within: list[bool] = []
-    between: list[tuple[str, str, bool]] = []
-    passed = f"{RAIL_BANDWIDTH.id}[live]@"
-    for host in sorted({end for end, _rail in leaves}):
-        tested = results[host].get(suite.VERIFY, RoleResult())
-        bad = [one.subject for one in tested.findings if (one.check, one.state) == (RAIL_BANDWIDTH.id, "drift")]
-        good = [name.removeprefix(passed) for name in tested.passed if name.startswith(passed)]
-        for match, slow in [(_TEST.fullmatch(one), one in bad) for one in (*bad, *good)]:
-            rail, peer = (int(match.group(1)), match.group(2)) if match else (-1, "")
-            if (host, rail) in leaves and (peer, rail) in leaves:
-                if leaves[host, rail] & leaves[peer, rail]:
-                    within.append(slow)
-                else:
-                    between.append((host, peer, slow))
-    slow_pairs = [(host, peer) for host, peer, slow in between if slow]
-    if len(slow_pairs) >= SLOW and len(within) >= WITHIN and not any(within):
-        text = (
-            f"{len(slow_pairs)} of {len(between)} rail tests between leaves are slow, and none of {len(within)} within"
-            " a leaf: that points to hashing (ECMP) or lost uplinks; a pair alone shows which: playbooks/verify.yml"
-            f" --limit {','.join(slow_pairs[0])} (docs/cabling.md)"
-        )
-        for host in {host for host, _peer in slow_pairs}:
-            _add(results[host], (), [text])
+    for path, ends in ends_of.items():
+        try:
+            plan = cabling_plan.load(Path(path)) if path and ends else None
+            found = lldp_leaf.judge([end for end in ends if end.chassis], plan)
+        except (OSError, ParseError) as error:
+            wrong = PLAN.judge(path, "unknown", "a file that can be read", error_text(error), path)
+            found = {end.host: [wrong] for end in ends}
+        for host, findings in found.items():
+            results[host][ROLE] = results[host][ROLE].adding(findings)

@@ -109,7 +109,7 @@ MEASURES = (
 )
 
 
-def join(results: Results, _files: object = None) -> None:
+def join(results: Results) -> None:
     """Add the findings of the comparison to the role's results. results: host -> role -> result."""
     ports: list[Port] = []
     for host, of_host in results.items():

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_info
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 
 from .. import codec, findings_file, host_variables, result_schema, suite
+from ..plain_data import Plain, PlainView
 from ..role_result import VALID, RoleResult
 from . import imex, lldp, ports
 from .compare import Comparisons, compare
@@ -26,7 +26,7 @@ _ROLES = {row.check.id: row.role for row in TABLE}
 _CAUSES = {(row.check.id, row.subject): row.causes for row in TABLE}
 
 
-def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
+def declaration(intent: PlainView) -> Plain:
     """Return a host's intent for the comparison: its kind, and check -> declared values."""
     values = intent.get("values") or {}
     if not values:
@@ -46,18 +46,18 @@ def declaration(intent: Mapping[str, Any]) -> dict[str, Any]:
 class Fleet:
     """The inputs of the stage, besides the results of the roles.
 
-    declared: host -> declaration(). rails: host -> its rails, read by verify. files: host -> its cabling plan.
+    declared: host -> declaration(). rails: host -> its rails, read by verify. plans: host -> path of its cabling plan.
     """
 
-    declared: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    declared: dict[str, PlainView] = field(default_factory=dict)
     rails: dict[str, rail_info.HostInfo] = field(default_factory=dict)
-    files: dict[str, lldp.Files] = field(default_factory=dict)
+    plans: dict[str, str] = field(default_factory=dict)
 
-    def add(self, host: str, registered: Mapping[str, Any], audit: Mapping[str, Any]) -> None:
+    def add(self, host: str, registered: PlainView, audit: PlainView) -> None:
         """Add a host. registered: its registered results. audit: its result in fleet_audit."""
         intent = registered.get("busbar_intent") or {}
         self.declared[host] = audit.get("compare") or declaration(intent)
-        self.files[host] = lldp.Files.from_values(audit.get("cabling") or intent.get("values", {}))
+        self.plans[host] = audit.get("cabling") or intent.get("values", {}).get("busbar_fabric_plan") or ""
         info = host_variables.of_host(registered)
         if info is not None:
             self.rails[host] = info
@@ -66,7 +66,7 @@ class Fleet:
         self,
         results: Results,
         roles: Sequence[str],
-        variables: Mapping[str, Any],
+        variables: PlainView,
         off: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> list[str]:
         """Add what the comparisons find to the results. Return the roles, and ROLE where hosts were compared.
@@ -74,9 +74,11 @@ class Fleet:
         results: host -> role -> result. roles: those that tags leave in. variables: of the run. off: host -> roles that
         its own values turn off.
         """
-        for comparison in (lldp, ports, imex):
+        if lldp.ROLE in roles:
+            lldp.join(results, self.plans)
+        for comparison in (ports, imex):
             if comparison.ROLE in roles:
-                comparison.join(results, self.files)
+                comparison.join(results)
         groups: Mapping[str, Sequence[str]] = variables.get("groups") or {}
         check_mode = bool(variables.get("ansible_check_mode"))
         by_tags = {row.role for row in TABLE} - {*roles}

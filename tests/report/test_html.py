@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 
-from busbar.drift import actions, cluster, fabric, html, localise_section
+from busbar.drift import html
 from busbar.drift.related_results import RelatedResults
 from tests.report import fabrics, records
 from tests.report.fleet import MARKUP, write
@@ -147,66 +147,28 @@ def test_text_stands_out_in_both_colour_schemes() -> None:
                 assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
 
 
-def test_a_benchmark_stays_text(fleet: dict[str, Any], browser: Run, probe: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hosts", "width"), [(8, 400), (1024, 1400)])
+def test_results_beside_the_history_fit_the_page(hosts: int, width: int, probe: Run, tmp_path: Path) -> None:
+    fleet = write(tmp_path / "drift.sqlite", 8)
     hostile = replace(TWO.jobs[1], hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP)
     cluster_record.write(tmp_path, replace(TWO, jobs=(*TWO.jobs, hostile), asked=(*TWO.asked, MARKUP)))
-    path = tmp_path / "cluster.html"
-    latest = cluster.latest(RelatedResults(tmp_path, fleet["run"]["ended"]))
-    path.write_text(html.render({**fleet, "cluster": latest}), "utf-8")
-    done = browser(path, "--dump-dom")
-    assert "CONSOLE" not in done.stderr
-    section = done.stdout.partition('<section id="cluster"')[2].partition("</section>")[0]
-    assert "<img" not in section
-    assert "node[01-02]" in section
-    script = """
-      const wide = [...document.querySelectorAll("#cluster table")].map(
-        (table) => table.parentElement.getBoundingClientRect().right);
-      return {wide: Math.max(...wide), page: document.documentElement.scrollWidth, title: document.title};
-    """
-    for width in (400, 1400):
-        found = probe(path, script, width=width)
-        assert found["page"] <= width
-        assert found["wide"] <= width
-        assert found["title"].startswith("[simulated] Busbar drift")
-
-
-@pytest.mark.parametrize(("shape", "width"), [((600, 30, 10, 1), 1400), ((64, 8, 4, 2), 400)], ids=["wide", "narrow"])
-def test_a_fabric_fits_its_page(shape: tuple[int, int, int, int], width: int, probe: Run, tmp_path: Path) -> None:
-    fleet = write(tmp_path / "drift.sqlite", 8)
-    fabric_record.write(tmp_path, fabrics.swept(*shape))
-    path = tmp_path / "fabric.html"
-    section = fabric.latest(RelatedResults(tmp_path, "2026-11-21T02:00:00Z"))
-    path.write_text(html.render({**fleet, "fabric": section}), "utf-8")
-    script = """
-      const tables = [...document.querySelectorAll("#fabric table")];
-      return {page: document.documentElement.scrollWidth, links: tables[0].rows.length - 1, tables: tables.length};
-    """
-    found = probe(path, script, width=width)
-    assert found.pop("page") <= width
-    assert found == {"links": 4, "tables": 1 + shape[3]}
-
-
-@pytest.mark.parametrize(("hosts", "width"), [(8, 400), (1024, 1400)])
-def test_slow_nodes_and_repairs_fit_the_page(hosts: int, width: int, probe: Run, tmp_path: Path) -> None:
-    fleet = write(tmp_path / "drift.sqlite", 8)
+    fabric_record.write(tmp_path, fabrics.swept(600, 30, 10))
     records.write(tmp_path, records.searched(hosts, 2 if hosts == 8 else 8))
-    known = RelatedResults(tmp_path, "2026-11-21T02:00:00Z")
-    more = {"localised": localise_section.latest(known), "actions": actions.latest(known)}
-    text = html.render({**fleet, **more})
+    text = html.render({**fleet, "related": RelatedResults(tmp_path, "2026-11-21T02:00:00Z").sections()})
     assert len(text) - len(html.render(fleet)) < 100_000
-    path = tmp_path / "beside.html"
+    path = tmp_path / "related.html"
     path.write_text(text, "utf-8")
     script = """
       const all = (selector) => [...document.querySelectorAll(selector)];
       return {
         page: document.documentElement.scrollWidth,
-        causes: all("#localised article").length,
+        tables: all("section pre").length,
+        images: document.images.length,
         levels: all("h1,h2,h3").map((heading) => Number(heading.tagName[1])).filter(
           (level, i, levels) => i && level > levels[i - 1] + 1).length,
-        heads: all("th:not([scope])").length, unnamed: all("svg:not([aria-label])").length,
       };
     """
     found = probe(path, script, width=width)
     assert found.pop("page") <= width
-    assert found.pop("causes") == len(more["localised"]["causes"])
+    assert found.pop("tables") >= 4
     assert not any(found.values())

@@ -74,7 +74,7 @@ def test_what_changed_and_why(before: str, tonight: str, kinds: dict[str, str], 
     results = [read(night) for night in before.split(", ") if night]
     past = nights(*results)
     number = len(results) + 1
-    found = compare(read(tonight), past[-1] if past else None, past)
+    found = compare(read(tonight), past)
     told = {kind: "".join(sorted(one[0] for one in getattr(found, kind))) for kind in KINDS}
     assert {kind: names for kind, names in told.items() if names} == {k: names for k, names in kinds.items() if names}
     if origins is not None:

@@ -60,7 +60,7 @@ def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
     with History.create(tmp_path / "sub" / "d.sqlite") as nights:
         told = night(nights, 1, host(BAD, notes=("a note",), health=(GPU5,)), host(name="n2"))
         run = nights.run(None)
-        again = command.built(run, None, nights)
+        again = command.built(run, nights)
         assert nights.hosts(run.id)[0]["n1"] == host(BAD, notes=("a note",), health=(GPU5,))
     assert {**again, "run": {**again["run"], "ended": None}} == {**told, "run": {**told["run"], "ended": None}}
     assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o600
@@ -81,22 +81,6 @@ def test_the_age_survives_nights_without_an_answer(tmp_path: Path) -> None:
     assert (group["first"]["started"], group["standing"], group["new"]) == ("2026-11-01T02:00:00Z", "n1", "")
 
 
-def test_since_compares_with_an_earlier_night(tmp_path: Path) -> None:
-    with History.create(tmp_path / "d") as nights:
-        night(nights, 1, host(passed="a.check[live]@x"))
-        night(nights, 3, host(BAD))
-        # What names the run itself compares with the one before.
-        for since in ("2026-11-03T23:59:59Z", "2026-12-31T23:59:59Z"):
-            assert command.built(nights.run(None), since, nights)["run"]["since"]["id"] == 1
-        night(nights, 4, host(BAD))
-        run = nights.run(None)
-        assert command.built(run, None, nights)["groups"][0]["new"] == ""
-        data = command.built(run, "2026-11-02T23:59:59Z", nights)
-        assert (data["groups"][0]["new"], data["run"]["since"]["id"]) == ("n1", 1)
-        with pytest.raises(HistoryError, match="no earlier run"):
-            command.built(run, "2026-10-02T23:59:59Z", nights)
-
-
 def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_path: Path) -> None:
     old = replace(BAD, check="c.old")
     with History.create(tmp_path / "d") as nights:
@@ -106,9 +90,9 @@ def test_old_nights_are_forgotten_and_what_stands_since_then_keeps_its_age(tmp_p
         night(nights, 2, host(old), inventory="/other")
         night(nights, 9, host(BAD))
         night(nights, 10, host(BAD))
-        before = command.built(nights.run(None), None, nights)
+        before = command.built(nights.run(None), nights)
         nights.prune(4)
-        after = command.built(nights.run(None), None, nights)
+        after = command.built(nights.run(None), nights)
         assert after["groups"] == before["groups"]
         assert after["groups"][0]["first"] == {"run": 1, "started": "2026-11-01T02:00:00Z"}
         # The last night of an inventory stays, whatever its age.
@@ -253,7 +237,7 @@ def test_the_history_of_an_older_busbar_is_read_and_left_as_it_is(tmp_path: Path
     altered(path, *dropped, "PRAGMA user_version = 1")
     before = path.read_bytes()
     with History.open(path) as nights:
-        assert command.built(nights.run(None), None, nights)["groups"] == told["groups"]
+        assert command.built(nights.run(None), nights)["groups"] == told["groups"]
     assert path.read_bytes() == before
     with History.create(path) as nights:
         assert night(nights, 2, host(BAD))["groups"][0]["standing"] == "n1"
@@ -293,7 +277,7 @@ def test_garbage_gives_a_sentence(table: str, column: str, whole: Path, tmp_path
         with contextlib.suppress(sqlite3.IntegrityError), connection:
             connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
         connection.close()
-        for what in (["--list"], ["--since", "2026-11-01", *reports]):
+        for what in (["--list"], reports):
             code = main(["report", "--history", str(path), *what])
             said = capsys.readouterr().err
             assert (code, said.count("\n")) in ((0, 0), (1, 1)), (value, what, said)

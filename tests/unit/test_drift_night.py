@@ -248,7 +248,7 @@ def test_any_answer_of_one_host_leaves_the_others_theirs(path: tuple[Any, ...], 
         nights._prepare()
         shown = command.store(replace(begun, id=nights.begin(begun)), found, nights)
         assert shown["hosts"]["n1"]["class"] == "drift"
-        json.dumps(command.built(nights.run(None), None, nights))
+        json.dumps(command.built(nights.run(None), nights))
 
 
 def test_an_answer_that_is_none_says_so() -> None:
@@ -289,13 +289,12 @@ def test_a_findings_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pyte
 
 def test_notes_are_in_every_report(night: Night, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(runner, "run", lambda *_: {**HOSTS, "n2": replace(HOSTS["n2"], notes=(NOTE,))})
-    files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "markdown", "html")]
+    files = [f"--{kind}={night.folder}/{kind}" for kind in ("json", "html")]
     assert night.run(*files) == 0
     assert f"note (n2): {NOTE}" in capsys.readouterr().out
     assert json.loads((night.folder / "json").read_text())["hosts"]["n2"]["notes"] == [NOTE]
     assert "n2" in (night.folder / "html").read_text()
-    for kind in ("markdown", "html"):
-        assert "of anna works on the node" in (night.folder / kind).read_text()
+    assert "of anna works on the node" in (night.folder / "html").read_text()
     assert main(["report", "--history", str(night.history)]) == 0
     assert f"note (n2): {NOTE}" in capsys.readouterr().out
 

@@ -13,10 +13,8 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as ports
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.neighbour import LldpState
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp.plan import LldpIntent
-from ansible_collections.busbar.fabric.plugins.module_utils.perftest import RAIL_BANDWIDTH
 from ansible_collections.busbar.fabric.plugins.plugin_utils import verdict
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet.lldp import Files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
 
 from tests.unit.test_lldp import port, switch
@@ -25,18 +23,17 @@ HOSTS, RAILS = 4, 4
 Results = dict[str, dict[str, Any]]
 
 
-def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped: bool = False) -> Results:
-    """What the role registers on four hosts. silent: (host, rail).   swapped: rails 0 and 1 of the first host."""
+def heard(swapped: bool = False) -> Results:
+    """What the role registers on four hosts. swapped: rails 0 and 1 of the first host."""
     results: Results = {}
     for host in range(HOSTS):
         own = [replace(port(rail), mtu=9000, mac=f"b8:ce:f6:00:00:0{rail}") for rail in range(RAILS)]
         said = []
         for rail in range(RAILS):
             leaf = {0: 1, 1: 0}.get(rail, rail) if swapped and host == 0 else rail
-            if (host, rail) not in silent:
-                there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
-                said.append(switch(rail, **there, mfs=None, dcbx={}))
-        found, want = LldpState(tuple(said), "lldpcli"), LldpIntent(asked)
+            there = {"chassis": f"44:38:39:00:00:0{leaf}", "port": f"swp{host}", "name": f"leaf-{leaf}"}
+            said.append(switch(rail, **there, mfs=None, dcbx={}))
+        found, want = LldpState(tuple(said), "lldpcli"), LldpIntent("auto")
         told = {**ports.plan(found, own, want).result(), "notes": ports.notes(found, own, want)}
         results[f"node{host}"] = {
             "lldp": {**told, "neighbours": [asdict(one) for one in ports.port_neighbours(found, own, want)]}
@@ -44,11 +41,11 @@ def heard(asked: str = "auto", silent: tuple[tuple[int, int], ...] = (), swapped
     return results
 
 
-def joined(results: Results, files: Files | None = None) -> list[tuple[str, str, str]]:
+def joined(results: Results, plan: str = "") -> list[tuple[str, str, str]]:
     """Host, check and subject of what is not ok, as the verdict has it."""
     before = deepcopy(results)
     kept = {host: role_results(of_host) for host, of_host in results.items()}
-    lldp.join(kept, dict.fromkeys(results, files) if files else {})
+    lldp.join(kept, dict.fromkeys(results, plan))
     assert results == before, "what Ansible has registered is not ours to change"
     judged = verdict.judge(kept, ["lldp"], partial=False)
     for host in judged.hosts:
@@ -60,37 +57,19 @@ def test_a_swapped_pair_is_one_row_of_the_verdict() -> None:
     assert joined(heard()) == []
     results = heard(swapped=True)
     assert joined(results) == [("node0", "lldp.swapped", "node0 rail 0, node0 rail 1")]
-    plan = Files(plan="no/such.csv")
-    assert {check for _host, check, _subject in joined(results, plan)} == {"lldp.plan"}
+    assert {check for _host, check, _subject in joined(results, "no/such.csv")} == {"lldp.plan"}
 
 
 def test_the_plan_that_the_inventory_names_decides(tmp_path: Path) -> None:
     rows = [f"node{h},mlx5_{r},leaf-{r},swp{h},{r}\n" for h in range(HOSTS) for r in range(RAILS)]
     path = tmp_path / "plan.csv"
     path.write_text("a_node,a_port,z_node,z_port,rail\n" + "".join(rows))
-    assert joined(heard(), Files(plan=str(path))) == []
+    assert joined(heard(), str(path)) == []
     path.write_text(path.read_text().replace("node2,mlx5_3,leaf-3,swp2", "node2,mlx5_3,leaf-3,swp9"))
-    assert joined(heard(), Files(plan=str(path))) == [("node2", "lldp.leaf", "rail 3")]
+    assert joined(heard(), str(path)) == [("node2", "lldp.leaf", "rail 3")]
     path.write_text("a_node,a_port\nx,y\n")
-    found = joined(heard(), Files(plan=str(path)))
+    found = joined(heard(), str(path))
     assert found == [(f"node{host}", "lldp.plan", str(path)) for host in range(HOSTS)]
-
-
-@pytest.mark.parametrize("asked", ["auto", "required"])
-def test_a_table_of_the_switches_speaks_for_hosts_that_hear_nothing(tmp_path: Path, asked: str) -> None:
-    path = tmp_path / "neighbours.csv"
-    path.write_text("host,port,chassis,port_id\nnode1,ens0,LEAF-0,swp1\nnode1,ens1,4438.3900.0001,swp1\n")
-    files = Files(neighbours=str(path))
-    silent = ((1, 0), (1, 1))
-    gaps = [("node1", "lldp.neighbour", f"0000:1{rail}:00.0 mlx5_{rail} ens{rail}") for rail in (0, 1)]
-    assert joined(heard(asked, silent)) == gaps
-    assert joined(heard(asked, silent), files) == []
-    # The rail that the table does not know stays, and is nobody's consequence any more.
-    assert joined(heard(asked, (*silent, (1, 2))), files) == [("node1", "lldp.neighbour", "0000:12:00.0 mlx5_2 ens2")]
-    path.write_text("host,port,chassis,port_id\nnode1.site,B8CE-F600-0000,leaf-0,swp1\nnode1,mlx5_1,leaf-1,swp1\n")
-    assert joined(heard(asked, silent), files) == []
-    path.write_text("host,port,chassis,port_id\nnode1,ens0,leaf-1,swp1\nnode1,ens1,leaf-0,swp1\n")
-    assert joined(heard(asked, silent), files) == [("node1", "lldp.swapped", "node1 rail 0, node1 rail 1")]
 
 
 @pytest.mark.parametrize(
@@ -109,32 +88,3 @@ def test_an_answer_that_is_none_costs_its_host_alone(odd: Any) -> None:
     assert {host for host, _check, _subject in found} == {"node0", "node3"}
     results["node3"] = {}
     assert {check for host, check, _subject in joined(results) if host == "node3"} == {"run.lldp"}
-
-
-def test_slow_rails_between_leaves_alone_point_to_the_uplinks() -> None:
-    """Two units with leaves of their own; each rail is tested within its unit and to the other one."""
-    results = heard()
-    for host in (2, 3):
-        for one in results[f"node{host}"]["lldp"]["neighbours"]:
-            one.update(chassis=one["chassis"].replace("00:0", "01:0"), name=f"far-{one['name']}")
-
-    def verified(slow: tuple[str, ...]) -> list[str]:
-        for host, peers in (("node0", ("node1", "node2")), ("node1", ("node0", "node3"))):
-            subjects = [f"rail {rail} to {peer}" for peer in peers for rail in range(RAILS)]
-            bad = [
-                RAIL_BANDWIDTH.judge(one, "drift", "355 Gb/s", "120 Gb/s", fix="x") for one in subjects if one in slow
-            ]
-            good = [f"perftest.bandwidth[live]@{one}" for one in subjects if one not in slow]
-            results[host]["verify"] = {"findings": [one.to_dict() for one in bad], "passed": good}
-        kept = {host: role_results(of_host) for host, of_host in results.items()}
-        lldp.join(kept, {})
-        return [note for of_host in kept.values() for note in of_host["lldp"].notes if "ECMP" in note]
-
-    assert verified(()) == []
-    [said, again] = verified(("rail 1 to node2", "rail 3 to node2", "rail 3 to node3"))
-    assert said == again
-    assert said.startswith("3 of 8 rail tests between leaves are slow, and none of 8 within a leaf")
-    assert "--limit node0,node2" in said
-    # One alone may be chance, and a slow one within a leaf is no matter of uplinks.
-    assert verified(("rail 1 to node2",)) == []
-    assert verified(("rail 1 to node2", "rail 3 to node3", "rail 0 to node1")) == []

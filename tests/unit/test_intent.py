@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -89,29 +88,6 @@ def test_a_broken_profile_file_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "site.yml").write_text(text)
     with pytest.raises(ParseError, match=r"site\.yml (cannot be read|is not a mapping)"):
         load("site", [tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "meant"),
-    [
-        ("mofed_manage", "false", False),
-        ("mofed_manage", "Yes", True),
-        ("busbar_mtu", "9000", 9000),
-        ("perftest_share", "0.8", 0.8),
-        ("roce_qos_pfc", "3", [3]),
-        ("roce_qos_pfc", ["3", 4], [3, 4]),
-        ("nccl_conf_containers", "docker, enroot", ["docker", "enroot"]),
-        ("nccl_conf_containers", "['docker']", ["docker"]),
-        ("busbar_firmware", '{"MT_0000000838": "28.43.8002"}', {"MT_0000000838": "28.43.8002"}),
-    ],
-)
-def test_text_where_another_type_is_meant_says_how_to_write_it(name: str, given: object, meant: object) -> None:
-    with pytest.raises(ParseError) as error:
-        intent.read({"busbar_platform": "hgx-h100", name: given})
-    found = re.search(r": write (\w+: .*) in YAML \(group_vars\), or -e '(\{.*\})'", str(error.value))
-    assert found
-    assert yaml.safe_load(found.group(1)) == json.loads(found.group(2)) == {name: meant}
-    assert intent.read({"busbar_platform": "hgx-h100", **json.loads(found.group(2))})[name] == meant
 
 
 @given(st.sampled_from(sorted(site_values.VALUES)), st.text(max_size=20) | st.lists(st.text(max_size=5) | st.none()))

@@ -96,6 +96,6 @@ def test_a_draft_of_a_healthy_machine_is_a_profile_that_names_every_slot(infinib
 def test_a_draft_of_a_sick_machine_says_what_to_look_at(infiniband: Topology, edit: Any) -> None:
     sick = edit.nic(infiniband, 1, device_current_width=8)
     sick = edit.gpu(sick, 2, nvlinks_active=17)
-    _, doubts = checked_draft(sick, {})
+    _, doubts = checked_draft(sick)
     assert any("0000:21:00.0" in doubt and "x8" in doubt for doubt in doubts)
     assert any("GPU 2" in doubt and "17 of 18" in doubt for doubt in doubts)

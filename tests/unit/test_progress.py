@@ -2,12 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import io
-import os
 import re
 import shlex
-import sys
-import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +11,7 @@ from typing import Any
 import pytest
 from ansible.plugins.callback import default
 from ansible_collections.busbar.fabric.plugins.callback import progress as callback
-from ansible_collections.busbar.fabric.plugins.plugin_utils import progress, progress_bar
+from ansible_collections.busbar.fabric.plugins.plugin_utils import progress
 from ansible_collections.busbar.fabric.plugins.plugin_utils.nodeset import expand
 from ansible_collections.busbar.fabric.plugins.plugin_utils.progress import Run
 
@@ -55,10 +51,9 @@ SCRIPTS = {
     "ended n1 rescued mofed; ended n1 ok ''; task Print ''; ended n1 failed '' counts=; not_ok 'not ok on n1';"
     "finished n1",
     "the next task does not wait for lost hosts": "begun 5; ended n1 unreachable mofed; ended n2 failed mofed;"
-    "ended n3 ok mofed; ended n4 skipped mofed; ended n5 rescued mofed; task Next mofed; moving_line 80;"
-    "ended n1 ok mofed; task Next mofed; moving_line 80; play Another 4; task Next mofed; moving_line 80",
-    "nothing is drawn over a question": "begun 2; ended n1 ok mofed; close; moving_line 80",
-    "check mode": "begun 1 mofed check=1; ended n1 changed mofed; moving_line 100; finished",
+    "ended n3 ok mofed; ended n4 skipped mofed; ended n5 rescued mofed; task Next mofed;"
+    "ended n1 ok mofed; at 40; tick; play Another 4; task Next mofed; at 80; tick",
+    "check mode": "begun 1 mofed check=1; ended n1 changed mofed; finished",
     "no escape of a node reaches the terminal": "begun 1;"
     "message failed n\x1b[1 mofed T\x07 'a\x1b]0\x07\r\nb\u202ec' x;"
     "finished n\x1b[1",
@@ -69,14 +64,11 @@ SCRIPTS = {
     "ended n1 ok '' counts=; verdict_printed; ended_early INTERRUPTED",
     "hosts that the question to all does not reach": "begun 3 ''; task Ask '' once=1;"
     "message unreachable n[2-3] '' Ask 'no route to n[2-3]'; unreached n[2-3]; ended n1 ok ''; finished n1",
-    "hosts that one task asks": "begun 1000 ''; task Ask '' once=1; moving_line 100; responded 600 1000;"
-    "moving_line 100;"
-    "ended n0001 ok ''; finished n0001",
     "a role within a role, and handlers": "begun 1; ended n1 ok mofed; task Inner inner; ended n1 ok inner;"
     "task Again mofed; ended n1 ok mofed; task Inner inner; task Handler mofed; ended n1 changed mofed; finished",
     "a free strategy": "play Free 2 ordered=; task T mofed; ended n1 ok mofed; task T iommu; ended n1 ok iommu;"
     "task T mofed; ended n1 ok mofed; task T iommu; ended n1 ok iommu; finished",
-    "a role that lasts, where no line can move": "begun 1000; ended n[0001-0412] ok mofed; at 29.9; tick; at 30; tick;"
+    "a role that lasts": "begun 1000; ended n[0001-0412] ok mofed; at 29.9; tick; at 30; tick;"
     "at 59; tick; ended n[0413-1000] ok mofed; started n0007; at 119.5; tick",
 }
 
@@ -124,21 +116,6 @@ def test_what_a_run_prints() -> None:
     goldens.text("progress", "\n".join(parts))
 
 
-def test_nothing_is_drawn_over_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
-    monkeypatch.setattr(progress_bar, "STEP", 600)
-    line = progress_bar.MovingLine(threading.RLock(), lambda width: "bar", lambda text: None)
-    line.start()
-    with pytest.raises(io.UnsupportedOperation):  # by which input() would know a terminal, and print past us
-        sys.stdout.fileno()
-    assert input("sure? ") == "yes"
-    line.step()
-    line.stop()
-    assert screen.getvalue() == "sure? "
-
-
 def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
     said = {"msg": "non-zero return code", "rc": 3, "stderr": "one\ntwo\n", "cmd": ["sh", "-c", "x"], "changed": True}
     first = progress.failure({**said, "start": "10:00", "delta": "1", "findings": [{}], "_ansible_no_log": False})
@@ -148,68 +125,6 @@ def test_a_failure_is_told_in_full_and_alike_for_all_who_failed_alike() -> None:
     assert "deep" in progress.failure({"msg": 7, "more": {("odd",): 1, "deep": [object()]}})
     assert progress.failure({"failed_when_result": True, "msg": ""}) == "its failed_when is true"
     assert progress.failure({}) == "it failed without a message"
-
-
-@pytest.mark.parametrize("width", [1, 9, 10, 25, 40, 60, 120])
-def test_the_bar_fits_whatever_the_width(width: int) -> None:
-    clock = Clock()
-    run = begun(clock, 1000)
-    assert len(run.moving_line(width)) <= width
-    for host in THOUSAND[:412]:
-        run.ended(host, "changed", "mofed")
-    run.started("n0500")
-    clock.now = 42
-    bar = run.moving_line(width)
-    assert len(bar) <= width
-    if width >= 40:
-        assert bar.startswith("mofed  ")
-        assert "412 of 1000 hosts" in bar
-    if width == 120:
-        assert bar == (
-            "mofed  [###########-----------------]  412 of 1000 hosts  412 changed  0:42  waits for n0500 since 0:42"
-        )
-
-
-# The line that moves.
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 1
-
-
-def test_what_is_printed_stands_above_the_line_undamaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((40, 24)))
-    heard: list[str] = []
-    monkeypatch.setattr(progress_bar, "STEP", 600)
-    line = progress_bar.MovingLine(threading.RLock(), lambda width: f"bar of {width}", heard.append)
-    line.start()
-    for text in ("a table\nof two lines\n", "a question: ", "\n"):
-        line.step()
-        sys.stdout.write(text)
-    line.step()
-    line.stop()
-    assert sys.stdout is screen
-    drawn, gone = "\r\x1b[Kbar of 39", "\r\x1b[K"
-    table = f"{drawn}{gone}a table\nof two lines\n"
-    assert screen.getvalue() == f"{table}{drawn}{gone}a question: \n{drawn}{gone}"
-    assert heard[0] == "a table\nof two lines\n"
-
-
-@pytest.mark.parametrize(("term", "moves"), [("xterm", True), ("dumb", False), ("", False)])
-def test_a_line_moves_on_a_terminal_that_can(monkeypatch: pytest.MonkeyPatch, term: str, moves: bool) -> None:
-    monkeypatch.setenv("TERM", term)
-    assert progress_bar.terminal(Terminal()) is moves
-    assert not progress_bar.terminal(io.StringIO())
-
-
-def test_a_bar_is_as_wide_as_asked() -> None:
-    assert [len(progress.bar(30, done, 1000)) for done in (0, 1, 999, 1000)] == [30] * 4
 
 
 # The callback, fed as Ansible does.
@@ -264,7 +179,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     watched = Watched(capsys)
     monkeypatch.setattr(watched.made._display, "verbosity", 0)
     yield watched
-    watched.made._still()
+    watched.made._stop()
 
 
 def test_a_run_over_a_thousand_hosts_is_short(watched: Watched) -> None:
@@ -357,13 +272,9 @@ def test_the_verdict_is_no_hosts_failure(watched: Watched) -> None:
     verdict = task("Print", action="busbar.fabric.verdict")
     watched.begin("n1", "n2")
     watched.task(verdict)
-    sys.stdout.write("2 of 2 hosts have responded\n")
-    assert "2 of 2 hosts" in (watched.made._run or Run(Clock())).moving_line(80)
     watched.heard("runner_on_failed", result("n1", verdict, msg="not ok on n2"))
     assert watched.lines("n1") == [
-        "2 of 2 hosts have responded",
         "not ok on n2",
-        "Provision 2 hosts 0:00",
         "2 hosts in 0:00: nothing changed; the verdict is not ok",
     ]
 

@@ -167,8 +167,8 @@ def test_what_has_no_schema_has_a_depth() -> None:
     deep: Any = 1
     for _level in range(1000):
         deep = [deep]
-    assert "nested" in refused("topology_info", {**PLATFORM, "topology": deep})
-    assert "number" in refused("topology_info", {**PLATFORM, "topology": {"a": [1e999]}})
+    assert "nested" in refused("topology_info", {**PLATFORM, "draft": deep})
+    assert "number" in refused("topology_info", {**PLATFORM, "draft": {"a": [1e999]}})
 
 
 # -- the entrances -----------------------------------------------------------------------------------------------------

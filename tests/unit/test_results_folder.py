@@ -15,7 +15,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark, nccl_ras_info
 from ansible_collections.busbar.fabric.plugins.plugin_utils import rail_results, results_folder
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached_between_runs
 
 from busbar.drift import history, lock
 
@@ -40,7 +39,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "localise_record again": lambda folder: localise_record.write(folder, RECORD, folder),
     "rails": lambda folder: rail_results.write(folder, results()),
     "nccl_ras_info": lambda folder: report(folder / "hang.json"),
-    "kept": lambda folder: cached_between_runs(folder, "basis", lambda: "x" * 1000),
 }
 
 

@@ -2,7 +2,6 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import run_cache as kept_module
-from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_between_runs, cached_for
+from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached, cached_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -56,7 +55,7 @@ def test_what_is_made_of_one_object_is_made_once_and_of_its_equal_anew() -> None
 
 
 def test_the_first_and_the_others_get_the_same(tmp_path: Path) -> None:
-    found = [cached(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
+    found: list[object] = [cached(str(tmp_path), "basis", lambda: {0: (1, 2)}) for _worker in range(2)]
     assert found == [{"0": [1, 2]}] * 2
 
 
@@ -85,46 +84,3 @@ def test_who_asks_while_it_is_made_waits_for_it(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": str(ROOT / "collections")}
     workers = [subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) for _worker in range(3)]
     assert len({worker.communicate(timeout=1800)[0] for worker in workers}) == 1
-
-
-def _elsewhere(folder: Path, path: Path) -> None:
-    path.rename(folder.parent / "there")
-    path.symlink_to(folder.parent / "there")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "made"),
-    [
-        (lambda folder, path: None, 0),
-        (lambda folder, path: path.write_text(path.read_text().replace("print", "evil!")), 1),
-        (lambda folder, path: os.truncate(path, 70), 1),
-        (lambda folder, path: path.chmod(0o620), 1),
-        (lambda folder, path: _elsewhere(folder, path), 1),
-        (lambda folder, path: folder.chmod(0o777), 2),
-        (lambda folder, path: (folder.rename(folder.parent / "there"), folder.write_text("a file")), 2),
-    ],
-)
-def test_between_runs_only_what_nobody_else_could_have_written_is_believed(
-    tmp_path: Path, spoil: Any, made: int
-) -> None:
-    folder, calls = tmp_path / "home" / "busbar", list[int]()
-
-    def make() -> str:
-        calls.append(1)
-        return "print('ä')\n"
-
-    assert cached_between_runs(folder, "basis", make) == cached_between_runs(folder, "basis", make) == "print('ä')\n"
-    (path,) = folder.iterdir()
-    assert len(calls) == 1
-    spoil(folder, path)
-    assert cached_between_runs(folder, "basis", make) == cached_between_runs(folder, "basis", make) == "print('ä')\n"
-    assert len(calls) == 1 + made
-
-
-def test_between_runs_the_last_few_are_kept(tmp_path: Path) -> None:
-    for number in range(9):
-        cached_between_runs(tmp_path, str(number), lambda number=number: str(number))  # type: ignore[misc]
-        (new,) = (path for path in tmp_path.iterdir() if path.stat().st_mtime > 100)
-        os.utime(new, (number, number))
-    assert cached_between_runs(tmp_path, "8", str) == "8"
-    assert len(list(tmp_path.iterdir())) == kept_module._TEXTS

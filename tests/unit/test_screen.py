@@ -112,8 +112,10 @@ def of_drift(found: Hosts, width: int, verbose: bool = False, **more: Any) -> st
         for host, findings in found.items()
     ]
     data = report(*of, run=replace(RUN, simulated=True), **more)
-    sections = {name: {"state": "unreadable", "why": "x " * 300} for name in ("fabric", "localised", "actions")}
-    return text.rendered({**data, **sections}, AGAIN, width, verbose)
+    related = [
+        {"state": "unreadable", "title": name, "why": "x " * 300} for name in ("fabric", "slow nodes", "repaired")
+    ]
+    return text.rendered({**data, "related": related}, AGAIN, width, verbose)
 
 
 def height(shown: str, width: int) -> int:
