@@ -289,10 +289,8 @@ ANSWERS: dict[str, dict[str, Check]] = {
     "nccl_tests_build": {
         "build": anything,
         "path": text(4096, _PATH),
-        "class_id": maybe(text(64, _DIGEST)),
         "origin": text(LINE),
-        **each(("current", "packed"), flag),
-        "share": maybe(record(**each(("has", "can_build", "can_copy"), flag))),
+        "current": flag,
         "argv": lines,
         "log": text(4096),
     },
