@@ -91,7 +91,7 @@ tested = record(
     meaning=lines,
     optional=["meaning"],
 )
-placement = of_class(perf_output.Placement, LIMITS, **each(("wrong", "error"), maybe(number(-LARGEST))))
+placement = of_class(perf_output.Placement, LIMITS, wrong=maybe(number(-LARGEST)))
 # root: -1 where the collective has none.
 row = of_class(perf_output.Row, root=maybe(whole(-1, 1 << 32)), **each(("out_of_place", "in_place"), maybe(placement)))
 rank = of_class(perf_output.Rank)

@@ -20,13 +20,11 @@ from ..nccl import launch
 from . import collect as nccl_perf_collect
 from . import fingerprint as perf_depends
 from . import judge as perf
-from . import launch_command as perf_launch
 from . import record as perf_run
 from . import result as perf_answer
 from . import store as perf_store
-from .run import ALONE, PerfRun
+from .run import PerfRun
 
-_HELP_TIMEOUT = 20.0
 # Variables, also passed on by a launcher (-x NAME=VALUE), whose value decides what is executed or loaded.
 _LOADS = re.compile(r"PATH|LD_(LIBRARY_PATH|PRELOAD|AUDIT)|OPAL_PREFIX|NCCL_\w+_PLUGIN|OMPI_MCA_\w*path")
 _SEPARATORS = re.compile(r"[:\s]")
@@ -73,7 +71,7 @@ class _Measurement:
 
         After a run that failed there is no other: a cluster that hangs would do so again. Raises ReadError.
         """
-        self.store.tidy(self.given["keep"] - 1)
+        self.store.tidy()
         salt = perf_depends.new_salt()
         # Before the run: a change during it was not measured.
         depends = self.asked.depends(salt)
@@ -94,16 +92,12 @@ class _Measurement:
         run = perf_run.Run(self.wanted.command, None, "", self.given["timeout"], 0.0)
         launcher, pid = None, 0
         try:
-            command = [*self.given["launcher"], *self.wanted.program]
+            command = list(self.wanted.program)
             if self.job is not None:
                 launcher = launch.read(self.host, self.job.kind, self.asked.mpi_library())
-                command = perf_launch.command(
-                    self.job, launcher, self.wanted.program, environment, run.limit, self.host.hardware_root
-                )
-            # Before anything of it is run, the question for -J among it.
+                names, root = sorted(environment), self.host.hardware_root
+                command = [*launch.words(self.job, launcher, names, run.limit, root or "/"), *command]
             argv = self.trusted(command, environment)
-            if self.knows_json(directory, environment):
-                argv += ("-J", os.path.join(directory, perf_store.RESULT_JSON))
             if launcher is not None:
                 environment = {**environment, **launch.environment(launcher)}
             size = nccl_perf_collect.limit(self.wanted)
@@ -114,14 +108,11 @@ class _Measurement:
             run = replace(run, rc=ended.rc, ending=ended.ending, left_behind=ended.left_behind)
         except ReadError as error:
             run = replace(run, ending="not started: %s" % error)
-        finally:
-            # Before anything else, and also when we are interrupted: it holds the environment.
-            json, written = perf_store.take_json(directory)
-        run = replace(run, finished=time.time(), json=json)
-        if self.job is None and not self.wanted.several:
+        run = replace(run, finished=time.time())
+        if self.job is None:
             return replace(run, stdout=perf_store.output(stdout), stderr=perf_store.output(stderr))
         asked = [name for name in environment if name.startswith("NCCL_")]
-        output = nccl_perf_collect.read(stdout, stderr, self.wanted, written, self.job, asked, pid)
+        output = nccl_perf_collect.read(stdout, stderr, self.wanted, self.job, asked, pid)
         return nccl_perf_collect.complete(run, output, launcher)
 
     def trusted(self, command: List[str], environment: Dict[str, str]) -> Tuple[str, ...]:
@@ -146,17 +137,6 @@ class _Measurement:
             if doubt:
                 raise untrusted(place, doubt)
         return (path, *words)
-
-    def knows_json(self, directory: str, environment: Dict[str, str]) -> bool:
-        """Return whether the program has -J in its usage text."""
-        path = os.path.join(directory, "usage")
-        try:
-            if not os.path.exists(path):
-                argv = [self.given["binary"], "-h"]
-                process_group.run(argv, directory, {**ALONE, **environment}, _HELP_TIMEOUT, path, path + ".stderr")
-        except ReadError:
-            return False
-        return "[-J," in perf_store.output(path)
 
 
 def _stop(number: int, _frame: object) -> None:

@@ -1,9 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Store records of nccl-tests runs: one directory for each run, and ``latest``.
-
-The JSON of nccl-tests holds the whole environment: it is removed first, and no such file stays on the disk.
-"""
+"""Store records of nccl-tests runs: one directory for each run, and ``latest``."""
 
 from __future__ import annotations
 
@@ -13,17 +10,18 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator
 
 from ..core import locks, process_group, trusted
-from ..core.host import ParseError, ReadError, untrusted
+from ..core.host import ReadError, untrusted
 from . import output as perf_output
 from . import record as perf_run
-from .last import UNFINISHED, record_path
+from .record import UNFINISHED, record_path
 
 # Characters of the output, without NCCL's lines, that are judged and stored: 10,000 ranks print half of it.
 KEPT = 2_000_000
-RESULT_JSON = "result.json"
+# Runs whose files stay.
+RUNS = 5
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 
 
@@ -71,20 +69,24 @@ class Store:
         except OSError as error:
             raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
 
-    def tidy(self, keep: int) -> None:
-        """Remove all but the newest runs, and the environment that killed runs have left. Raises ReadError."""
+    def tidy(self) -> None:
+        """Make room for a run: remove all but the newest. Raises ReadError.
+
+        Killed runs of earlier releases may have left the program's JSON, which holds the environment.
+        """
         runs = [name for name in os.listdir(self.directory) if _RUN.fullmatch(name)]
         # Two runs of one second have the same time in their names.
         runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
         last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
         for number, name in enumerate(runs):
             directory = os.path.join(self.directory, name)
-            take_json(directory)
-            if number >= keep and name != last:
-                try:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, "result.json"))
+                if number >= RUNS - 1 and name != last:
                     shutil.rmtree(directory)
-                except OSError as error:
-                    raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
+            except OSError as error:
+                raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
     def save(self, run: perf_run.Run, directory: str) -> None:
         """Write the record of a run, and point ``latest`` to it. Raises ReadError."""
@@ -99,32 +101,6 @@ class Store:
                 os.unlink(os.path.join(self.directory, UNFINISHED))
         except OSError as error:
             raise ReadError(link, "cannot be written: %s" % error.strerror) from error
-
-
-def take_json(directory: str) -> Tuple[Optional[str], int]:
-    """The complete JSON file of a run, without the environment, and how many there were. Raises ReadError.
-
-    Processes that write to one name make path, path.0, path.1 and so on, and those that die leave a part. No JSON file
-    is left on disk.
-    """
-    taken: List[str] = []
-    found = [name for name in sorted(os.listdir(directory)) if name.startswith(RESULT_JSON)]
-    for name in found:
-        path = os.path.join(directory, name)
-        try:
-            text = text_of(path)
-        finally:
-            _remove(path)
-        with contextlib.suppress(ParseError):  # then the text of stdout has to do
-            taken.append(perf_output.redact(text))
-    return taken[0] if taken else None, len(found)
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        raise ReadError(path, "holds the environment and cannot be removed: %s" % error.strerror) from error
 
 
 def text_of(path: str) -> str:
