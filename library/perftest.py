@@ -13,7 +13,7 @@ description:
   - Runs C(ib_write_bw) and C(ib_write_lat) on all rails of O(sessions) at once, as servers or as clients, under one
     time limit, and ends every process that it started. Both hosts of a pair run it at the same time, see
     M(busbar.fabric.verify).
-  - Reads the NICs' counters before and after, and reports what their change means.
+  - Reads the NICs' counters before and after, and judges their change.
   - Pings the same rail of other hosts (O(pings)), all at once, with three packets that must not be fragmented. Reports
     which end has too small an MTU, or that a switch between them has.
   - Tests nothing on a node in use, see O(require_idle); pings disturb no job.
@@ -106,7 +106,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 sessions:
-  description: Each session with its results and what its rail's counters did (C(moved), and in words C(meaning)).
+  description: Each session with its results and the growth of its rail's counters (C(moved)).
   type: list
   elements: dict
   returned: success

@@ -88,8 +88,6 @@ tested = record(
     session=session,
     results=many(result, 100),
     moved=table(whole(-LARGEST, LARGEST)),
-    meaning=lines,
-    optional=["meaning"],
 )
 placement = of_class(perf_output.Placement, LIMITS, wrong=maybe(number(-LARGEST)))
 # root: -1 where the collective has none.

@@ -195,8 +195,8 @@ def test_what_is_lost_in_a_wrong_queue_has_one_cause() -> None:
 
 def test_a_record_comes_back_as_it_went() -> None:
     results = [perftest.result("bw", "ib_write_bw", 0, "", bw_text(388))]
-    text = perftest.record(1000.0, [perftest.entry(CLIENT, results, {"packet_seq_err": 3})])
-    assert perftest.parse_record(text) == (1000.0, [(CLIENT, tuple(results), {"packet_seq_err": 3})])
+    record = perftest.Record(1000.0, (perftest.Tested(CLIENT, tuple(results), {"packet_seq_err": 3}),))
+    assert perftest.parse_record(perftest.render_record(record)) == record
 
 
 @pytest.mark.parametrize(("days", "state"), [(1, "ok"), (31, "unknown"), (-1, "unknown")])
