@@ -188,7 +188,7 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if not given["sessions"]:
-        pinged = rail_ping.ping_all(host, rail_ping.tasks(given["pings"]))
+        pinged = rail_ping.ping_all(host, rail_ping.pings(given["pings"]))
         return dict(Plan(pinged).result(), sessions=[], finished_at=None, simulated=False)
     task = rail_test.Task(host, given)
     if not check_mode:

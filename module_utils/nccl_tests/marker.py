@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
+from ..nccl_perf.codec import decode, expect, quoted
 
 # Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
 PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
@@ -82,33 +83,18 @@ class Marker:
 def parse_marker(text: str) -> Marker:
     """The marker of a build. Raises ParseError for anything that ``render_marker`` does not write."""
     try:
-        data = json.loads(text)
+        data = expect(dict, json.loads(text), "the marker")
     except (ValueError, RecursionError) as error:
         raise ParseError("is not JSON: %s" % error) from error
+    if data.get("format") != _FORMAT:
+        raise ParseError("has format %s, expected %d" % (quoted(data.get("format")), _FORMAT))
+    # An earlier release also stored the host's runtime.
+    data.pop("runtime", None)
     try:
-        if data["format"] != _FORMAT:
-            raise ParseError("has format %r, expected %d" % (data["format"], _FORMAT))
-        marker = Marker(
-            commit=data["commit"],
-            archive_sha256=data["archive_sha256"],
-            inputs=Inputs(
-                cuda=Cuda(**data["cuda"]),
-                nccl=Nccl(**data["nccl"]),
-                mpi=None if data["mpi"] is None else Mpi(**data["mpi"]),
-                arch=tuple(data["arch"]),
-            ),
-            argv=tuple(data["argv"]),
-            binaries=data["binaries"],
-        )
-        # An earlier release also stored the host's runtime.
-        data.pop("runtime", None)
-        same = to_dict(marker) == data
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ParseError("is not a marker: %s %s" % (type(error).__name__, error)) from error
-    texts = [marker.commit, *marker.argv, *marker.inputs.arch, *marker.binaries.values()]
-    for part in (marker.inputs.cuda, marker.inputs.nccl, marker.inputs.mpi):
-        texts += [] if part is None else list(asdict(part).values())
-    if any(not isinstance(value, str) for value in texts) or not same:
+        marker: Marker = decode(Marker, {**data, "inputs": data}, "the marker")
+    except ParseError as error:
+        raise ParseError("is not a marker: %s" % error) from error
+    if to_dict(marker) != data:
         raise ParseError("is not a marker: it holds something else than what is written there")
     odd = [name for name in marker.binaries if "/" in name or name in ("", ".", "..") or "\0" in name]
     if odd or not {"%s_perf" % program for program in PROGRAMS} <= set(marker.binaries):

@@ -192,7 +192,7 @@ def test_whose_rails_ping_each_other(said: Any) -> None:
     members = [verification.member(host, hosts[host]) for host, info in read.items() if info is not None]
     for asked, _findings in rail_ping.plan(members).values():
         for one in asked:
-            for peer in (one.ping.source, one.ping.target):
+            for peer in (one.source, one.target):
                 assert not ip_address(peer.address).is_loopback
                 codec.text(15, result_fields.NETDEV, empty=True)(peer.netdev or "x")
     if read["bad"] is None:
