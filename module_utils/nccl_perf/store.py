@@ -37,14 +37,12 @@ class Store:
         """Hold the lock of the result directory. Yield its other holder, "" if it is ours. Raises ReadError."""
         # Another name than in earlier releases, whose file others could open, and may still lock.
         path = os.path.join(self.directory, ".run.lock")
-        try:
+        with _errors(path):
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             doubt = trusted.doubt(self.directory, self.root)
             if doubt:
                 raise untrusted(self.directory, doubt)
             lock = locks.open_file(path)
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
         try:
             locks.take(lock)
         except BlockingIOError:
@@ -55,19 +53,14 @@ class Store:
             os.close(lock)
 
     def begin(self) -> str:
-        """Makes a run's directory. That it has begun is on the disk before it can hang the node. Raises ReadError."""
+        """Make a run's directory. That it has begun is on the disk before it can hang the node. Raises ReadError."""
         path = os.path.join(self.directory, UNFINISHED)
-        try:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
-        try:
+        with _errors(path), open(path, "w", encoding="utf-8") as stream:
+            stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+            stream.flush()
+            os.fsync(stream.fileno())
+        with _errors(self.directory):
             return tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
-        except OSError as error:
-            raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
 
     def tidy(self) -> None:
         """Make room for a run: remove all but the newest. Raises ReadError.
@@ -80,18 +73,16 @@ class Store:
         last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
         for number, name in enumerate(runs):
             directory = os.path.join(self.directory, name)
-            try:
+            with _errors(directory, "cannot be removed"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(directory, "result.json"))
                 if number >= RUNS - 1 and name != last:
                     shutil.rmtree(directory)
-            except OSError as error:
-                raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
     def save(self, run: perf_run.Run, directory: str) -> None:
         """Write the record of a run, and point ``latest`` to it. Raises ReadError."""
         link = os.path.join(self.directory, "latest")
-        try:
+        with _errors(link):
             with open(record_path(directory), "x", encoding="utf-8") as stream:
                 stream.write(perf_run.record(run))
             new = os.path.join(directory, "latest")
@@ -99,21 +90,19 @@ class Store:
             os.replace(new, link)
             with contextlib.suppress(FileNotFoundError):  # the result is stored; another process may have removed this
                 os.unlink(os.path.join(self.directory, UNFINISHED))
-        except OSError as error:
-            raise ReadError(link, "cannot be written: %s" % error.strerror) from error
 
 
-def text_of(path: str) -> str:
-    """The text of a file, up to OUTPUT_LIMIT; "" where there is none. Raises ReadError."""
+@contextlib.contextmanager
+def _errors(path: str, what: str = "cannot be written") -> Iterator[None]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(process_group.OUTPUT_LIMIT)
-    except FileNotFoundError:
-        return ""
+        yield
     except OSError as error:
-        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+        raise ReadError(path, "%s: %s" % (what, error.strerror)) from error
 
 
 def output(path: str) -> str:
-    """Return the part of a program's output file that is judged and stored. Raises ReadError."""
-    return perf_output.without_log(text_of(path))[:KEPT]
+    """Return the part of a program's output file that is judged and stored; "" for no file. Raises ReadError."""
+    if os.path.exists(path):
+        with _errors(path, "cannot be read"), open(path, encoding="utf-8", errors="replace") as stream:
+            return perf_output.without_log(stream.read(process_group.OUTPUT_LIMIT))[:KEPT]
+    return ""
