@@ -20,12 +20,10 @@ _ERRORS_KEPT = 20
 
 @dataclass(frozen=True)
 class Rank:
-    """One line of the device list. bdf: PCI address, None where only its bus is printed. group: None before 2.13.4."""
+    """One line of the device list. group: None before 2.13.4."""
 
     index: int
     host: str
-    device: int
-    bdf: Optional[str] = None
     group: Optional[int] = None
 
 
@@ -87,9 +85,7 @@ _TAG = re.compile(r"^[^#\n]*?<std(?:out|err|diag)>: ?|^\d+: ")
 _HOST = r"[\w.-]{1,255}"
 _LOG_TAIL = r":\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN|TRACE|ABORT|ERROR|CALL)\b.*"
 _LOG_TIME = r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.]+\] ?)?"
-_RANK = re.compile(
-    r"^#\s+Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d{1,9})\s+\[([^\]]*)\]"
-)
+_RANK = re.compile(r"^#\s+Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d{1,9}\s+\[")
 _VERSION = re.compile(r"^# nccl-tests version (\d[\w.+-]*)(?:.* nccl-library=(\d{1,9}))?")
 _STARTING = re.compile(r"^# Collective test (?:starting|concluded): (\S+)")
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20}) ")
@@ -169,14 +165,8 @@ def _rank(line: str) -> Optional[Rank]:
     match = _RANK.match(line)
     if match is None:
         return None
-    index, group, host, device, place = match.groups()
-    return Rank(int(index), host, int(device), _bdf(place), int(group) if group else None)
-
-
-def _bdf(text: str) -> Optional[str]:
-    """nccl-tests prints domain, bus and device; a GPU is function 0 of its device."""
-    match = re.match(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})$", text.lower())
-    return "%s:%s:%s.0" % match.groups() if match else None
+    index, group, host = match.groups()
+    return Rank(int(index), host, int(group) if group else None)
 
 
 def _comment(line: str, result: Result) -> Result:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import build, marker, plan
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import marker, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import (
     PROGRAMS,
     Cuda,
@@ -129,15 +129,6 @@ def test_what_is_planned(name: str) -> None:
     goldens.check("nccl_tests", name, [head, *rows])
 
 
-def test_a_plan_of_its_own_result_is_empty() -> None:
-    want = replace(WANT, commit=OTHER)
-    have = replace(BUILT, cuda=NEW_CUDA, mpi=None, wrong={"reduce_perf": "missing"})
-    made_from = plan.inputs(have, want)
-    assert made_from is not None
-    marker = Marker(OTHER, None, made_from, ("make",), MARKER.binaries)
-    assert judged(replace(have, marker=marker, wrong={}), want) == {}
-
-
 def test_a_damaged_marker_is_built_over_and_said_to_be_damaged(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path))
     folder = tmp_path / "opt/nccl-tests"
@@ -153,34 +144,6 @@ def test_a_damaged_marker_is_built_over_and_said_to_be_damaged(tmp_path: Path) -
     (folder / marker.MARKER).unlink()
     (folder / "src").mkdir()
     assert plan.read(host, WANT).occupied == "a directory that Busbar did not make, with src"
-
-
-def test_the_command_line_names_the_hosts_own_gpus_and_nothing_else() -> None:
-    made_from = replace(MADE_FROM, arch=("9.0", "10.0"))
-    argv = build.make_argv(made_from, "/usr/local/cuda", "/s", 8)
-    assert argv == [
-        *("nice", "-n", "19", "make", "-C", "/s/source", "-j8", "BUILDDIR=/s/build"),
-        "CUDA_HOME=/usr/local/cuda",
-        "CUDA_LIB=/s/links/cuda",
-        "NCCL_HOME=/s/links/nccl",
-        "NVCC_GENCODE=-gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_100,code=sm_100",
-        "MPI=1",
-        "MPI_HOME=/s/links/mpi",
-    ]
-    without = build.make_argv(replace(MADE_FROM, mpi=None, arch=("8.0",)), "/usr/local/cuda", "/s", 1)
-    assert without[-2:] == ["NVCC_GENCODE=-gencode=arch=compute_80,code=sm_80", "MPI=0"]
-
-
-def test_links_give_the_compiler_these_libraries_and_no_header_beside() -> None:
-    layout = build.link_layout(MADE_FROM, ["nccl.h", "nccl_device", "stdio.h"])
-    assert layout == {
-        "cuda/libcudart.so": CUDA.library,
-        "nccl/lib/libnccl.so": NCCL.library,
-        "nccl/include/nccl.h": "/usr/include/nccl.h",
-        "nccl/include/nccl_device": "/usr/include/nccl_device",
-        "mpi/include": MPI.include,
-        "mpi/lib/libmpi.so": "/usr/lib/libmpi.so.40.30.4",
-    }
 
 
 # -- parsers ---------------------------------------------------------------------------------------------------------
