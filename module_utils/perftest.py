@@ -18,7 +18,7 @@ from . import nic_counters, perftest_errors
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import ParseError
-from .nccl_perf.codec import decode
+from .nccl_tests.codec import decode
 
 BANDWIDTH, LATENCY = "bw", "lat"
 TESTS = (BANDWIDTH, LATENCY)

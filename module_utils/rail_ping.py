@@ -18,7 +18,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, ToolMissing
-from .nccl_perf.codec import decode
+from .nccl_tests.codec import decode
 
 COUNT, WAIT = 3, 1
 # Rounds, and so targets of each host: two make one ring of any number of hosts.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
-from .codec import quoted
+from ..nccl_tests.codec import quoted
 
 COLLECTIVES = (
     *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "scatter", "gather", "sendrecv"),

@@ -16,8 +16,8 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from ..core import trusted
 from ..core.host import Host, ParseError, ReadError
 from ..core.size import parse_size, size_text
+from ..nccl_tests.codec import decode, expect, quoted
 from .checks import PROOF
-from .codec import decode, expect, quoted
 from .fingerprint import Depends
 from .output import collective_of
 from .transport import Network

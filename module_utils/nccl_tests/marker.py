@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
-from ..nccl_perf.codec import decode, expect, quoted
+from .codec import decode, expect, quoted
 
 # Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
 PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
