@@ -375,8 +375,6 @@ def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dic
         "# Stand-ins for libnccl and nccl-tests are part of the nodes' image.",
         f"nccl_tests_repository: {nccl_tests.REPOSITORY}",
         f"nccl_tests_commit: {nccl_tests.COMMIT}",
-        "# The nodes are of one image and one operator: one of them may build for the others.",
-        "nccl_tests_distribute: true",
         "# So are an apt repository and stand-ins for the packages of OFED.",
         f"mofed_repository_url: file:{repository.TOP}",
         f"mofed_repository_key: \"{{{{ lookup('ansible.builtin.file', {key}) }}}}\"",

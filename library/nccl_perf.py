@@ -10,8 +10,8 @@ short_description: Run one nccl-tests program and judge its result; anything mis
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Runs one program of nccl-tests, directly or through a launcher, under a time limit, and ends every process that it
-    started.
+  - Runs one program of nccl-tests on this host or, with O(launch), on several, under a time limit, and ends every
+    process that it started.
   - Judges exit code, sizes, ranks, hosts, correctness and, with O(bar_busbw), the bus bandwidth of the largest size.
     Exit code 0 alone proves nothing.
   - Runs nothing on a node in use, see O(require_idle).
@@ -21,8 +21,7 @@ description:
   - With O(when=changed) nothing is run, either, if the stored result is good, recent, and of the node as it is
     now. A result is stored with what it depends on - driver, NCCL, the program's build, C(nccl.conf), kernel and its
     arguments, firmware of the NICs, GPUs, and a digest of O(environment).
-  - Changes nothing on the host but its files below O(result_directory). The JSON of nccl-tests holds the whole
-    environment; that part is removed before anything else is done with it.
+  - Changes nothing on the host but its files below O(result_directory).
 attributes:
   check_mode:
     support: full
@@ -35,8 +34,7 @@ options:
   collective:
     description: What the program measures; needed if its name does not show it.
     type: str
-    choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, alltoallv, scatter, gather,
-              sendrecv, hypercube]
+    choices: ["", all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, scatter, gather, sendrecv]
     default: ""
   min_bytes: {type: str, default: '8', description: 'Smallest size, such as V(8) or V(1M).'}
   max_bytes: {type: str, default: 8G, description: 'Largest size, such as V(8G).'}
@@ -48,16 +46,9 @@ options:
     type: list
     elements: str
     default: []
-  launcher:
-    description:
-      - Words before the program, such as C(mpirun) with its options. The program must be built with MPI then.
-      - Variables reach other hosts only by the launcher's own options, NCCL_DEBUG among them; see O(launch).
-    type: list
-    elements: str
-    default: []
   launch:
     description:
-      - Starts the program on several hosts, one process for each GPU (O(gpus) is 1), in place of O(launcher).
+      - Starts the program on several hosts, one process for each GPU (O(gpus) is 1).
       - C(kind) is V(mpirun) (Open MPI 4 or later, by ssh) or V(srun). C(hosts) are the hosts as they call themselves,
         this one first; C(addresses) those by which the launcher reaches them, where these are others; C(per_node) is
         the number of processes on each. C(options) are further words for the launcher, C(python) is the interpreter on
@@ -68,10 +59,6 @@ options:
     type: dict
   iterations: {type: int, default: 20, description: Measured iterations of each size.}
   warmup: {type: int, default: 5, description: Iterations before these.}
-  check:
-    description: Let the program verify the values; without it there is no finding on correctness.
-    type: bool
-    default: true
   repeats:
     description:
       - How often the program is run. Its bandwidth is judged by the median, all else by the worst of them.
@@ -106,7 +93,7 @@ options:
     type: dict
     default: {}
   result_directory:
-    description: Each run makes its own directory below; the link C(latest) leads to the last one.
+    description: Each run makes its own directory below, of which five stay; the link C(latest) leads to the last one.
     type: path
     default: /var/lib/busbar/nccl_perf
   bar_busbw: {type: float, description: 'Minimum bus bandwidth in GB/s, out of place, of the largest size.'}
@@ -127,7 +114,6 @@ options:
     description: Run only if no process uses a GPU, no Slurm job is on the node and no pod has a GPU.
     type: bool
     default: true
-  keep: {type: int, default: 5, description: How many runs are stored below O(result_directory).}
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.no_diff

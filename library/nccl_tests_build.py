@@ -15,7 +15,6 @@ description:
   - The build is made beside O(path). Each program is checked to be linked with NCCL (and MPI), and the directory is
     renamed into place. If a build fails, is killed or takes too long, the old one stays.
   - Never replaces a directory that it did not make.
-  - With O(build=false), O(pack) and O(prebuilt), one host builds for all equal hosts. The role does that.
 attributes:
   check_mode:
     support: full
@@ -59,23 +58,6 @@ options:
     type: path
     default: ""
   build_timeout: {type: int, default: 1800, description: Seconds for fetching and building.}
-  build:
-    description: Whether to build if needed. With V(false) nothing is changed, and RV(share) has what could be done.
-    type: bool
-    default: true
-  pack:
-    description:
-      - Whether to write the build to C(/var/lib/busbar/nccl-tests.pack) below O(system_root), for a host of the same
-        RV(class_id).
-    type: bool
-    default: false
-  prebuilt:
-    description:
-      - File on this host, not below O(system_root), with the build of another host. It is installed if it is complete
-        and made from the same versions as on this host, and refused otherwise. The file is removed.
-    type: path
-  prebuilt_from: {type: str, description: The host that O(prebuilt) comes from.}
-  prebuilt_sha256: {type: str, description: SHA-256 of O(prebuilt).}
 extends_documentation_fragment:
   - busbar.fabric.node
 """
@@ -97,24 +79,11 @@ build:
   type: dict
   returned: success
 path: {type: str, returned: success, description: Directory of the build.}
-class_id:
-  description:
-    - Id of equal hosts, of which one may build for the others. Sources, toolkits and operating system are equal. Null
-      if one of these is missing or unknown.
-  type: str
-  returned: success
 origin:
-  description: C(built), C(copied from HOST) or C(unchanged); in check mode, what it would be.
+  description: C(built) or C(unchanged); in check mode, what it would be.
   type: str
   returned: success
 current: {type: bool, returned: success, description: Whether the existing build is the configured one.}
-share:
-  description:
-    - With O(build=false), what this host can do in its class, each true or false. C(has) the build, C(can_build) it,
-      C(can_copy) it. Otherwise null.
-  type: dict
-  returned: success
-packed: {type: bool, returned: success, description: Whether O(pack) has written it.}
 argv: {type: list, elements: str, returned: failure of a command, description: The command that failed.}
 log:
   description: File with all that the commands printed. That of a successful build is C(build.log) in its directory.
@@ -123,11 +92,11 @@ log:
 """
 
 from ansible_collections.busbar.fabric.plugins.module_utils.change import module
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.module import SPEC, TOGETHER, work
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.module import SPEC, work
 
 
 def main() -> None:
-    module.main(SPEC, work, required_together=TOGETHER)
+    module.main(SPEC, work)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ description:
   - Internal module of busbar.fabric. A module's result may hold C(ansible_facts), which override the inventory's
     variables, or C(add_host). Ansible obeys them, whatever module it was. Of this task's result only what is named
     below is returned.
-  - A file that M(ansible.builtin.fetch) brings, for which C(flat) has to be set, is limited to the size of a build.
 attributes:
   check_mode:
     support: full
@@ -36,13 +35,10 @@ EXAMPLES = r"""
   busbar.fabric.on_node:
     action: ansible.builtin.file
     arguments:
-      path: /var/lib/busbar/nccl-tests.pack
+      path: /var/lib/busbar/mofed
       state: absent
 """
 
 RETURN = r"""
-sha256:
-  description: Checksum of the file that M(ansible.builtin.fetch) has brought, as the control node computes it.
-  type: str
-  returned: with that action
+# What the action returns, without the orders in it.
 """

@@ -13,7 +13,7 @@ description:
   - Runs C(ib_write_bw) and C(ib_write_lat) on all rails of O(sessions) at once, as servers or as clients, under one
     time limit, and ends every process that it started. Both hosts of a pair run it at the same time, see
     M(busbar.fabric.verify).
-  - Reads the NICs' counters before and after, and reports what their change means.
+  - Reads the NICs' counters before and after, and judges their change.
   - Pings the same rail of other hosts (O(pings)), all at once, with three packets that must not be fragmented. Reports
     which end has too small an MTU, or that a switch between them has.
   - Tests nothing on a node in use, see O(require_idle); pings disturb no job.
@@ -43,25 +43,16 @@ options:
     elements: str
     choices: [bw, lat]
     default: [bw, lat]
-  seconds:
-    description: Of each bandwidth test, 3 or more.
-    type: int
-    default: 5
+  seconds: {type: int, default: 5, description: 'Of each bandwidth test, 3 or more.'}
   timeout:
     description: Time limit of all tests together in seconds, including the wait for the other end.
     type: float
     default: 120
-  share:
-    description: Minimum bandwidth, as a share of what the rail's rate carries.
-    type: float
-    default: 0.9
+  share: {type: float, default: 0.9, description: 'Minimum bandwidth, as a share of what the rail carries.'}
   latency:
     description: Maximum typical latency in microseconds; 0 for no bar. By default it depends on link layer and rate.
     type: float
-  traffic_class:
-    description: Of RoCE packets; -1 for none.
-    type: int
-    default: -1
+  traffic_class: {type: int, default: -1, description: Of RoCE packets; -1 for none.}
   priority:
     description: The lossless priority, whose counters have to move and no others; -1 where the fabric has none.
     type: int
@@ -80,10 +71,7 @@ options:
     description: Run only if no process uses a GPU, no Slurm job is on the node and no pod has a GPU.
     type: bool
     default: true
-  max_age_days:
-    description: How old a stored result may be.
-    type: float
-    default: 30
+  max_age_days: {type: float, default: 30, description: How old a stored result may be.}
   store_result:
     description: Store the results on the node in place of the last ones, for check mode.
     type: bool
@@ -105,8 +93,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# What every module returns: see the notes.
 sessions:
-  description: Each session with its results and what its rail's counters did (C(moved), and in words C(meaning)).
+  description: Each session with its results and the growth of its rail's counters (C(moved)).
   type: list
   elements: dict
   returned: success
@@ -114,40 +103,7 @@ finished_at:
   description: When the results were taken, seconds since 1970; null without any.
   type: float
   returned: success
-simulated:
-  description: Whether the figures are of a simulated node.
-  type: bool
-  returned: success
-notes:
-  description: Remarks on the figures.
-  type: list
-  elements: str
-  returned: success
-findings:
-  description: What is not ok, as in C(docs/findings.md).
-  type: list
-  elements: dict
-  returned: success
-passed:
-  description: Ids of the checks that are ok.
-  type: list
-  elements: str
-  returned: success
-commands:
-  description: What was run, or in check mode would be.
-  type: list
-  elements: str
-  returned: success
-reboot_required:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
-withheld:
-  description: Empty; nothing is changed.
-  type: list
-  elements: str
-  returned: success
+simulated: {type: bool, returned: success, description: Whether the figures are of a simulated node.}
 """
 
 import signal
@@ -188,7 +144,7 @@ def main() -> None:
 
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     if not given["sessions"]:
-        pinged = rail_ping.ping_all(host, rail_ping.tasks(given["pings"]))
+        pinged = rail_ping.ping_all(host, rail_ping.pings(given["pings"]))
         return dict(Plan(pinged).result(), sessions=[], finished_at=None, simulated=False)
     task = rail_test.Task(host, given)
     if not check_mode:

@@ -28,8 +28,8 @@ _OF_RING = re.compile(r"(?:rx|tx|ch|ptp_[a-z]+)[0-9]+_.+")
 _OTHERS = 0.05
 # Classes of counters. RESENT, LINK and HOST are losses, by where they happen: somewhere between two NICs; on the cable
 # of this one, where what came was damaged or did not fit; in this host, which dropped what arrived. EXPLAINED may grow
-# on a healthy path and is reported with its meaning, NORMAL is ignored: not about RDMA, or it grows on every node.
-RESENT, LINK, HOST, EXPLAINED, NORMAL = "resent", "link", "host", "told", "normal"
+# on a healthy path (docs/verify.md), NORMAL is ignored: not about RDMA, or it grows on every node.
+RESENT, LINK, HOST, EXPLAINED, NORMAL = "resent", "link", "host", "explained", "normal"
 # Packets came twice, out of turn for good, or not at all. Adaptive routing alone moves out_of_sequence, so that proves
 # nothing alone. From rcvd_seq_err on the names are those of software devices (rxe).
 LOST = (
@@ -85,39 +85,6 @@ _WHERE = {
     HOST: "this host receives too slowly: look at platform.pcie_link, platform.rail_pcie, pcie_path.* and"
     " iommu.domains on it",
 }
-_MEANING = {
-    "np_ecn_marked_roce_packets": "packets arrived with an ECN mark: a switch on the way was congested",
-    "np_cnp_sent": "this host signalled senders to slow down",
-    "rp_cnp_handled": "this host slowed down on a congestion notification",
-    "rp_cnp_ignored": "this host did not slow down on a congestion notification",
-    "rx_prioN_marked": "this NIC marked packets: its host could not keep up",
-    "rx_prioN_cong_discard": "this NIC dropped packets: its host could not keep up",
-    "rx_prioN_buf_discard": "this NIC dropped packets: no buffer of the host was left",
-    "rx_prioN_discards": "this NIC dropped packets: its buffers were full",
-    "out_of_sequence": "packets arrived out of order: loss, or adaptive routing, which is normal",
-    "duplicate_request": "a request arrived twice: loss, or adaptive routing, which is normal",
-    "rnr_nak_retry_err": "the other end was not ready to receive, and the packet was sent again",
-    "roce_slow_restart": "a queue pair restarted slowly",
-    "packet_seq_err": "the other end reported missing packets",
-    "local_ack_timeout_err": "the other end did not respond in time",
-    "rx_icrc_encapsulated": "packets arrived with a wrong RoCE checksum",
-    "out_of_buffer": "a queue pair had no receive request left",
-    "rx_out_of_buffer": "no receive buffer was left",
-    "rx_global_pause": "the network paused all priorities",
-    "tx_global_pause": "this host paused all priorities",
-    "rx_unsupported_op_phy": "unsupported control frames arrived, such as pauses of a priority without PFC",
-    "rx_buffer_passed_thres_phy": "the port's receive buffer was nearly full",
-    "tx_pause_storm_warning_events": "this host paused the network for a long time",
-    "tx_pause_storm_error_events": "this host paused the network for so long that the NIC gave up pausing",
-    "outbound_pci_buffer_overflow": "PCIe was slower than the link: packets were dropped",
-    "outbound_pci_stalled_rd_events": "seconds in which PCIe delayed reads",
-    "outbound_pci_stalled_wr_events": "seconds in which PCIe delayed writes",
-    "rx_pci_signal_integrity": "the PCIe link had to recover: look at its slot",
-    "tx_pci_signal_integrity": "the PCIe link was made to recover: look at its slot",
-    "link_down_events_phy": "the link went down",
-    "link_downed": "the link went down",
-}
-
 PRIORITY = Check(
     "counters.priority",
     why="data in another priority than the lossless one is dropped under congestion, and PFC and ECN do nothing for it",
@@ -214,20 +181,6 @@ def difference(before: Counters, after: Counters) -> Counters:
             else:
                 values[name] = count - before.values[name]
     return Counters(values, tuple(problems))
-
-
-def meaning(moved: Counters) -> List[str]:
-    """Return a line for each relevant counter that moved: ``rx_prio3_pause +12: the network ...``."""
-    found = []
-    for name, count in sorted(moved.values.items()):
-        match = _PAUSED.fullmatch(name)
-        text = _MEANING.get(_general(name))
-        if match is not None:
-            who = "the network paused this host" if match.group(1) == "rx" else "this slow host paused its senders"
-            text = "%s in priority %s" % (who, match.group(2))
-        if count and text is not None:
-            found.append("%s +%d: %s" % (name, count, text))
-    return found
 
 
 # -- what it means ---------------------------------------------------------------------------------------------------

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import Mapping, Optional, Sequence, Tuple
 
 from . import nic_counters, perftest_errors
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import ParseError
+from .nccl_tests.codec import decode
 
 BANDWIDTH, LATENCY = "bw", "lat"
 TESTS = (BANDWIDTH, LATENCY)
@@ -46,6 +47,7 @@ HEADERS = {"Ethernet": 82, "InfiniBand": 26}
 FORMAT = 1
 _HEAD = re.compile(r"#bytes\s+#iterations\s+(.*)")
 _NAMED = re.compile(r"\S[^\[\]]*\[[^\]]+\]")
+_COLUMNS = {BANDWIDTH: "BW average[Gb/sec]", LATENCY: "t_typical[usec]"}
 _FIRST_CELLS = re.compile(r"\s*[0-9]+(?:\s+[0-9.]|\s*$)")
 _ROW = re.compile(r"\s*[0-9]+\s+[0-9]+(?:\s+(?:[0-9]+(?:\.[0-9]+)?|-?inf|-?nan))+\s*")
 _MTU = re.compile(r"Mtu\s*:\s*([0-9]+)\[B\]")
@@ -190,12 +192,15 @@ def parse(test: str, text: str) -> Tuple[float, Optional[int]]:
 
     A row counts with all its columns and the end of its line: one that is cut may end in the middle of a number.
     """
-    column, unit, columns, row = -1, 1.0, 0, ""
+    column, columns, row = -1, 0, ""
     for line in text.splitlines(keepends=True):
         head = _HEAD.search(line)
         if head is not None:
-            column, unit, row = *_column(test, head.group(1)), ""
-            columns = 2 + len(_NAMED.findall(head.group(1)))
+            names = _NAMED.findall(head.group(1))
+            if _COLUMNS[test] not in names:
+                raise ParseError("%r is not the heading of %s" % (head.group(1).strip()[:120], PROGRAMS[test]))
+            # Behind bytes and iterations.
+            column, columns, row = 2 + names.index(_COLUMNS[test]), 2 + len(names), ""
         elif column >= 0 and _FIRST_CELLS.match(line):
             row = line
     if column < 0 or not row:
@@ -204,20 +209,7 @@ def parse(test: str, text: str) -> Tuple[float, Optional[int]]:
     if len(words) < columns or not row.endswith("\n") or _ROW.fullmatch(row) is None:
         raise ParseError("%r is cut off, expected a row of %d columns" % (row.strip()[:120], columns))
     mtu = _MTU.search(text)
-    return float(words[column]) * unit, int(mtu.group(1)) if mtu else None
-
-
-def _column(test: str, heads: str) -> Tuple[int, float]:
-    """Which word of a row is the figure, and what it is to be multiplied with. heads: without bytes and iterations."""
-    names = _NAMED.findall(heads)
-    if test == LATENCY:
-        if "t_typical[usec]" in names:
-            return 2 + names.index("t_typical[usec]"), 1.0
-    else:
-        for unit, factor in (("Gb", 1.0), ("MB", 8 * 1.048576 / 1000), ("MiB", 8 * 1.048576 / 1000)):
-            if "BW average[%s/sec]" % unit in names:
-                return 2 + names.index("BW average[%s/sec]" % unit), factor
-    raise ParseError("%r is not the heading of %s" % (heads.strip()[:120], PROGRAMS[test]))
+    return float(words[column]), int(mtu.group(1)) if mtu else None
 
 
 def result(test: str, command: str, rc: Optional[int], ending: str, text: str) -> Result:
@@ -353,56 +345,60 @@ def fresh(subject: str, finished: float, now: float, days: float, path: str) -> 
 # -- the stored result -----------------------------------------------------------------------------------------------
 
 
-def record(finished: float, sessions: Sequence[Mapping[str, object]]) -> str:
-    """sessions: session, results, moved (name -> count) and problems of each, as ``entry`` makes them."""
-    return json.dumps({"format": FORMAT, "finished": finished, "sessions": list(sessions)}, indent=1) + "\n"
+@dataclass(frozen=True)
+class Tested:
+    """A session with its results. moved: name of a counter -> its growth."""
+
+    session: Session
+    results: Tuple[Result, ...]
+    moved: Mapping[str, int]
 
 
-def entry(session: Session, results: Sequence[Result], moved: Mapping[str, int]) -> Dict[str, Any]:
-    return {"session": asdict(session), "results": [asdict(one) for one in results], "moved": dict(moved)}
+@dataclass(frozen=True)
+class Record:
+    """The results of one run. finished: seconds since 1970."""
+
+    finished: float
+    sessions: Tuple[Tested, ...]
 
 
-def parse_record(text: str) -> Tuple[float, List[Tuple[Session, Tuple[Result, ...], Dict[str, int]]]]:
-    """Raises ParseError."""
+def render_record(record: Record) -> str:
+    """Return the text of a file."""
+    return json.dumps({"format": FORMAT, **asdict(record)}, indent=1) + "\n"
+
+
+def parse_record(text: str) -> Record:
+    """Return what ``render_record`` wrote. Raises ParseError."""
     try:
         data = json.loads(text)
-        if data["format"] != FORMAT:
-            raise ParseError("format %r, expected %d" % (data["format"], FORMAT))
-        sessions = [
-            (
-                session_of(one["session"]),
-                tuple(_result_of(item) for item in one["results"]),
-                {str(name): int(count) for name, count in one["moved"].items()},
-            )
-            for one in data["sessions"]
-        ]
-        return float(data["finished"]), sessions
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ParseError("is not a stored result: %s" % (error or type(error).__name__)) from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ParseError("it has not format %d" % FORMAT)
+        record: Record = decode(Record, data, "the record")
+    except (ValueError, RecursionError) as error:
+        raise ParseError("is not a stored result: %s" % error) from error
+    for one in record.sessions:
+        _check_session(one.session)
+        if any(result.test not in TESTS for result in one.results):
+            raise ParseError("is not a stored result: test %r" % one.results[0].test)
+    return record
 
 
 def session_of(data: Mapping[str, object]) -> Session:
-    """Raises ParseError that names what is wrong."""
-    known = {field.name for field in fields(Session)}
-    try:
-        session = Session(**{str(name): value for name, value in data.items()})
-    except (TypeError, AttributeError) as error:
-        raise ParseError("a session has %s" % ", ".join(sorted(known))) from error
-    if session.role not in (SERVER, CLIENT) or session.link_layer not in HEADERS:
-        raise ParseError("session: role %r, link_layer %r" % (session.role, session.link_layer))
-    numbers = (session.rail, session.mtu, session.gpu_index)
-    if any(isinstance(one, bool) or not isinstance(one, int) for one in numbers) or not 0 <= session.rail < 100:
-        raise ParseError("session: rail, mtu and gpu_index are %r, expected numbers" % (numbers,))
-    words = (session.pci, session.device, session.peer, session.address, session.gpu)
-    if any(not isinstance(word, str) or word.startswith("-") for word in words):
-        raise ParseError("session: %r are not all names" % (words,))
-    if not isinstance(session.rate_gbps, (int, float)) or session.mtu <= 0:
-        raise ParseError("session: rate_gbps is %r, mtu is %r" % (session.rate_gbps, session.mtu))
+    """Return a session of the module's options. Raises ParseError that names what is wrong."""
+    names = {field.name for field in fields(Session)}
+    if not set(data) <= names:
+        raise ParseError("a session has %s" % ", ".join(sorted(names)))
+    defaults = {field.name: field.default for field in fields(Session) if field.default is not MISSING}
+    session: Session = decode(Session, {**defaults, **data}, "session")
+    _check_session(session)
     return session
 
 
-def _result_of(data: Mapping[str, object]) -> Result:
-    found = Result(**data)
-    if found.test not in TESTS or not isinstance(found.figure, (int, float, type(None))):
-        raise ParseError("result: test %r, figure %r" % (found.test, found.figure))
-    return found
+def _check_session(session: Session) -> None:
+    if session.role not in (SERVER, CLIENT) or session.link_layer not in HEADERS:
+        raise ParseError("session: role %r, link_layer %r" % (session.role, session.link_layer))
+    if not 0 <= session.rail < 100 or session.mtu <= 0:
+        raise ParseError("session: rail is %d, mtu is %d" % (session.rail, session.mtu))
+    words = (session.pci, session.device, session.peer, session.address, session.gpu)
+    if any(word.startswith("-") for word in words):
+        raise ParseError("session: %r are not all names" % (words,))

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .core.check import Check
 from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, ToolMissing
+from .nccl_tests.codec import decode
 
 COUNT, WAIT = 3, 1
 # Rounds, and so targets of each host: two make one ring of any number of hosts.
@@ -69,10 +70,14 @@ class Peer:
 
 @dataclass(frozen=True)
 class Ping:
-    """A ping from one end to the other. The other direction is another Ping."""
+    """A ping from one end to the other. The other direction is another Ping.
+
+    mtu: bytes that have to pass, None if not known.
+    """
 
     source: Peer
     target: Peer
+    mtu: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -170,28 +175,12 @@ class Member:
     mtu: Optional[int] = None
 
 
-@dataclass(frozen=True)
-class PingTask:
-    """mtu: bytes that have to pass, None if not known."""
-
-    ping: Ping
-    mtu: Optional[int]
-
-    def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
+def pings(data: Sequence[Mapping[str, object]]) -> List[Ping]:
+    """Return what ``asdict`` wrote of each, after its way through JSON. Raises ParseError."""
+    return [decode(Ping, one, "ping") for one in data]
 
 
-def tasks(data: Sequence[Mapping[str, Any]]) -> List[PingTask]:
-    """Return what ``to_dict`` wrote of each, after its way through JSON. Raises ParseError."""
-    try:
-        return [
-            PingTask(Ping(Peer(**one["ping"]["source"]), Peer(**one["ping"]["target"])), one["mtu"]) for one in data
-        ]
-    except (KeyError, TypeError) as error:
-        raise ParseError("pings come from verify, these do not: %r" % error) from error
-
-
-def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]]:
+def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[Ping, ...], Tuple[Finding, ...]]]:
     """Return for each host its pings, and findings on Ethernet rails without a target.
 
     Only equal rails are paired: separate fabrics connect no others. Linear in the hosts.
@@ -199,19 +188,19 @@ def plan(members: Sequence[Member]) -> Dict[str, Tuple[Tuple[PingTask, ...], Tup
     kinds: Dict[str, List[Member]] = {}
     for member in members:
         kinds.setdefault(member.kind, []).append(member)
-    found: Dict[str, Tuple[Tuple[PingTask, ...], Tuple[Finding, ...]]] = {}
+    found: Dict[str, Tuple[Tuple[Ping, ...], Tuple[Finding, ...]]] = {}
     for group in kinds.values():
         of_host = {member.host: member for member in group}
         rails = {member.host: {rail.rail: rail for rail in member.rails if rail.address} for member in group}
-        asked: Dict[str, List[PingTask]] = {member.host: [] for member in group}
+        asked: Dict[str, List[Ping]] = {member.host: [] for member in group}
         for one, other in (pair for pairs in rounds(list(of_host), PARTNERS) for pair in pairs):
             for rail in sorted(rails[one].keys() & rails[other].keys()):
                 # A path may work one way only.
                 for source, target in ((rails[one][rail], rails[other][rail]), (rails[other][rail], rails[one][rail])):
                     mtu = of_host[source.host].mtu
-                    asked[source.host].append(PingTask(Ping(source, target), source.mtu if mtu is None else mtu))
+                    asked[source.host].append(Ping(source, target, source.mtu if mtu is None else mtu))
         for member in group:
-            proven = {one.ping.source.rail for one in asked[member.host]}
+            proven = {one.source.rail for one in asked[member.host]}
             found[member.host] = tuple(asked[member.host]), _unpaired(member, proven)
     return found
 
@@ -236,7 +225,7 @@ def _unproven(subject: str, have: str, fix: str) -> Finding:
 # -- asking ----------------------------------------------------------------------------------------------------------
 
 
-def ping_all(host: Host, asked: Sequence[PingTask]) -> Tuple[Finding, ...]:
+def ping_all(host: Host, asked: Sequence[Ping]) -> Tuple[Finding, ...]:
     """Ping all at once: a host has few partners, and each ping mostly waits."""
     if not asked:
         return ()
@@ -244,20 +233,19 @@ def ping_all(host: Host, asked: Sequence[PingTask]) -> Tuple[Finding, ...]:
         return tuple(pool.map(lambda one: _ping(host, one), asked))
 
 
-def _ping(host: Host, one: PingTask) -> Finding:
-    ping, mtu = one.ping, one.mtu
-    if mtu is None:
+def _ping(host: Host, ping: Ping) -> Finding:
+    if ping.mtu is None:
         fix = "look at /sys/class/net/%s/mtu" % ping.source.netdev
         return _unproven("rail %d to %s" % (ping.source.rail, ping.target.host), "the MTU wanted is not known", fix)
     try:
-        answer = _answer(host, ping, mtu)
+        answer = _answer(host, ping, ping.mtu)
         # A host that is down loses small packets, too: then the size is not the cause.
         small = _answer(host, ping, SMALL) if answer.sent and not answer.received and answer.mtu is None else None
-        return finding(ping, answer, mtu, small=small)
+        return finding(ping, answer, ping.mtu, small=small)
     except ToolMissing:
-        return finding(ping, None, mtu, "ping is not installed; install iputils-ping (iputils on EL)")
+        return finding(ping, None, ping.mtu, "ping is not installed; install iputils-ping (iputils on EL)")
     except (ReadError, ParseError) as error:
-        return finding(ping, None, mtu, str(error))
+        return finding(ping, None, ping.mtu, str(error))
 
 
 def _answer(host: Host, ping: Ping, mtu: int) -> PingResult:
@@ -276,43 +264,37 @@ def finding(
     small: result of packets of SMALL bytes, if the large ones were lost without an error.
     """
     source, target = ping.source, ping.target
-    what = "%s rail %d to %s" % (source.netdev, source.rail, target.host)
-    state, have, fix, because = _judged(ping, answer, mtu, problem, small)
+    state, because = "unknown", None
+    if answer is None or answer.sent == 0:
+        have = problem or (answer.error if answer else "") or "ping did not respond"
+        fix = "%s: repair that, then ping %s from %s by hand" % (source.host, target.address, source.host)
+    elif answer.ok:
+        state, have, fix = "ok", "%d of %d came back" % (answer.received, answer.sent), ""
+    elif small is not None and not small.received:
+        have = "%s of %s does not respond%s" % (target.address, target.host, small.error and "; " + small.error)
+        fix = "look for the link, the address and the route: on %s: ip route get %s, ip neigh show %s"
+        fix %= (source.host, target.address, target.address)
+    else:
+        state = "drift"
+        # The end that is smaller is the one to mend, whichever of the two noticed.
+        smaller = [peer for peer in (source, target) if peer.mtu is not None and peer.mtu < mtu]
+        if smaller:
+            peer = min(smaller, key=lambda peer: peer.mtu or 0)
+            have, fix = "%s of %s has MTU %d" % (peer.netdev, peer.host, peer.mtu or 0), RUN % peer.host
+            # Only findings of the same host can be pointed at.
+            because = source.live if peer is source else None
+        else:
+            have, fix = _lost(ping, answer, mtu, small)
     return PATH.judge(
         "rail %d to %s" % (source.rail, target.host),
         state,
-        "%d bytes pass from %s" % (mtu, what),
+        "%d bytes pass from %s rail %d to %s" % (mtu, source.netdev, source.rail, target.host),
         have,
         source="ping -M do -I %s %s" % (source.address, target.address),
         fix=fix,
         because=because,
         disruption="link" if because else "none",
     )
-
-
-def _judged(
-    ping: Ping, answer: Optional[PingResult], mtu: int, problem: str, small: Optional[PingResult]
-) -> Tuple[str, str, str, Optional[str]]:
-    """Return state, have, fix, and id of the finding that causes it."""
-    source, target = ping.source, ping.target
-    again = "ping %s from %s by hand" % (target.address, source.host)
-    if answer is None or answer.sent == 0:
-        said = problem or (answer.error if answer else "") or "ping did not respond"
-        return "unknown", said, "%s: repair that, then %s" % (source.host, again), None
-    if answer.ok:
-        return "ok", "%d of %d came back" % (answer.received, answer.sent), "", None
-    if small is not None and not small.received:
-        text = "%s of %s does not respond%s"
-        said = "; %s" % small.error if small.error else ""
-        fix = "look for the link, the address and the route: on %s: ip route get %s, ip neigh show %s"
-        fix = fix % (source.host, target.address, target.address)
-        return "unknown", text % (target.address, target.host, said), fix, None
-    # The end that is smaller is the one to mend, whichever of the two noticed.
-    for peer in sorted(_smaller(ping, mtu), key=lambda peer: (peer.mtu or 0, peer is not source)):
-        text = "%s of %s has MTU %d" % (peer.netdev, peer.host, peer.mtu or 0)
-        # Only findings of the same host can be pointed at.
-        return "drift", text, RUN % peer.host, source.live if peer is source else None
-    return ("drift", *_lost(ping, answer, mtu, small), None)
 
 
 def _lost(ping: Ping, answer: PingResult, mtu: int, small: Optional[PingResult]) -> Tuple[str, str]:
@@ -338,7 +320,3 @@ def _lost(ping: Ping, answer: PingResult, mtu: int, small: Optional[PingResult])
     ends = "both ends have MTU %d or more" % mtu if known else "the MTU of one end is not known"
     fix = "ping %s from %s by hand, small: if it comes back, %s; if not, look for the link and the address"
     return "%s, without an ICMP report; %s" % (lost, ends), fix % (target.address, source.host, raised)
-
-
-def _smaller(ping: Ping, mtu: int) -> List[Peer]:
-    return [peer for peer in (ping.source, ping.target) if peer.mtu is not None and peer.mtu < mtu]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import nic_counters, perftest, perftest_errors
@@ -17,7 +17,7 @@ from .core.finding import Finding
 from .core.host import Host, ParseError, ReadError, Untrusted, search_path
 from .core.plan import FileChange
 from .machine import rdma
-from .perftest import Options, Port, Result, Session
+from .perftest import Options, Port, Result, Session, Tested
 
 STORE = "/var/lib/busbar/perftest/%s.json"
 # Seconds during which a client knocks again at a server that is not up yet.
@@ -112,12 +112,9 @@ class Task:
         return [shlex.join(self.argv(rail, test)) for rail in self.rails for test in self.tests]
 
     def sessions(self) -> List[Dict[str, Any]]:
-        """Each session with its results, and the counters that moved, also in words."""
+        """Each session with its results, and the counters that moved."""
         return [
-            {
-                **perftest.entry(rail.session, rail.results, {name: n for name, n in rail.moved.values.items() if n}),
-                "meaning": nic_counters.meaning(rail.moved),
-            }
+            asdict(Tested(rail.session, tuple(rail.results), {name: n for name, n in rail.moved.values.items() if n}))
             for rail in self.rails
         ]
 
@@ -221,47 +218,45 @@ class Task:
     def store(self, finished: float) -> None:
         """Raises ReadError."""
         role = self.rails[0].session.role
-        entries = [perftest.entry(rail.session, rail.results, rail.moved.values) for rail in self.rails if rail.results]
-        if entries:
-            path = STORE % role
-            change = FileChange(path, self.host.read_system(path), perftest.record(finished, entries))
-            apply.write(self.host, change)
+        done = [Tested(rail.session, tuple(rail.results), rail.moved.values) for rail in self.rails if rail.results]
+        if done:
+            path, text = STORE % role, perftest.render_record(perftest.Record(finished, tuple(done)))
+            apply.write(self.host, FileChange(path, self.host.read_system(path), text))
 
     def recall(self) -> Tuple[List[Finding], Optional[float]]:
         """Return findings of the last results, and the time of the oldest of them."""
-        stored: Dict[Tuple[str, int], Tuple[float, Session, Tuple[Result, ...], Dict[str, int]]] = {}
-        problems: Dict[str, str] = {}
-        for role in sorted({rail.session.role for rail in self.rails}):
-            path = STORE % role
-            try:
-                text = self.host.read_system(path)
-                if text is None:
-                    problems[role] = "nothing was measured yet"
-                    continue
-                finished, entries = perftest.parse_record(text)
-                for session, results, moved in entries:
-                    stored[role, session.rail] = (finished, session, results, moved)
-            except ReadError as error:
-                problems[role] = str(error)
-            except ParseError as error:
-                problems[role] = "%s %s" % (path, error)
+        stored = {role: self.stored(role) for role in {rail.session.role for rail in self.rails}}
         found: List[Finding] = []
         times = []
         for rail in self.rails:
             role = rail.session.role
-            last = stored.get((role, rail.session.rail))
+            finished, of_rail, problem = stored[role]
+            last = of_rail.get(rail.session.rail)
             if last is None:
-                why = "not run in check mode; %s" % problems.get(role, "nothing was measured of this rail yet")
+                why = "not run in check mode; %s" % (problem or "nothing was measured of this rail yet")
                 found.append(perftest.unproven(rail.session, why, self.command(rail), perftest.FRESH.fix))
                 continue
-            times.append(last[0])
-            rail.session, rail.results, rail.problem = last[1], list(last[2]), ""
-            rail.moved = nic_counters.Counters(last[3])
+            times.append(finished)
+            rail.session, rail.results, rail.problem = last.session, list(last.results), ""
+            rail.moved = nic_counters.Counters(last.moved)
             found += self.findings(rail)
-            found.append(
-                perftest.fresh(rail.session.subject, last[0], time.time(), self.given["max_age_days"], STORE % role)
-            )
+            days = self.given["max_age_days"]
+            found.append(perftest.fresh(rail.session.subject, finished, time.time(), days, STORE % role))
         return found, min(times, default=None)
+
+    def stored(self, role: str) -> Tuple[float, Dict[int, Tested], str]:
+        """Return when the last tests of a role ended, rail -> its test, and why there is none."""
+        path = STORE % role
+        try:
+            text = self.host.read_system(path)
+            if text is None:
+                return 0.0, {}, "nothing was measured yet"
+            record = perftest.parse_record(text)
+        except ReadError as error:
+            return 0.0, {}, str(error)
+        except ParseError as error:
+            return 0.0, {}, "%s %s" % (path, error)
+        return record.finished, {one.session.rail: one for one in record.sessions}, ""
 
 
 def _nobody_there(rail: Rail) -> bool:

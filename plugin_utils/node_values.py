@@ -140,11 +140,6 @@ class NcclTests:
     "Directory of the MPI; empty: mpicc and the usual places are searched."
     nccl_tests_build_timeout = Value("int", 1800)
     "Seconds for fetching and building."
-    nccl_tests_distribute = Value("bool", False)
-    """`false`: each host builds for itself. `true`: one of several equal hosts builds, and the others get a copy
-    through the control node, which they run as root: only where root on one of them may as well be root on all
-    (`docs/security.md`). Hosts are equal in commit, archive, CUDA, NCCL, MPI, GPU architecture, CPU architecture, OS
-    release, glibc and libstdc++."""
 
 
 class Gate:

@@ -154,7 +154,7 @@ LIMITS: dict[str, Check] = {
     "rail": whole(0, 99),
     "gpu": text(20, re.compile("|" + PCI.pattern)),
     "gpu_index": whole(0, 999),
-    **each(("busbw", "algbw", "average_busbw", "bar", "prediction"), RATE),
+    **each(("busbw", "algbw", "bar", "prediction"), RATE),
     "size": whole(),
     "errors": text(),
     **each(("devices", "without_gdr", "found"), text(64, line=True)),

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -57,7 +57,7 @@ class Verification:
         planned = rail_ping.plan(
             [member(host, read[host]) for host in site.ready if host_variables.of_host(read[host]) is not None]
         )
-        pinging = {host: [one.to_dict() for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
+        pinging = {host: [asdict(one) for one in pings] for host, (pings, _unpaired) in planned.items() if pings}
         pings = site.query("perftest", pinging, lambda host: {"pings": pinging[host]}, profile=False)
         pairs = rail_pairs.plan(
             [

@@ -211,7 +211,9 @@ class Steps:
         environment = {**self._handed_on, **calls[0].arguments["environment"], **wanted[0].variables}
         names = [name for name in environment if name.startswith("NCCL_")]
         programs = [
-            self._program(perf_launch.command(job, self.launcher, one.program, [*environment], limit, self.root))
+            self._program(
+                [*launch.words(job, self.launcher, sorted(environment), limit, self.root or "/"), *one.program]
+            )
             for job, one in zip(jobs, wanted, strict=True)
         ]
         found: list[Result] = []
@@ -219,7 +221,7 @@ class Steps:
         for job, one, program, end in zip(jobs, wanted, programs, ended, strict=True):
             run = perf_run.Run(one.command, end.rc, end.ending, limit, time.time(), end.left_behind)
             try:
-                output = nccl_perf_collect.read(program.stdout, program.stderr, one, 0, job, names)
+                output = nccl_perf_collect.read(program.stdout, program.stderr, one, job, names)
                 run = nccl_perf_collect.complete(run, output, self.launcher)
                 plan, more = perf_answer.judge(run, one, time.time())
                 found.append({**plan.result(), **more, "seconds": end.seconds})
@@ -253,7 +255,8 @@ class Steps:
 def _wanted(call: Call, job: Launch) -> perf_run.Wanted:
     # As Ansible types the options of a module.
     sizes = {name: str(call.arguments[name]) for name in ("min_bytes", "max_bytes")}
-    return perf_run.wanted(perf_launch.options({**_DEFAULTS, **call.arguments, **sizes}, job), "")
+    given, launcher = perf_launch.options({**_DEFAULTS, **call.arguments, **sizes}, job)
+    return perf_run.wanted(given, "", launcher)
 
 
 def taken(result: Result) -> StepResult:

@@ -5,25 +5,28 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Collection, Optional
+from typing import Collection, Optional, Tuple
 
 from ..core import process_group
-from ..core.host import Host, ReadError
+from ..core.host import Host, ParseError, ReadError
 from ..diagnose import excerpt
+from ..nccl import launch, rank_guard
 from ..nccl.launch import Launch, Launcher
-from . import launch_command as perf_launch
 from . import output as perf_output
 from . import proof as nccl_perf_proof
 from . import store as perf_store
-from .record import Run, Wanted, short_names
+from .record import Run, Wanted
 from .streams import Streams
-from .transport import Network
+from .transport import HOSTS, Network
 
 # NCCL's lines of one rank at INIT,NET,ENV are some 16 KB, with many channels four times as much.
 _OF_RANK = 64 << 10
 # Of the files that stay in the run's directory, for `busbar diagnose`.
 _LARGEST = 16 << 20
+# Reason in a guard's output for a program that it ended at the limit.
+_LIMIT = "limit"
 
 
 @dataclass(frozen=True)
@@ -49,56 +52,63 @@ def limit(wanted: Wanted) -> int:
 
 
 def read(
-    stdout: str,
-    stderr: str,
-    wanted: Wanted,
-    written: int,
-    job: Optional[Launch] = None,
-    asked: Collection[str] = (),
-    ended: int = 0,
+    stdout: str, stderr: str, wanted: Wanted, job: Launch, asked: Optional[Collection[str]] = None, ended: int = 0
 ) -> Output:
-    """stdout, stderr: paths; of a run that was not started they are not there.   written: files that -J left.
+    """stdout, stderr: paths; of a run that was not started they are not there.
 
-    job: where it has rank guards.   asked: names of NCCL's variables that its ranks were meant to have.
+    asked: names of NCCL's variables that its ranks were meant to have.
     ended: process id of a launcher that had to be ended.
     Raises ReadError.
     """
     streams = Streams(wanted.ranks, ended)
-    texts = []
-    for path in (stdout, stderr):
-        try:
-            with open(path, "rb") as stream:
-                texts.append(perf_output.without_log(streams.take(stream, path)))
-        except FileNotFoundError:
-            texts.append("")
-        except OSError as error:
-            raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-        _shorten(path)
+    table, errors = (_rest(streams, path) for path in (stdout, stderr))
     network = nccl_perf_proof.read(streams.log, wanted) if wanted.several else Network()
     if streams.cut:
         network = network.without("the output has too much that is not NCCL's")
-    begun, timed_out, rc = bool(streams.log.state.processes or texts[0].strip()), False, 0
-    if job is None:
-        ranks = [short_names([rank.host])[0] for rank in perf_output.ranks(texts[0])]
-        network = replace(network, ranks={host: ranks.count(host) for host in sorted(set(ranks))})
-    else:
-        guarded, texts[0] = perf_launch.read(texts[0], job, wanted, asked)
-        begun, timed_out, rc = begun and bool(guarded.ranks or guarded.problem), guarded.timed_out, guarded.rc
-        network = replace(network, ranks=guarded.ranks, rails=guarded.rails, launched=guarded.findings)
-        network = network.without(guarded.problem) if guarded.problem else network
-    network = replace(network, tables=max(perf_output.programs(texts[0]), written, 1))
-    return Output(texts[0][: perf_store.KEPT], texts[1][: perf_store.KEPT], network, begun, timed_out, rc)
+    begun = bool(streams.log.state.processes or table.strip())
+    views: Tuple[rank_guard.RankView, ...] = ()
+    try:
+        views, table = rank_guard.parse(table)
+        begun = begun and bool(views)
+    except ParseError as error:
+        network = network.without("the output of the rank guards cannot be parsed: %s" % error)
+        table = "\n".join(line for line in table.split("\n") if rank_guard.MARK not in line)
+    endings = [view.ending for view in views if view.ending is not None]
+    network = replace(
+        network,
+        ranks=dict(Counter(view.host for view in views).most_common(HOSTS)),
+        rails=launch.moved(views),
+        launched=launch.judge(views, job, wanted.subject, asked).findings,
+        tables=max(perf_output.programs(table), 1),
+    )
+    timed_out = any(_LIMIT in ending.why for ending in endings)
+    rc = max((ending.rc or 0 for ending in endings), default=0)
+    return Output(table[: perf_store.KEPT], errors[: perf_store.KEPT], network, begun, timed_out, rc)
+
+
+def _rest(streams: Streams, path: str) -> str:
+    """Return what of a file is not NCCL's."""
+    try:
+        with open(path, "rb") as stream:
+            text = perf_output.without_log(streams.take(stream, path))
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+    _shorten(path)
+    return text
 
 
 def complete(run: Run, output: Output, launcher: Optional[Launcher]) -> Run:
-    """Return the run with the output of its programs. launcher: None where it has no rank guards."""
+    """Return the run with the output of its programs. launcher: None where it could not be read."""
     if output.timed_out:
         run = replace(run, rc=None, ending="timeout")
     elif run.rc == 0:
         # A launcher may be told to pass over a rank that fails (orte_abort_on_non_zero_status 0).
         run = replace(run, rc=output.rc)
     elif launcher is not None and not output.begun and not run.ending:
-        run = replace(run, ending=perf_launch.refusal(launcher, run.rc, output.stderr or output.stdout))
+        why = launch.refusal(launcher, run.rc, output.stderr or output.stdout)
+        run = replace(run, ending="not started: %s" % why)
     return replace(run, stdout=output.stdout, stderr=output.stderr, network=output.network)
 
 

@@ -10,9 +10,10 @@ missing rails of eight. So there is no verdict on a bandwidth without the proof 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence
 
+from ..core.check import Check
 from ..core.finding import Finding
 from ..core.size import size_text
 from ..nccl import launch
@@ -43,6 +44,13 @@ _LEAST_SENT = 0.25
 # Of the largest size: the rails together move less than this part of it where nothing of a run goes over them.
 _MOST_SENT = 0.05
 _NAMED = 6
+_UNSET = (
+    "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it, and run site.yml"
+    " for these nodes with --tags nccl_conf; "
+) + BETWEEN_AGAIN
+_FREE = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + BETWEEN_AGAIN
+# Of a run that an earlier release stored.
+_UNKNOWN = Network(missing=("recorded by a release that did not store NCCL's log; its transport is unknown",))
 # Findings on NCCL's log that are not about why a run failed. Of a log that is cut off some ranks' settings are missing.
 _NO_FAILURE = (
     *("readable", "level", "variable_effect", "same_settings", "network", "hcas", "gdr", "nvlink"),
@@ -60,7 +68,22 @@ def judge(
     found = list(findings)
     if network is not None:
         found = [*_explained(findings, network), *_launched(findings, network)]
-    return found + (_of_network(network, result, wanted, found) if wanted.several else [])
+    if not wanted.several:
+        return found
+    ran = next(one for one in found if one.check == RAN.id)
+    judged = _Judge(network or _UNKNOWN, wanted, "simulated: " if result is not None and result.simulated else "")
+    transport = judged.transport(found, ran)
+    if network is None:
+        return [*found, transport]
+    if wanted.way == "nvlink":
+        return [*found, transport, judged.nvlink(transport)]
+    over = judged.over(transport)
+    cause = over if not over.ok else transport
+    rails = judged.rails(cause)
+    if not rails.ok and rails.because is None and not ran.ok:
+        # A run that was cut off lacks some counters, and others rose by less than a whole run's.
+        rails = replace(rails, because=ran.id)
+    return [*found, transport, over, judged.hcas(cause), judged.gdr(cause), rails]
 
 
 def _explained(findings: Sequence[Finding], network: Network) -> List[Finding]:
@@ -95,168 +118,150 @@ def _launched(findings: Sequence[Finding], network: Network) -> List[Finding]:
     ]
 
 
-def _of_network(
-    network: Optional[Network], result: Optional[Result], wanted: Wanted, findings: Sequence[Finding]
-) -> List[Finding]:
-    source = "NCCL_DEBUG=INFO of the run"
-    ran = next(one for one in findings if one.check == RAN.id)
-    want = "the transport of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
-    if network is None:
-        have = "recorded by a release that did not store NCCL's log; its transport is unknown"
-        return [TRANSPORT.judge(wanted.subject, "unknown", want, have, "record.json")]
-    simulated = "simulated: " if result is not None and result.simulated else ""
-    source = simulated + source
-    used = ", ".join(network.networks) or "no network"
-    if network.proven:
-        versions = ", ".join(network.versions)
+@dataclass(frozen=True)
+class _Judge:
+    """Judge the transport of one run. simulated: what its source begins with."""
+
+    network: Network
+    wanted: Wanted
+    simulated: str
+
+    def finding(
+        self,
+        check: Check,
+        state: str,
+        want: str,
+        have: Optional[str] = None,
+        because: Optional[Finding] = None,
+        fix: Optional[str] = None,
+        source: str = "NCCL_DEBUG=INFO of the run",
+    ) -> Finding:
+        return check.judge(self.wanted.subject, state, want, have, self.simulated + source, fix, because)
+
+    def quoted(self, check: str) -> Optional[Finding]:
+        """Return what NCCL's log reports on it."""
+        return next((one for one in self.network.quoted if one.check == "nccl_log." + check), None)
+
+    def transport(self, findings: Sequence[Finding], ran: Finding) -> Finding:
+        network, wanted = self.network, self.wanted
+        want = "the transport of all %d ranks on %d nodes" % (wanted.ranks, len(short_names(wanted.hosts)))
+        if not network.proven:
+            # There is no proof of what did not run, or was not one job.
+            explains = (RAN.id, launch.JOB.id, RANKS.id)
+            why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
+            return self.finding(TRANSPORT, "unknown", want, "; ".join(network.missing), why)
+        used, versions = ", ".join(network.networks) or "no network", ", ".join(network.versions) or "unknown"
         # To NCCL trays that NVLink joins are one node.
         nodes = network.nodes if network.nvlink is None else len(network.hosts)
-        have = "%s over %s nodes, %s ranks, NCCL %s" % (used, nodes, network.expected, versions or "unknown")
-        transport = TRANSPORT.judge(wanted.subject, "ok", want, have, source)
-    else:
-        # There is no proof of what did not run, or was not one job.
-        explains = (RAN.id, launch.JOB.id, RANKS.id)
-        why = next((one for one in findings if one.check in explains and one.state == "drift"), ran)
-        transport = TRANSPORT.judge(wanted.subject, "unknown", want, "; ".join(network.missing), source, because=why)
-    if wanted.way == "nvlink":
-        return [transport, _nvlink(network, wanted, source, transport)]
-    over = _network(network, wanted, source, transport)
-    cause = over if not over.ok else transport
-    found = [transport, over, _hcas(network, wanted, source, cause), _gdr(network, wanted, source, cause)]
-    rails = _rails(network, wanted, simulated + "counters of the HCAs", cause)
-    # A run that was cut off lacks some counters, and others rose by less than a whole run's.
-    found.append(rails if rails.ok or rails.because is not None or ran.ok else replace(rails, because=ran.id))
-    return found
+        have = "%s over %s nodes, %s ranks, NCCL %s" % (used, nodes, network.expected, versions)
+        return self.finding(TRANSPORT, "ok", want, have)
 
+    def over(self, transport: Finding) -> Finding:
+        """Judge whether it went over RDMA."""
+        want, used = "RDMA between nodes", ", ".join(self.network.networks) or None
+        if self.network.sockets:
+            said = self.quoted("network")
+            have, fix = ("sockets (TCP)", None) if said is None else (said.have, said.fix)
+            return self.finding(NETWORK, "drift", want, have, fix=fix)
+        known = used is not None and transport.ok
+        return self.finding(NETWORK, "ok" if known else "unknown", want, used, transport)
 
-def _network(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
-    want = "RDMA between nodes"
-    if network.sockets:
-        said = _quoted(network, "network")
-        have = "sockets (TCP)" if said is None else said.have
-        return NETWORK.judge(wanted.subject, "drift", want, have, source, None if said is None else said.fix)
-    if not network.networks or not transport.ok:
-        have = ", ".join(network.networks) or None
-        return NETWORK.judge(wanted.subject, "unknown", want, have, source, because=transport)
-    return NETWORK.judge(wanted.subject, "ok", want, ", ".join(network.networks), source)
+    def hcas(self, cause: Finding) -> Finding:
+        network, wanted = self.network, self.wanted
+        most = max((len(one.found) for one in network.hosts.values()), default=0)
+        expected = wanted.rails or most
+        want = "%d HCAs on each node" % expected if expected else "every HCA of each node"
+        if not cause.ok and (network.sockets or not any(one.devices for one in network.hosts.values())):
+            return self.finding(HCAS, "unknown", want, None, cause)
+        if not expected:
+            return self.finding(HCAS, "unknown", want, "the log does not list them (NET/IB : Using)", cause)
+        bad = []
+        for host, one in network.hosts.items():
+            # A rank uses the HCA that is nearest: fewer ranks than HCAs leave some of them idle.
+            least = expected if wanted.rails else min(expected, one.ranks)
+            if not wanted.rails and len(one.found) < most:
+                bad.append("NCCL finds %d HCAs on %s, and %d on others" % (len(one.found), host, most))
+            elif len(one.devices) < least:
+                idle = sorted(set(one.found) - set(one.devices))
+                said = "%s uses %s" % (host, _few(one.devices) or "none")
+                bad.append("%s, not %s" % (said, _few(idle)) if idle else said)
+        state = "unknown" if not cause.ok else "drift" if bad else "ok"
+        have = _few(bad, "; ") or "%d on each of %d nodes" % (expected, len(network.hosts))
+        return self.finding(HCAS, state, want, have, cause)
 
+    def gdr(self, cause: Finding) -> Finding:
+        network, want = self.network, "GPUDirect RDMA on every connection between nodes"
+        off = [
+            "off on %s of %s" % (_few(one.without_gdr), host) for host, one in network.hosts.items() if one.without_gdr
+        ]
+        if off and not network.sockets:
+            said = self.quoted("gdr")
+            have = _few(off, "; ") + ("" if said is None else "; NCCL's log: %s" % said.have)
+            return self.finding(GDR, "drift", want, have, fix=None if said is None else said.fix)
+        if network.gdr is None or not cause.ok:
+            return self.finding(GDR, "unknown", want, None, cause)
+        return self.finding(GDR, "ok", want, "on all of them")
 
-def _quoted(network: Network, check: str) -> Optional[Finding]:
-    return next((one for one in network.quoted if one.check == "nccl_log." + check), None)
+    def rails(self, cause: Finding) -> Finding:
+        network = self.network
+        unknown, idle = [], []
+        busiest = max((_total(one) for devices in network.rails.values() for one in devices.values()), default=0)
+        moved = 0
+        for host, one in network.hosts.items():
+            counted = network.rails.get(host, {})
+            used = [device for device in one.devices if device in counted]
+            unknown += ["%s of %s" % (device, host) for device in one.devices if device not in counted]
+            still = [device for device in used if _total(counted[device]) <= _IDLE * busiest]
+            idle += ["%s of %s (%d bytes)" % (device, host, _total(counted[device])) for device in still]
+            moved += sum(counted[device].sent for device in used if device not in still)
+            busy = len(used) - len(still)
+            if not unknown and not idle and busy < (self.wanted.rails or 1):
+                idle.append("all but %d of %s" % (busy, host))
+        state, have, because = "ok" if cause.ok else "unknown", None, cause
+        if network.sockets or not network.hosts:
+            state = "unknown"
+        elif idle and cause.ok:
+            state, have = "drift", "idle: %s" % _few(idle, "; ")
+        elif idle or unknown:
+            state, have = "unknown", "no counters of %s" % _few(unknown, "; ") if unknown else None
+        elif cause.ok and moved < _LEAST_SENT * self.wanted.sizes[-1]:
+            state, have = "drift", "all rails together sent %d bytes" % moved
+        else:
+            used_by = sum(len(one.devices) for one in network.hosts.values())
+            have = "%d rails of %d nodes" % (used_by, len(network.hosts))
+        want, source = "every rail that is used moves data", "counters of the HCAs"
+        return self.finding(RAILS, state, want, have, None if state == "drift" else because, source=source)
 
-
-def _hcas(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
-    most = max((len(one.found) for one in network.hosts.values()), default=0)
-    expected = wanted.rails or most
-    want = "%d HCAs on each node" % expected if expected else "every HCA of each node"
-    if not cause.ok and (network.sockets or not any(one.devices for one in network.hosts.values())):
-        return HCAS.judge(wanted.subject, "unknown", want, None, source, because=cause)
-    if not expected:
-        have = "the log does not list them (NET/IB : Using)"
-        return HCAS.judge(wanted.subject, "unknown", want, have, source, because=cause)
-    bad = []
-    for host, one in network.hosts.items():
-        # A rank uses the HCA that is nearest: fewer ranks than HCAs leave some of them idle.
-        least = expected if wanted.rails else min(expected, one.ranks)
-        if not wanted.rails and len(one.found) < most:
-            bad.append("NCCL finds %d HCAs on %s, and %d on others" % (len(one.found), host, most))
-        elif len(one.devices) < least:
-            idle = sorted(set(one.found) - set(one.devices))
-            said = "%s uses %s" % (host, _names(one.devices) or "none")
-            bad.append("%s, not %s" % (said, _names(idle)) if idle else said)
-    if bad:
-        state = "drift" if cause.ok else "unknown"
-        return HCAS.judge(wanted.subject, state, want, _few(bad), source, because=cause)
-    state = "ok" if cause.ok else "unknown"
-    have = "%d on each of %d nodes" % (expected, len(network.hosts)) if wanted.rails or most else None
-    return HCAS.judge(wanted.subject, state, want, have, source, because=cause)
-
-
-def _gdr(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
-    want = "GPUDirect RDMA on every connection between nodes"
-    off = {host: one.without_gdr for host, one in network.hosts.items() if one.without_gdr}
-    if off and not network.sockets:
-        said = _quoted(network, "gdr")
-        have = _few(["off on %s of %s" % (_names(devices), host) for host, devices in off.items()])
-        if said is not None:
-            have += "; NCCL's log: %s" % said.have
-        return GDR.judge(wanted.subject, "drift", want, have, source, None if said is None else said.fix)
-    if network.gdr is None or not cause.ok:
-        return GDR.judge(wanted.subject, "unknown", want, None, source, because=cause)
-    return GDR.judge(wanted.subject, "ok", want, "on all of them", source)
-
-
-def _rails(network: Network, wanted: Wanted, source: str, cause: Finding) -> Finding:
-    want = "every rail that is used moves data"
-    if network.sockets or not network.hosts:
-        return RAILS.judge(wanted.subject, "unknown", want, None, source, because=cause)
-    busiest = max((_total(one) for devices in network.rails.values() for one in devices.values()), default=0)
-    unknown, idle = [], []
-    moved = 0
-    for host, one in network.hosts.items():
-        counted = network.rails.get(host, {})
-        of_host = 0
-        for device in one.devices:
-            if device not in counted:
-                unknown.append("%s of %s" % (device, host))
-            elif _total(counted[device]) <= _IDLE * busiest:
-                idle.append("%s of %s (%d bytes)" % (device, host, _total(counted[device])))
-            else:
-                of_host += 1
-                moved += counted[device].sent
-        if not unknown and not idle and of_host < (wanted.rails or 1):
-            idle.append("all but %d of %s" % (of_host, host))
-    if idle and cause.ok:
-        return RAILS.judge(wanted.subject, "drift", want, "idle: %s" % _few(idle), source)
-    if idle or unknown:
-        have = "no counters of %s" % _few(unknown) if unknown else None
-        return RAILS.judge(wanted.subject, "unknown", want, have, source, because=cause)
-    if cause.ok and moved < _LEAST_SENT * wanted.sizes[-1]:
-        have = "all rails together sent %d bytes" % moved
-        return RAILS.judge(wanted.subject, "drift", want, have, source)
-    have = "%d rails of %d nodes" % (sum(len(one.devices) for one in network.hosts.values()), len(network.hosts))
-    return RAILS.judge(wanted.subject, "ok" if cause.ok else "unknown", want, have, source, because=cause)
-
-
-def _nvlink(network: Network, wanted: Wanted, source: str, transport: Finding) -> Finding:
-    """Judge NVLink between trays: NCCL's log, and the counters of the rails, which must not have carried the data."""
-    want = "NVLink between all %d trays" % len(short_names(wanted.hosts))
-    said = network.nvlink
-    if said is None or not transport.ok:
-        return NVLINK.judge(wanted.subject, "unknown", want, None, source, because=transport)
-    over = [host for host, one in network.hosts.items() if one.devices]
-    if over or not said.on or network.nodes != 1:
-        used = ", ".join(network.networks) or "not named"
-        have = "the network (%s) between %s" % (used, _names(over or [*network.hosts]))
-        if said.on:
-            have += ": NVLink joins only parts of them, %s by NCCL's count" % network.nodes
-        have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log gives no reason"
-        fix = (
-            "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it, and run"
-            " site.yml for these nodes with --tags nccl_conf; %s" % (" and ".join(said.variables), BETWEEN_AGAIN)
-        )
-        return NVLINK.judge(wanted.subject, "drift", want, have, source, fix if said.variables else None)
-    sent = sum(max(one.sent, 0) for devices in network.rails.values() for one in devices.values())
-    if sent > _MOST_SENT * wanted.sizes[-1]:
-        have = "NCCL's log shows NVLink, but the rails sent %s meanwhile: part of it, or data of another job"
-        fix = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + BETWEEN_AGAIN
-        return NVLINK.judge(wanted.subject, "drift", want, have % size_text(sent), source, fix)
-    have = "NVLink between %d trays, nothing over the network" % len(said.joined)
-    return NVLINK.judge(wanted.subject, "ok", want, have, source)
+    def nvlink(self, transport: Finding) -> Finding:
+        """Judge NVLink between trays: NCCL's log, and the rails' counters, which must not have carried the data."""
+        network, said = self.network, self.network.nvlink
+        want = "NVLink between all %d trays" % len(short_names(self.wanted.hosts))
+        if said is None or not transport.ok:
+            return self.finding(NVLINK, "unknown", want, None, transport)
+        over = [host for host, one in network.hosts.items() if one.devices]
+        if over or not said.on or network.nodes != 1:
+            used = ", ".join(network.networks) or "not named"
+            have = "the network (%s) between %s" % (used, _few(over or [*network.hosts]))
+            if said.on:
+                have += ": NVLink joins only parts of them, %s by NCCL's count" % network.nodes
+            have += "; cause: %s" % "; ".join(said.causes) if said.causes else "; NCCL's log gives no reason"
+            fix = _UNSET % " and ".join(said.variables) if said.variables else None
+            return self.finding(NVLINK, "drift", want, have, fix=fix)
+        sent = sum(max(one.sent, 0) for devices in network.rails.values() for one in devices.values())
+        if sent > _MOST_SENT * self.wanted.sizes[-1]:
+            have = "NCCL's log shows NVLink, but the rails sent %s meanwhile: part of it, or data of another job"
+            return self.finding(NVLINK, "drift", want, have % size_text(sent), fix=_FREE)
+        have = "NVLink between %d trays, nothing over the network" % len(said.joined)
+        return self.finding(NVLINK, "ok", want, have)
 
 
 def _total(one: Moved) -> int:
     return one.sent + one.received
 
 
-def _names(values: Sequence[str]) -> str:
-    more = len(values) - _NAMED
-    return ", ".join(values[:_NAMED]) + (" and %d more" % more if more > 0 else "")
-
-
-def _few(said: Sequence[str]) -> str:
-    more = len(said) - _NAMED
-    return "; ".join(said[:_NAMED]) + ("; and %d more" % more if more > 0 else "")
+def _few(texts: Sequence[str], separator: str = ", ") -> str:
+    more = len(texts) - _NAMED
+    return separator.join(texts[:_NAMED]) + (" and %d more" % more if more > 0 else "")
 
 
 def bound(findings: Sequence[Finding]) -> List[Finding]:

@@ -23,7 +23,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "gpus": {"type": "int", "default": 1},
     "ranks": {"type": "int", "required": True},
     "hosts": {"type": "list", "elements": "str", "default": []},
-    "launcher": {"type": "list", "elements": "str", "default": []},
     "launch": {"type": "dict"},
     "repeats": {"type": "int", "default": 1},
     "algorithm": {"type": "str", "default": ""},
@@ -31,7 +30,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "way": {"type": "str", "choices": [*WAYS], "default": "network"},
     "iterations": {"type": "int", "default": 20},
     "warmup": {"type": "int", "default": 5},
-    "check": {"type": "bool", "default": True},
     "timeout": {"type": "float", "default": 900},
     "environment": {"type": "dict", "default": {}, "no_log": True},
     "result_directory": {"type": "path", "default": "/var/lib/busbar/nccl_perf"},
@@ -40,7 +38,6 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "stored_result": {"type": "path", "default": ""},
     "max_age_days": {"type": "float", "default": 30},
     "require_idle": {"type": "bool", "default": True},
-    "keep": {"type": "int", "default": 5},
     **module.ROOTS,
 }
 

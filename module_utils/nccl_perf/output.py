@@ -1,36 +1,29 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Parse the output of an nccl-tests program, as text or as the JSON of -J.
-
-Source: nccl-tests src/common.cu and src/util.cu, 2.9 to 2.19.6. The JSON holds the whole environment, which is neither
-stored nor quoted here.
-"""
+"""Parse the output of an nccl-tests program. Source: nccl-tests src/common.cu and src/util.cu, 2.12 to 2.19.6."""
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
-from .typed import expect, quoted, real
+from ..nccl_tests.codec import quoted
 
 COLLECTIVES = (
-    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "alltoallv", "scatter"),
-    *("gather", "sendrecv", "hypercube"),
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "scatter", "gather", "sendrecv"),
 )
 _ERRORS_KEPT = 20
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One line of the device list. bdf: PCI address, None where only its bus is printed. group: None before 2.13.4."""
+    """One line of the device list. group: None before 2.13.4."""
 
     index: int
     host: str
-    device: int
-    bdf: Optional[str] = None
     group: Optional[int] = None
 
 
@@ -38,17 +31,13 @@ class Rank:
 class Placement:
     """Figures of one row, out of place or in place. A figure is None where it is absent or no finite number.
 
-    wrong: wrong elements; None where nothing was checked.
-    error: largest deviation, which releases up to 2.11 print in place of wrong; the foot counts what was beyond limits.
-    of_cpu: time_us is the CPU's (-C); the bandwidths are of another time, which is not printed.
+    wrong: wrong elements; None where nothing was checked, as by releases before 2.12.
     """
 
     time_us: Optional[float]
     algbw: Optional[float]  # GB/s
     busbw: Optional[float]  # GB/s
     wrong: Optional[float]
-    error: Optional[float] = None
-    of_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,8 +56,7 @@ class Row:
 class Result:
     """Output of a program; what it did not print is None or empty.
 
-    version: of nccl-tests.   nccl_headers: the NCCL that it was built with.   nccl_library: the NCCL that it ran with.
-    ranks: may be fewer than rank_count, for JSON names one device per process.
+    version: of nccl-tests.   nccl_library: the NCCL that it ran with.
     out_of_bounds: failed checks, None if the program did not reach its end.
     reduced_to: bytes, if the GPUs have too little memory for the requested maximum.
     usage: the program printed its usage instead of a result.   simulated: the program reports that it simulates.
@@ -76,14 +64,11 @@ class Result:
 
     collective: Optional[str] = None
     version: Optional[str] = None
-    nccl_headers: Optional[str] = None
     nccl_library: Optional[str] = None
     ranks: Tuple[Rank, ...] = ()
-    rank_count: Optional[int] = None
     rows: Tuple[Row, ...] = ()
     out_of_bounds: Optional[int] = None
     out_of_bounds_ok: Optional[bool] = None
-    average_busbw: Optional[float] = None
     reduced_to: Optional[int] = None
     errors: Tuple[str, ...] = ()
     usage: bool = False
@@ -96,113 +81,21 @@ def collective_of(program: str) -> Optional[str]:
     return name[0] if name[1] and name[0] in COLLECTIVES else None
 
 
-# -- JSON ------------------------------------------------------------------------------------------------------------
-
-_BARE_INF = re.compile(r"(?<=[:,\[])(-?)inf(?=[,\]}])")
-
-
-def _load(text: str) -> Dict[str, Any]:
-    """The JSON object without ``env``. No message quotes the text: it may be the environment."""
-    try:
-        try:
-            data = json.loads(text, strict=False)
-        except ValueError:
-            data = json.loads(_BARE_INF.sub(r"\1Infinity", text), strict=False)
-    except (ValueError, RecursionError) as error:
-        place = " (at character %d of %d)" % (error.pos, len(text)) if isinstance(error, json.JSONDecodeError) else ""
-        raise ParseError("the JSON of nccl-tests is cut off or damaged%s" % place) from None
-    if not isinstance(data, dict):
-        raise ParseError("the JSON of nccl-tests is not an object")
-    data.pop("env", None)
-    version = data.get("version")
-    if version not in (1, 2, 3):
-        raise ParseError("the JSON of nccl-tests has version %s, expected 1, 2 or 3" % quoted(version))
-    return data
-
-
-def redact(text: str) -> str:
-    """The text of a file that -J wrote, without the environment. Raises ParseError."""
-    return json.dumps(_load(text))
-
-
-def parse_json(text: str) -> Result:
-    """The text of a file that -J wrote. Raises ParseError, also where the file is cut off."""
-    data = _load(text)
-    config = expect(dict, data.get("config", {}), "config")
-    devices = [expect(dict, device, "devices") for device in expect(list, config.get("devices", []), "devices")]
-    ranks = tuple(
-        Rank(
-            expect(int, device.get("rank"), "rank"),
-            expect(str, device.get("hostname"), "hostname"),
-            expect(int, device.get("device"), "device"),
-            _bdf(expect(str, device.get("device_hex", ""), "device_hex")),
-            expect(int, device.get("group", 0), "group"),
-        )
-        for device in devices
-    )
-    # One device per process stands for all of that process.
-    threads, gpus = (expect(int, config.get(name, 1), name) for name in ("nthreads", "ngpus"))
-    bounds = expect(dict, data.get("out_of_bounds", {}), "out_of_bounds")
-    average = expect(dict, data.get("average_bus_bandwidth", {}), "average_bus_bandwidth")
-    arguments = expect(list, data.get("args", []), "args")
-    return Result(
-        collective=collective_of(expect(str, arguments[0], "args")) if arguments else None,
-        nccl_library=_nccl_version(data.get("nccl_version")),
-        ranks=ranks,
-        rank_count=len(ranks) * threads * gpus or None,
-        rows=tuple(_json_row(row) for row in expect(list, data.get("results", []), "results")),
-        out_of_bounds=expect(int, bounds["count"], "out_of_bounds count") if "count" in bounds else None,
-        out_of_bounds_ok={"true": True, "false": False}.get(str(bounds.get("okay")).lower()),
-        average_busbw=real(average.get("bandwidth")),
-        errors=tidy(str(error) for error in expect(list, data.get("errors", []), "errors") if error),
-        simulated=data.get("simulated") == "true",
-    )
-
-
-def _json_row(value: object) -> Row:
-    row = expect(dict, value, "results")
-    return Row(
-        size=expect(int, row.get("size"), "size"),
-        type=expect(str, row.get("type"), "type"),
-        op=expect(str, row.get("redop"), "redop"),
-        root=_whole(str(row.get("root", "")).strip()),
-        out_of_place=_json_placement(row.get("out_of_place")),
-        in_place=_json_placement(row.get("in_place")),
-    )
-
-
-def _json_placement(value: object) -> Optional[Placement]:
-    if value is None:
-        return None
-    place = expect(dict, value, "out_of_place, in_place")
-    time = place.get("time", place.get("cpu_time"))
-    algbw, busbw, wrong = (real(place.get(name)) for name in ("alg_bw", "bus_bw", "nwrong"))
-    return Placement(real(time), algbw, busbw, wrong, of_cpu="time" not in place)
-
-
-# -- text ------------------------------------------------------------------------------------------------------------
-
 _TAG = re.compile(r"^[^#\n]*?<std(?:out|err|diag)>: ?|^\d+: ")
 _HOST = r"[\w.-]{1,255}"
 _LOG_TAIL = r":\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN|TRACE|ABORT|ERROR|CALL)\b.*"
 _LOG_TIME = r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.]+\] ?)?"
-_RANK = re.compile(
-    r"^#\s+Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d{1,9})\s+\[([^\]]*)\]"
-)
-_VERSION = re.compile(r"^# nccl-tests version (\d[\w.+-]*)(?:.* nccl-headers=(\d{1,9}) nccl-library=(\d{1,9}))?")
+_RANK = re.compile(r"^#\s+Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d{1,9}\s+\[")
+_VERSION = re.compile(r"^# nccl-tests version (\d[\w.+-]*)(?:.* nccl-library=(\d{1,9}))?")
 _STARTING = re.compile(r"^# Collective test (?:starting|concluded): (\S+)")
 _REDUCED = re.compile(r"^# Reducing maxBytes to (\d{1,20}) ")
 _BOUNDS = re.compile(r"^# Out of bounds values\s*: (\d{1,9}) (OK|FAILED)")
-_AVERAGE = re.compile(r"^# Avg bus bandwidth\s*: (\S+)")
 FAILURE = re.compile(r"Test (?:NCCL failure|CUDA failure|failure|timeout)\b")
-_ERROR = re.compile(
-    FAILURE.pattern + r"|^# error: .|^Invalid number of GPUs|^invalid |^maxBytes \(-e\) must|^# skipping json output"
-)
+_ERROR = re.compile(FAILURE.pattern + r"|^# error: .|^Invalid number of GPUs|^invalid |^maxBytes \(-e\) must")
 _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d{1,4})?")
 _WHOLE = re.compile(r"-?\d{1,20}")
-# What the cells of a row hold beside numbers: what was not checked, what is none, and the two words of a timestamp.
-_CELL = re.compile(_NUMBER.pattern + r"|N/A|-?nan|-?inf|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d")
-_FIGURES = ("time", "cputime", "algbw", "busbw", "error", "#wrong")
+# What the cells of a row hold beside numbers: what was not checked, and what is none.
+_CELL = re.compile(_NUMBER.pattern + r"|N/A|-?nan|-?inf")
 
 
 def parse_text(text: str) -> Result:
@@ -212,7 +105,7 @@ def parse_text(text: str) -> Result:
     """
     lines = without_log(text).split("\n")
     ranks = tuple(rank for rank in map(_rank, lines) if rank is not None)
-    result = Result(ranks=ranks, rank_count=len(ranks) or None)
+    result = Result(ranks=ranks)
     table = _Table()
     errors: List[str] = []
     known = bool(ranks)
@@ -253,11 +146,6 @@ def without_log(text: str) -> str:
     return "\n".join(left)
 
 
-def ranks(text: str) -> List[Rank]:
-    """The device list of a text that ``without_log`` gave."""
-    return [rank for rank in map(_rank, text.split("\n")) if rank is not None]
-
-
 def programs(text: str) -> int:
     """Return how many programs printed a table into a text of ``without_log``; 0 for none."""
     lines = text.split("\n")
@@ -277,14 +165,8 @@ def _rank(line: str) -> Optional[Rank]:
     match = _RANK.match(line)
     if match is None:
         return None
-    index, group, host, device, place = match.groups()
-    return Rank(int(index), host, int(device), _bdf(place), int(group) if group else None)
-
-
-def _bdf(text: str) -> Optional[str]:
-    """nccl-tests prints domain, bus and device; a GPU is function 0 of its device."""
-    match = re.match(r"^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})$", text.lower())
-    return "%s:%s:%s.0" % match.groups() if match else None
+    index, group, host = match.groups()
+    return Rank(int(index), host, int(group) if group else None)
 
 
 def _comment(line: str, result: Result) -> Result:
@@ -294,8 +176,7 @@ def _comment(line: str, result: Result) -> Result:
         return replace(
             result,
             version=match.group(1),
-            nccl_headers=_nccl_version(_whole(match.group(2))),
-            nccl_library=_nccl_version(_whole(match.group(3))),
+            nccl_library=_nccl_version(_whole(match.group(2))),
         )
     if line.startswith("# simulated"):
         return replace(result, simulated=True)
@@ -311,9 +192,6 @@ def _comment(line: str, result: Result) -> Result:
         count = int(match.group(1)) + (result.out_of_bounds or 0)
         good = match.group(2) == "OK" and result.out_of_bounds_ok is not False
         return replace(result, out_of_bounds=count, out_of_bounds_ok=good)
-    match = _AVERAGE.match(line)
-    if match:
-        return replace(result, average_busbw=_figure(match.group(1)))
     return result
 
 
@@ -322,7 +200,6 @@ class _Table:
 
     def __init__(self) -> None:
         self.columns: List[str] = []
-        self.trailing = 0
         self.pending: List[str] = []
         self.rows: List[Row] = []
 
@@ -330,10 +207,7 @@ class _Table:
         """True for a line that names the columns."""
         if words[:3] != ["size", "count", "type"]:
             return False
-        # A timestamp is two words, a date and a time of day.
-        self.trailing = 2 * (words[-1] == "timestamp")
-        self.columns = words[:-1] if self.trailing else words
-        self.pending = []
+        self.columns, self.pending = words, []
         return True
 
     def take(self, words: List[str]) -> None:
@@ -342,26 +216,18 @@ class _Table:
         elif not self.pending or not all(map(_CELL.fullmatch, words)):
             return
         self.pending += words
-        columns = self._columns_of_row()
-        if len(self.pending) >= len(columns) + self.trailing:
-            row = self._row(columns)
+        if len(self.pending) >= len(self.columns):
+            row = self._row()
             if row is not None:
                 self.rows.append(row)
             self.pending = []
 
-    def _columns_of_row(self) -> List[str]:
-        """alltoall up to 2.8 names an operation in the header, and has none in its rows: a number stands there."""
-        at = self.columns.index("redop") if "redop" in self.columns else len(self.pending)
-        if at < len(self.pending) and _CELL.fullmatch(self.pending[at]):
-            return [name for name in self.columns if name != "redop"]
-        return self.columns
-
-    def _row(self, columns: List[str]) -> Optional[Row]:
-        if not columns or len(self.pending) != len(columns) + self.trailing:
+    def _row(self) -> Optional[Row]:
+        if not self.columns or len(self.pending) != len(self.columns):
             return None
         first: Dict[str, str] = {}
         second: Dict[str, str] = {}
-        for name, word in zip(columns, self.pending):
+        for name, word in zip(self.columns, self.pending):
             (second if name in first else first)[name] = word
         size = _whole(first["size"])
         if size is None or size < 0:
@@ -377,20 +243,13 @@ class _Table:
 
 
 def _placement(words: Mapping[str, str]) -> Optional[Placement]:
-    if not any(name in words for name in _FIGURES):
-        return None
-    return Placement(
-        time_us=_figure(words.get("time", words.get("cputime", ""))),
-        algbw=_figure(words.get("algbw", "")),
-        busbw=_figure(words.get("busbw", "")),
-        wrong=_figure(words.get("#wrong", "")),
-        error=_figure(words.get("error", "")),
-        of_cpu="time" not in words,
-    )
+    figures = [_figure(words.get(name, "")) for name in ("time", "algbw", "busbw", "#wrong")]
+    return Placement(*figures) if words.keys() & {"time", "algbw", "busbw"} else None
 
 
 def _figure(word: str) -> Optional[float]:
-    return real(float(word)) if _NUMBER.fullmatch(word) else None
+    figure = float(word) if _NUMBER.fullmatch(word) else math.nan
+    return figure if math.isfinite(figure) else None
 
 
 def _whole(word: Optional[str]) -> Optional[int]:
@@ -399,7 +258,7 @@ def _whole(word: Optional[str]) -> Optional[int]:
 
 def _nccl_version(code: Optional[int]) -> Optional[str]:
     """2.28.9 for 22809, 2.8.4 for 2804: the code got a digit with 2.9."""
-    if not isinstance(code, int) or isinstance(code, bool) or code < 1000:
+    if code is None or code < 1000:
         return None
     major, rest = divmod(code, 10000 if code >= 10000 else 1000)
     return "%d.%d.%d" % (major, rest // 100, rest % 100)
@@ -430,20 +289,3 @@ def last_words(text: str) -> Tuple[str, ...]:
             before = [line]
         framed = framed or dashes
     return tidy(["; ".join([*before, *([" ".join(paragraph)] if paragraph else [])])])
-
-
-def combine(figures: Result, text: Result) -> Result:
-    """JSON for the figures, text for what JSON leaves out: every rank, the release, a maximum that was reduced."""
-    return replace(
-        figures,
-        collective=figures.collective or text.collective,
-        version=text.version,
-        nccl_headers=text.nccl_headers,
-        nccl_library=figures.nccl_library or text.nccl_library,
-        ranks=text.ranks or figures.ranks,
-        rank_count=text.rank_count or figures.rank_count,
-        reduced_to=text.reduced_to,
-        errors=tidy(text.errors + figures.errors),
-        usage=text.usage,
-        simulated=figures.simulated or text.simulated,
-    )

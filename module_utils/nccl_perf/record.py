@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.host import ParseError
+from ..core import trusted
+from ..core.host import Host, ParseError, ReadError
 from ..core.size import parse_size, size_text
+from ..nccl_tests.codec import decode, expect, quoted
 from .checks import PROOF
 from .fingerprint import Depends
 from .output import collective_of
 from .transport import Network
-from .typed import decode, expect, quoted
 
 LONGEST = 86400.0
 REPEATS = 100
@@ -27,11 +29,12 @@ SHARP = "SHARP"
 # In the subject of a run that has to go that way between hosts.
 OVER_NVLINK = " over NVLink"
 _ALGORITHM = re.compile(r"|[A-Za-z0-9^][A-Za-z0-9,;:^]{0,99}")
-# 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport.
-_FORMAT = 3
+# 1 had neither depends nor salt, 1 and 2 were of one run each, and had nothing on its transport. Up to 3 there was the
+# program's result as JSON, beside its text.
+_FORMAT = 4
 _LATER = {"depends": 2, "salt": 2, "network": 3, "others": 3}
-# Hosts in a command that is shown; of more of them the number and a digest.
-_SHOWN = 8
+# In the result directory while a run has no result yet.
+UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Wanted:
     """The wanted run.
 
     ranks: GPUs that take part, over all hosts.   hosts: their names; what follows the first dot does not count.
-    sizes: bytes, ascending.   check: the values are verified.   bar_busbw: GB/s, at the largest size.
+    sizes: bytes, ascending.   bar_busbw: GB/s, at the largest size.
     max_age_days: of a stored result.   command: what a stored result must come from; for people, and compared.
     program: the program and its options.   algorithm: NCCL_ALGO, or SHARP; "" for NCCL's choice.
     repeats: how often it is run.   rails: HCAs of each host that must carry data, None for all that NCCL finds there.
@@ -50,7 +53,6 @@ class Wanted:
     ranks: int
     hosts: Tuple[str, ...]
     sizes: Tuple[int, ...]
-    check: bool = True
     bar_busbw: Optional[float] = None
     max_age_days: Optional[float] = None
     command: Tuple[str, ...] = ()
@@ -94,7 +96,7 @@ class Run:
 
     ending: "" if the program ended normally, "timeout", "overflow", or "not started: REASON".
     limit: seconds granted.   finished: seconds since 1970.   left_behind: processes that did not die.
-    json: the file that -J wrote, without its environment; None where there is none.   stdout: without NCCL's lines.
+    stdout: without NCCL's lines.
     depends: what the result depends on, at the run's begin; None for a run that an earlier release stored.
     salt: of the digests in it.   network: its transport; None within a node, and for a run that an earlier release
     stored.   others: its repeats, which have neither command, depends, salt nor others.
@@ -106,7 +108,6 @@ class Run:
     limit: float
     finished: float
     left_behind: Tuple[int, ...] = ()
-    json: Optional[str] = None
     stdout: str = ""
     stderr: str = ""
     depends: Optional[Depends] = None
@@ -125,17 +126,20 @@ def short_names(hosts: Iterable[str]) -> List[str]:
     return sorted({host.partition(".")[0].lower() for host in hosts})
 
 
-def wanted(given: Mapping[str, Any], here: str) -> Wanted:
-    """Return the run of the module's options. here: this host's name. Raises ParseError that names the option."""
-    check_options(given)
+def wanted(given: Mapping[str, Any], here: str, launcher: Sequence[str] = ()) -> Wanted:
+    """Return the run of the module's options. Raises ParseError that names the option.
+
+    here: this host's name.   launcher: words before the program, for people.
+    """
+    check_options(given, bool(launcher))
     collective = given["collective"] or collective_of(given["binary"])
     if collective is None:
         raise ParseError("binary: the name %r does not show the collective; set it" % given["binary"])
     minimum, maximum = parse_size(given["min_bytes"]), parse_size(given["max_bytes"])
     options = {"-b": minimum, "-e": maximum, "-f": given["step_factor"], "-g": given["gpus"]}
-    options.update({"-n": given["iterations"], "-w": given["warmup"], "-c": int(given["check"])})
+    options.update({"-n": given["iterations"], "-w": given["warmup"], "-c": 1})
     words = [word for option, value in options.items() for word in (option, str(value))]
-    names = ("ranks", "check", "bar_busbw", "algorithm", "repeats", "rails", "way")
+    names = ("ranks", "bar_busbw", "algorithm", "repeats", "rails", "way")
     found = Wanted(
         collective=collective,
         hosts=tuple(given["hosts"] or [here]),
@@ -147,15 +151,15 @@ def wanted(given: Mapping[str, Any], here: str) -> Wanted:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", host) or re.fullmatch(r"[0-9.]+", host):
             raise ParseError("hosts: %r is not a host name; nccl-tests prints names, not addresses" % host)
     settings = ["%s=%s" % item for item in found.variables.items() if item[0] not in PROOF]
-    return replace(found, command=(*(["env", *settings] if settings else []), *given["launcher"], *found.program))
+    return replace(found, command=(*(["env", *settings] if settings else []), *launcher, *found.program))
 
 
-def check_options(given: Mapping[str, Any]) -> None:
+def check_options(given: Mapping[str, Any], launched: bool) -> None:
     """Raise ParseError for an option that no run can have."""
     for name in ("binary", "result_directory"):
         if not given[name].startswith("/") or not given[name].isprintable():
             raise ParseError("%s: %r is not an absolute path" % (name, given[name]))
-    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("keep", 1), ("rails", 1)):
+    for name, least in (("gpus", 1), ("ranks", 1), ("iterations", 1), ("warmup", 0), ("rails", 1)):
         if given[name] is not None and not least <= given[name] <= 1_000_000:
             raise ParseError("%s is %d, expected %d or more" % (name, given[name], least))
     if not 1 <= given["repeats"] <= REPEATS:
@@ -166,8 +170,8 @@ def check_options(given: Mapping[str, Any]) -> None:
             raise ParseError("%s is %g, expected more than 0" % (name, value))
     if given["timeout"] > LONGEST:
         raise ParseError("timeout is %g, expected at most %g s" % (given["timeout"], LONGEST))
-    if not given["launcher"] and given["ranks"] != given["gpus"]:
-        text = "without a launcher there is one process: %d ranks do not come from gpus: %d"
+    if not launched and given["ranks"] != given["gpus"]:
+        text = "without launch there is one process: %d ranks do not come from gpus: %d"
         raise ParseError(text % (given["ranks"], given["gpus"]))
     if not _ALGORITHM.fullmatch(given["algorithm"]):
         raise ParseError("algorithm: %r is not an NCCL_ALGO, such as Ring, and not SHARP" % given["algorithm"])
@@ -207,6 +211,7 @@ def parse_record(text: str) -> Run:
 def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
     """number: the format of the record.   repeat: it is one of ``others``."""
     names = {field.name for field in fields(Run) if _LATER.get(field.name, 1) <= number}
+    names |= {"json"} if number < 4 else set()
     if set(data) != names:
         raise ParseError("the record has other keys than expected: %s" % quoted(sorted(set(data) ^ names)))
     others = expect(list, data.get("others", []), "others")
@@ -214,3 +219,30 @@ def _run(data: Dict[str, Any], number: int, repeat: bool = False) -> Run:
         raise ParseError("the record has more repeats than there can be")
     run: Run = decode(Run, {"salt": "", **data, "others": []}, "the record")
     return replace(run, others=tuple(_run(expect(dict, one, "others"), number, True) for one in others))
+
+
+def record_path(directory: str) -> str:
+    return os.path.join(directory, "record.json")
+
+
+def read_stored(path: str, root: str) -> Run:
+    """The record of an earlier run. root: the system root.
+
+    Raises ParseError, and ReadError, also for a record that others than root may change.
+    """
+    text = Host().read_system(path)
+    if text is None:
+        raise ReadError(path, "there is no stored result")
+    doubt = trusted.doubt(path, root)
+    if doubt:
+        raise ReadError(path, "is not trusted, because %s; %s" % (doubt, trusted.WAY_OUT))
+    return parse_record(text)
+
+
+def cut_off(directory: str) -> str:
+    """When the run began that has left no result: one that was killed, hung with its node, or goes on right now.
+
+    "" where there is none. Raises ReadError.
+    """
+    text = Host().read_system(os.path.join(directory, UNFINISHED))
+    return "" if text is None else text.strip()[:40] or "at an unknown time"

@@ -188,16 +188,12 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
     """The findings on a run, and what the module returns of it beside them. now, since: as of perf.judge."""
     runs = (run, *run.others)
     read = [perf.read(one) for one in runs]
-    statistics: List[Dict[str, Any]] = []
-    if len(runs) == wanted.repeats == 1 and run.network is None and not wanted.several:
-        plan = perf.judge(read[0][0], wanted, run, now, read[0][1], since)
-    else:
-        plan = judge_repeats(read, wanted, run, now, since)
-        sizes = by_size([result for result, _problem in read if result is not None], wanted)
-        statistics = [asdict(one) for one in sizes]
+    plan = judge_repeats(read, wanted, run, now, since)
     results = [result for result, _problem in read]
+    there = [result for result in results if result is not None]
+    sizes = by_size(there, wanted) if len(runs) > 1 or wanted.repeats > 1 or wanted.several else []
     reached = [None if result is None else perf.reached(result, wanted) for result in results]
-    network = transport_of(run)
+    network = _transport(runs)
     found: Dict[str, Any] = {
         "finished_at": runs[-1].finished,
         "repeats": [
@@ -206,7 +202,6 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
         ],
         **_of_network(network, wanted.several),
     }
-    there = [result for result in results if result is not None]
     if not there:
         return plan, found
     figures = [figure for figure in reached if figure is not None]
@@ -218,30 +213,27 @@ def judge(run: Run, wanted: Wanted, now: float, since: Sequence[str] = ()) -> Tu
         "measured": asdict(replace(shown, ranks=()) if network is not None else shown),
         "busbw": figure,
         "simulated": any(result.simulated for result in there),
-        "statistics": statistics,
+        "statistics": [asdict(one) for one in sizes],
         "nccl_version": found.get("nccl_version") or shown.nccl_library or "",
     }
 
 
-def transport_of(run: Run) -> Optional[Network]:
-    """Return the transport of the run, among a run and its repeats, that proves least; None if one has none stored."""
-    networks = [one.network for one in (run, *run.others)]
-    kept = [one for one in networks if one is not None]
-    if len(kept) < len(networks):
+def _transport(runs: Sequence[Run]) -> Optional[Network]:
+    """Return the transport that proves least of a run and its repeats; None if one has none stored."""
+    networks = [one.network for one in runs if one.network is not None]
+    if len(networks) < len(runs):
         return None
-    return next((one for one in kept if not one.proven), next((one for one in kept if one.sockets), kept[-1]))
+    return min(reversed(networks), key=lambda one: (one.proven, not one.sockets))
 
 
 def _nearest_run(
     results: Sequence[Optional[Result]], reached: Sequence[Optional[float]], figure: Optional[float]
 ) -> Result:
     """Return the run that is nearest to the median; if one has no figure, the last with a result."""
-    there: List[Tuple[float, int]] = []
-    for number, (result, own) in enumerate(zip(results, reached)):
-        if result is not None:
-            far = abs(own - figure) if own is not None and figure is not None else -float(number)
-            there.append((far, number))
-    return results[min(there)[1]] or Result()
+    there = [(result, own) for result, own in zip(results, reached) if result is not None]
+    if figure is None:
+        return there[-1][0]
+    return min(there, key=lambda one: abs((one[1] or 0.0) - figure))[0]
 
 
 def _of_network(network: Optional[Network], several: bool) -> Dict[str, Any]:

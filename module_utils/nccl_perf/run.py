@@ -20,7 +20,6 @@ from ..core.plan import Plan
 from ..nccl_tests.marker import MARKER, Marker, parse_marker
 from . import fingerprint as perf_depends
 from . import judge as perf
-from . import last as perf_stored
 from . import record as perf_run
 from . import result as perf_answer
 from .checks import PROOF
@@ -56,15 +55,15 @@ class PerfRun:
     """
 
     def __init__(self, host: Host, given: Mapping[str, object], environment: Mapping[str, object]) -> None:
-        self.job = None
+        self.job, launcher = None, []
         if given["launch"] is not None:
             # The nightly check looks at single nodes, and is not sent what starts a run on several.
             from ..nccl import launch
             from . import launch_command as perf_launch
 
             self.job = launch.wanted(given["launch"])
-            given = perf_launch.options(given, self.job)
-        self.wanted = perf_run.wanted(given, socket.gethostname())
+            given, launcher = perf_launch.options(given, self.job)
+        self.wanted = perf_run.wanted(given, socket.gethostname(), launcher)
         self.host = host
         self.given = given
         self.given_environment = checked(environment, self.wanted)
@@ -72,7 +71,7 @@ class PerfRun:
             "PATH": search_path(),
             "HOME": os.environ.get("HOME", "/"),
             "LC_ALL": "C",
-            **({} if given["launcher"] else ALONE),
+            **({} if self.job else ALONE),
             **self.given_environment,
             **self.wanted.variables,
         }
@@ -85,7 +84,7 @@ class PerfRun:
         result = {**plan.result(), "commands": [shlex.join(self.wanted.command)]}
         # Notes are those on the stored results.
         del result["notes"]
-        record = perf_stored.record_path(directory) if directory else ""
+        record = perf_run.record_path(directory) if directory else ""
         return dict(result, run_directory=directory, record=record)
 
     def last(self) -> Last:
@@ -94,8 +93,8 @@ class PerfRun:
         if not self.given["stored_result"]:
             return Last(perf.not_run(wanted, "not measured now, and no stored result is named"), {})
         try:
-            run = perf_stored.read(self.given["stored_result"], self.host.system_root)
-            cut_off = perf_stored.cut_off(self.given["result_directory"])
+            run = perf_run.read_stored(self.given["stored_result"], self.host.system_root)
+            cut_off = perf_run.cut_off(self.given["result_directory"])
         except (ParseError, ReadError) as error:
             return Last(perf.not_run(wanted, "not measured now; %s" % error), {})
         now = self.depends(run.salt)

@@ -1,9 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Store records of nccl-tests runs: one directory for each run, and ``latest``.
-
-The JSON of nccl-tests holds the whole environment: it is removed first, and no such file stays on the disk.
-"""
+"""Store records of nccl-tests runs: one directory for each run, and ``latest``."""
 
 from __future__ import annotations
 
@@ -13,17 +10,18 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterator
 
 from ..core import locks, process_group, trusted
-from ..core.host import ParseError, ReadError, untrusted
+from ..core.host import ReadError, untrusted
 from . import output as perf_output
 from . import record as perf_run
-from .last import UNFINISHED, record_path
+from .record import UNFINISHED, record_path
 
 # Characters of the output, without NCCL's lines, that are judged and stored: 10,000 ranks print half of it.
 KEPT = 2_000_000
-RESULT_JSON = "result.json"
+# Runs whose files stay.
+RUNS = 5
 _RUN = re.compile(r"[0-9]{8}T[0-9]{6}-[a-z0-9_]{8}")
 
 
@@ -39,14 +37,12 @@ class Store:
         """Hold the lock of the result directory. Yield its other holder, "" if it is ours. Raises ReadError."""
         # Another name than in earlier releases, whose file others could open, and may still lock.
         path = os.path.join(self.directory, ".run.lock")
-        try:
+        with _errors(path):
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             doubt = trusted.doubt(self.directory, self.root)
             if doubt:
                 raise untrusted(self.directory, doubt)
             lock = locks.open_file(path)
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
         try:
             locks.take(lock)
         except BlockingIOError:
@@ -57,39 +53,36 @@ class Store:
             os.close(lock)
 
     def begin(self) -> str:
-        """Makes a run's directory. That it has begun is on the disk before it can hang the node. Raises ReadError."""
+        """Make a run's directory. That it has begun is on the disk before it can hang the node. Raises ReadError."""
         path = os.path.join(self.directory, UNFINISHED)
-        try:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise ReadError(path, "cannot be written: %s" % error.strerror) from error
-        try:
+        with _errors(path), open(path, "w", encoding="utf-8") as stream:
+            stream.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
+            stream.flush()
+            os.fsync(stream.fileno())
+        with _errors(self.directory):
             return tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%S-"), dir=self.directory)
-        except OSError as error:
-            raise ReadError(self.directory, "cannot be written: %s" % error.strerror) from error
 
-    def tidy(self, keep: int) -> None:
-        """Remove all but the newest runs, and the environment that killed runs have left. Raises ReadError."""
+    def tidy(self) -> None:
+        """Make room for a run: remove all but the newest. Raises ReadError.
+
+        Killed runs of earlier releases may have left the program's JSON, which holds the environment.
+        """
         runs = [name for name in os.listdir(self.directory) if _RUN.fullmatch(name)]
         # Two runs of one second have the same time in their names.
         runs.sort(key=lambda name: os.stat(os.path.join(self.directory, name)).st_mtime_ns, reverse=True)
         last = os.path.basename(os.path.realpath(os.path.join(self.directory, "latest")))
         for number, name in enumerate(runs):
             directory = os.path.join(self.directory, name)
-            take_json(directory)
-            if number >= keep and name != last:
-                try:
+            with _errors(directory, "cannot be removed"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(directory, "result.json"))
+                if number >= RUNS - 1 and name != last:
                     shutil.rmtree(directory)
-                except OSError as error:
-                    raise ReadError(directory, "cannot be removed: %s" % error.strerror) from error
 
     def save(self, run: perf_run.Run, directory: str) -> None:
         """Write the record of a run, and point ``latest`` to it. Raises ReadError."""
         link = os.path.join(self.directory, "latest")
-        try:
+        with _errors(link):
             with open(record_path(directory), "x", encoding="utf-8") as stream:
                 stream.write(perf_run.record(run))
             new = os.path.join(directory, "latest")
@@ -97,47 +90,19 @@ class Store:
             os.replace(new, link)
             with contextlib.suppress(FileNotFoundError):  # the result is stored; another process may have removed this
                 os.unlink(os.path.join(self.directory, UNFINISHED))
-        except OSError as error:
-            raise ReadError(link, "cannot be written: %s" % error.strerror) from error
 
 
-def take_json(directory: str) -> Tuple[Optional[str], int]:
-    """The complete JSON file of a run, without the environment, and how many there were. Raises ReadError.
-
-    Processes that write to one name make path, path.0, path.1 and so on, and those that die leave a part. No JSON file
-    is left on disk.
-    """
-    taken: List[str] = []
-    found = [name for name in sorted(os.listdir(directory)) if name.startswith(RESULT_JSON)]
-    for name in found:
-        path = os.path.join(directory, name)
-        try:
-            text = text_of(path)
-        finally:
-            _remove(path)
-        with contextlib.suppress(ParseError):  # then the text of stdout has to do
-            taken.append(perf_output.redact(text))
-    return taken[0] if taken else None, len(found)
-
-
-def _remove(path: str) -> None:
+@contextlib.contextmanager
+def _errors(path: str, what: str = "cannot be written") -> Iterator[None]:
     try:
-        os.unlink(path)
+        yield
     except OSError as error:
-        raise ReadError(path, "holds the environment and cannot be removed: %s" % error.strerror) from error
-
-
-def text_of(path: str) -> str:
-    """The text of a file, up to OUTPUT_LIMIT; "" where there is none. Raises ReadError."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read(process_group.OUTPUT_LIMIT)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
+        raise ReadError(path, "%s: %s" % (what, error.strerror)) from error
 
 
 def output(path: str) -> str:
-    """Return the part of a program's output file that is judged and stored. Raises ReadError."""
-    return perf_output.without_log(text_of(path))[:KEPT]
+    """Return the part of a program's output file that is judged and stored; "" for no file. Raises ReadError."""
+    if os.path.exists(path):
+        with _errors(path, "cannot be read"), open(path, encoding="utf-8", errors="replace") as stream:
+            return perf_output.without_log(stream.read(process_group.OUTPUT_LIMIT))[:KEPT]
+    return ""

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Unpack archives of nccl-tests: sources that a site copies to a node, and builds of another node."""
+"""Unpack the archive of nccl-tests' sources that a site copies to a node."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ import shutil
 import stat
 import tarfile
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Iterator, List, Sequence, Set
 
-from ..core.host import Host, ParseError, ReadError
+from ..core.host import ParseError, ReadError
 from . import programs
-from .marker import LOG, MARKER, Marker, parse_marker
 
-# Below the system root: where a build lies on its way to or from another host. The control node knows it without being
-# told.
-PACK = "/var/lib/busbar/nccl-tests.pack"
 # Sources of nccl-tests are about 1 MB in some forty files; what unpacks to more than this is something else.
 LIMIT = 256 * 1024 * 1024
 _MEMBERS = 20000
@@ -51,58 +47,6 @@ def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
             _extract(archive, members, directory + ".unpacked")
         top = os.listdir(directory + ".unpacked")
         os.rename(os.path.join(directory + ".unpacked", *(top if len(top) == 1 else ())), directory)
-
-
-def pack(directory: str, marker: Marker, path: str) -> None:
-    """Write a build to the archive ``path``: the same build, the same bytes. Raises OSError and ReadError.
-
-    xz: the programs are mostly the same code, and its window is wide enough to see that.
-    """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    names = [MARKER, *sorted(marker.binaries)]
-    if os.path.isfile(os.path.join(directory, LOG)):
-        names.append(LOG)
-    if sum(os.path.getsize(os.path.join(directory, name)) for name in names) > LIMIT:
-        raise ReadError(directory, "holds more than %d MiB, which no host would take" % (LIMIT >> 20))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as stream, tarfile.open(None, "w:xz", stream, format=tarfile.USTAR_FORMAT) as archive:
-        for name in names:
-            with open(os.path.join(directory, name), "rb") as source:
-                member = tarfile.TarInfo(name)
-                member.size = os.fstat(source.fileno()).st_size
-                member.mode = 0o755 if name in marker.binaries else 0o644
-                archive.addfile(member, source)
-
-
-def unpack_build(path: str, digest: str, directory: str) -> Marker:
-    """Bring the build in an archive to ``directory``, which must not exist, and read its marker. Raises ReadError.
-
-    digest: SHA-256 of the archive, as the control node has it. The archive holds what the marker names and nothing
-    else; ``programs.wrong`` checks that the programs are those that it names.
-    """
-    found = programs.sha256(path)
-    if found != digest:
-        raise ReadError(path, "has sha256 %s, expected %s: it is not what the control node has sent" % (found, digest))
-    with _errors(path):
-        with tarfile.open(path, mode="r:xz") as archive:
-            members = safe_members(archive)
-            odd = [member.name for member in members if not member.isfile() or "/" in member.name]
-            if odd:
-                raise ParseError("holds %r, which does not belong to a build" % odd[0][:80])
-            _extract(archive, members, directory)
-        text = Host().read_system(os.path.join(directory, MARKER))
-        if text is None:
-            raise ParseError("holds no %s" % MARKER)
-        try:
-            marker = parse_marker(text)
-        except ParseError as error:
-            raise ParseError("is refused: its marker %s" % error) from error
-    more = {member.name for member in members} - set(marker.binaries) - {MARKER, LOG}
-    if more:
-        raise ReadError(path, "holds %r, which its marker does not name" % min(more)[:80])
-    return marker
 
 
 def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:

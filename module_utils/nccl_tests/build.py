@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Build nccl-tests, or install another host's build, beside the present build, and swap the two atomically.
+"""Build nccl-tests beside the present build, and swap the two atomically.
 
 Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19).
 """
@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager, suppress
-from typing import Collection, Dict, Iterator, List, Optional, Sequence
+from typing import Collection, Dict, Iterator, List, Sequence
 
-from ..core import locks, redaction, trusted
-from ..core.host import Host, ParseError, ReadError, kill_group, search_path, untrusted
+from ..core import locks, redaction
+from ..core.host import Host, ParseError, ReadError, kill_group, search_path
 from . import programs
-from .marker import LOG, MARKER, Inputs, Marker, Runtime, render_marker
-from .plan import Have, Want, require_equal
+from .marker import LOG, MARKER, Inputs, Marker, render_marker
+from .plan import Want
 from .toolchain import PATH
 
 # The sources have some fifteen files to compile: more jobs only take memory from the node's work.
@@ -105,7 +105,7 @@ class Builder:
         argvs = ([] if tarball else self._git_argvs()) + [self._make_argv(made_from)]
         return [redaction.scrub(line, ()) for line in lines + [" ".join(map(shlex.quote, argv)) for argv in argvs]]
 
-    def make(self, made_from: Inputs, runtime: Optional[Runtime]) -> None:
+    def make(self, made_from: Inputs) -> None:
         """Build from the sources. Raises ReadError and CommandFailed; then the destination is as it was."""
         with self._workspace():
             try:
@@ -117,44 +117,13 @@ class Builder:
                     self.environment["LD_LIBRARY_PATH"] = folder
                 argv = self._make_argv(made_from)
                 self._execute(argv)
-                self._install(self._stage(made_from, runtime, argv))
+                self._install(self._stage(made_from, argv))
             except (CommandFailed, ReadError):
                 if os.path.exists(self.log):
                     os.chmod(self.log, 0o600)
                     os.replace(self.log, self.failed_log)
                 raise
             remove(self.failed_log)
-
-    def adopt(self, prebuilt: str, digest: str, have: Have) -> None:
-        """Put another host's build in place. Raises ReadError; then the destination is as it was.
-
-        prebuilt: the archive, a path of this machine.   digest: its SHA-256, as the control node has it.
-        """
-        from . import archive
-
-        doubt = trusted.doubt(prebuilt, os.path.realpath(self.host.system_root))
-        if doubt and os.path.lexists(prebuilt):
-            raise untrusted(prebuilt, doubt)
-        with self._workspace():
-            stage = os.path.join(self.scratch, "stage")
-            marker = archive.unpack_build(prebuilt, digest, stage)
-            require_equal(prebuilt, stage, marker, have, self.want)
-            publish(stage, marker.binaries)
-            self._install(stage)
-            remove(self.failed_log)
-
-    def pack(self, marker: Marker) -> None:
-        """Write the present build to archive.PACK. Raises ReadError and OSError; then there is no such file."""
-        from . import archive
-
-        path = self.host.system(archive.PACK)
-        try:
-            with self._locked():
-                archive.pack(self.destination, marker, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(path)
-            raise
 
     def log_tail(self) -> str:
         """The end of the log of the build that failed."""
@@ -264,7 +233,7 @@ class Builder:
             log.seek(start)
             return log.read(1 << 16).decode("utf-8", "replace")
 
-    def _stage(self, made_from: Inputs, runtime: Optional[Runtime], argv: Sequence[str]) -> str:
+    def _stage(self, made_from: Inputs, argv: Sequence[str]) -> str:
         """Puts the programs, the log and the marker of what was built into a new directory, and returns its path."""
         build, stage = os.path.join(self.scratch, "build"), os.path.join(self.scratch, "stage")
         binaries = programs.verify(build, made_from.mpi is not None)
@@ -273,7 +242,7 @@ class Builder:
             os.rename(os.path.join(build, name), os.path.join(stage, name))
         os.rename(self.log, os.path.join(stage, LOG))
         sha256 = self.want.sha256 if self.want.tarball else None
-        marker = Marker(self.want.commit, sha256, made_from, runtime, tuple(argv), binaries)
+        marker = Marker(self.want.commit, sha256, made_from, tuple(argv), binaries)
         with open(os.path.join(stage, MARKER), "w", encoding="utf-8") as stream:
             stream.write(render_marker(marker))
         publish(stage, binaries)

@@ -10,8 +10,6 @@ claim what is not there. The marker:
      "nccl": {"header": "/usr/include", "library": ".../libnccl.so.2.27.7", "version": "2.27.7"},
      "mpi": {"include": "...", "library": ".../libmpi.so.40.30.4", "version": "Open MPI 4.1.4"} or null,
      "arch": ["9.0"],
-     "runtime": {"machine": "x86_64", "release": "ubuntu 24.04", "glibc": "glibc 2.39",
-                 "libstdcxx": "libstdc++.so.6.0.33"} or null,
      "library_path": ["directories that LD_LIBRARY_PATH needs: the programs do not name their libnccl"],
      "argv": ["make", ...],
      "binaries": {"all_reduce_perf": "<64 hex>", ...}}
@@ -25,6 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..core.host import ParseError
+from .codec import decode, expect, quoted
 
 # Every release since 2.10 has these; later ones have more, and what is built beside them is recorded, too.
 PROGRAMS = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "reduce", "alltoall", "sendrecv")
@@ -71,23 +70,12 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """Needs of a program from its host besides the libraries in Inputs: on a host with an equal runtime it runs."""
-
-    machine: str  # x86_64
-    release: str  # "ubuntu 24.04": ID and VERSION_ID of os-release
-    glibc: str  # "glibc 2.39"
-    libstdcxx: str  # name of the file that libstdc++.so.6 leads to
-
-
-@dataclass(frozen=True)
 class Marker:
-    """Description of a build. runtime is None if it could not be read; such a build is for its host only."""
+    """Description of a build."""
 
     commit: str
     archive_sha256: Optional[str]
     inputs: Inputs
-    runtime: Optional[Runtime]
     argv: Tuple[str, ...]
     binaries: Mapping[str, str]  # file name -> SHA-256
 
@@ -95,32 +83,18 @@ class Marker:
 def parse_marker(text: str) -> Marker:
     """The marker of a build. Raises ParseError for anything that ``render_marker`` does not write."""
     try:
-        data = json.loads(text)
+        data = expect(dict, json.loads(text), "the marker")
     except (ValueError, RecursionError) as error:
         raise ParseError("is not JSON: %s" % error) from error
+    if data.get("format") != _FORMAT:
+        raise ParseError("has format %s, expected %d" % (quoted(data.get("format")), _FORMAT))
+    # An earlier release also stored the host's runtime.
+    data.pop("runtime", None)
     try:
-        if data["format"] != _FORMAT:
-            raise ParseError("has format %r, expected %d" % (data["format"], _FORMAT))
-        marker = Marker(
-            commit=data["commit"],
-            archive_sha256=data["archive_sha256"],
-            inputs=Inputs(
-                cuda=Cuda(**data["cuda"]),
-                nccl=Nccl(**data["nccl"]),
-                mpi=None if data["mpi"] is None else Mpi(**data["mpi"]),
-                arch=tuple(data["arch"]),
-            ),
-            runtime=None if data["runtime"] is None else Runtime(**data["runtime"]),
-            argv=tuple(data["argv"]),
-            binaries=data["binaries"],
-        )
-        same = to_dict(marker) == data
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ParseError("is not a marker: %s %s" % (type(error).__name__, error)) from error
-    texts = [marker.commit, *marker.argv, *marker.inputs.arch, *marker.binaries.values()]
-    for part in (marker.inputs.cuda, marker.inputs.nccl, marker.inputs.mpi, marker.runtime):
-        texts += [] if part is None else list(asdict(part).values())
-    if any(not isinstance(value, str) for value in texts) or not same:
+        marker: Marker = decode(Marker, {**data, "inputs": data}, "the marker")
+    except ParseError as error:
+        raise ParseError("is not a marker: %s" % error) from error
+    if to_dict(marker) != data:
         raise ParseError("is not a marker: it holds something else than what is written there")
     odd = [name for name in marker.binaries if "/" in name or name in ("", ".", "..") or "\0" in name]
     if odd or not {"%s_perf" % program for program in PROGRAMS} <= set(marker.binaries):
@@ -143,7 +117,6 @@ def to_dict(marker: Marker) -> Dict[str, object]:
         "nccl": asdict(marker.inputs.nccl),
         "mpi": None if marker.inputs.mpi is None else asdict(marker.inputs.mpi),
         "arch": list(marker.inputs.arch),
-        "runtime": None if marker.runtime is None else asdict(marker.runtime),
         "library_path": marker.inputs.library_path,
         "argv": list(marker.argv),
         "binaries": dict(sorted(marker.binaries.items())),

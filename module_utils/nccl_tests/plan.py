@@ -1,19 +1,13 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Judge whether the present build of nccl-tests is of the wanted commit and of this host's present inputs.
-
-Hosts with the same commit, archive, inputs and runtime form a class: what one of them has built runs on the others.
-Which host of a class builds is the control node's choice (filter_plugins/nccl_tests_steps.py).
-"""
+"""Judge whether the present build of nccl-tests is of the wanted commit and of this host's present inputs."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import posixpath
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 from ..core import trusted
@@ -22,7 +16,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, untrusted
 from ..core.plan import FileChange, Plan
 from . import programs, toolchain
-from .marker import MARKER, Cuda, Inputs, Marker, Mpi, Nccl, Runtime, parse_marker
+from .marker import MARKER, Cuda, Inputs, Marker, Mpi, Nccl, parse_marker
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -131,7 +125,7 @@ class Have:
     damage: why the marker that is there cannot be read.   occupied: what is there in place of a build of ours.
     wrong: as ``programs.wrong`` says of the present build.   archive: SHA-256 of the wanted tarball.
     missing_tools: what a build needs and this host lacks.
-    problems: by "build", "source", "runtime" or the name of an input.
+    problems: by "build", "source" or the name of an input.
     """
 
     marker: Optional[Marker] = None
@@ -142,7 +136,6 @@ class Have:
     nccl: Optional[Nccl] = None
     mpi: Optional[Mpi] = None
     arch: Optional[Tuple[str, ...]] = None
-    runtime: Optional[Runtime] = None
     archive: Optional[str] = None
     missing_tools: Tuple[str, ...] = ()
     problems: Mapping[str, Problem] = field(default_factory=dict)
@@ -173,7 +166,6 @@ def read(host: Host, want: Want) -> Have:
         nccl=part("nccl", lambda: toolchain.read_nccl(host, want.libraries)),
         mpi=None if want.mpi == "off" else part("mpi", lambda: toolchain.read_mpi(host, want.mpi_home)),
         arch=part("arch", lambda: toolchain.parse_capabilities(host.query(toolchain.QUERY)), query),
-        runtime=part("runtime", lambda: toolchain.read_runtime(host)),
         archive=part("source", lambda: _read_archive(host, want.tarball)),
         missing_tools=toolchain.missing_tools(host, ("make", "g++") if want.tarball else ("make", "g++", "git")),
         problems=problems,
@@ -233,17 +225,14 @@ def inputs(have: Have, want: Want) -> Optional[Inputs]:
     return Inputs(have.cuda, have.nccl, have.mpi, have.arch)
 
 
-def plan(have: Have, want: Want, copied: bool = False) -> Plan:
-    """Findings on each input and on the build; one change where the build is to be made.
-
-    copied: it comes from another host, and takes neither sources nor tools.
-    """
+def plan(have: Have, want: Want) -> Plan:
+    """Findings on each input and on the build; one change where the build is to be made."""
     findings = [_input(name, have, want) for name in _INPUTS if name != "mpi" or want.mpi != "off"]
     made_from = inputs(have, want)
     differing = differences(have, want)
-    if differing and want.tarball and not copied:
+    if differing and want.tarball:
         findings.append(_source(have, want))
-    if differing and have.missing_tools and not copied:
+    if differing and have.missing_tools:
         lacking = ", ".join(have.missing_tools)
         where = "the usual places for tools"
         findings.append(
@@ -261,39 +250,6 @@ def plan(have: Have, want: Want, copied: bool = False) -> Plan:
 def current(planned: Plan) -> bool:
     """Return whether the present build is the wanted one."""
     return any(finding.check == BUILD.id and finding.ok for finding in planned.findings)
-
-
-def class_id(have: Have, want: Want) -> Optional[str]:
-    """Return equal digits on hosts of which one may build for the others; None if this host cannot be compared."""
-    made_from = inputs(have, want)
-    if made_from is None or have.runtime is None:
-        return None
-    source = [want.commit, want.sha256 if want.tarball else None]
-    key = json.dumps([source, asdict(made_from), asdict(have.runtime)], sort_keys=True)
-    return hashlib.sha256(key.encode()).hexdigest()
-
-
-def share(have: Have, want: Want) -> Dict[str, bool]:
-    """Return what this host can do in its class: it ``has`` the build, ``can_build`` it, ``can_copy`` it."""
-    planned = plan(have, want)
-    return {
-        # A build from before an upgrade of the system goes on here, and may not run elsewhere.
-        "has": current(planned) and have.marker is not None and have.marker.runtime == have.runtime,
-        "can_build": planned.changed,
-        "can_copy": plan(have, want, copied=True).changed,
-    }
-
-
-def require_equal(source: str, directory: str, marker: Marker, have: Have, want: Want) -> None:
-    """Raise ReadError unless the build in ``directory`` is whole and is what this host would have made.
-
-    source: the archive that the build was in, for the message.
-    """
-    differing = differences(replace(have, marker=marker, wrong=programs.wrong(directory, marker.binaries)), want)
-    if have.runtime is None or marker.runtime != have.runtime:
-        differing["runtime"] = "%s -> %s" % (_runtime(marker.runtime), _runtime(have.runtime))
-    if differing:
-        raise ReadError(source, "is not a build for this host (there -> here): %s" % _listed(differing))
 
 
 def differences(have: Have, want: Want) -> Dict[str, str]:
@@ -319,10 +275,6 @@ def differences(have: Have, want: Want) -> Dict[str, str]:
 
 def _listed(items: Mapping[str, str]) -> str:
     return ", ".join("%s %s" % item for item in items.items())
-
-
-def _runtime(runtime: Optional[Runtime]) -> str:
-    return "unknown" if runtime is None else " ".join(asdict(runtime).values())
 
 
 def _version(value: object) -> str:

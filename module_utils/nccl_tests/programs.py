@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The programs of a build of nccl-tests: what they are linked with, and whether they are the files that were built.
 
-Source: elf(5) (Elf64_Ehdr, Elf64_Shdr, Elf64_Dyn).
+Source: elf(5) (Elf64_Dyn).
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import struct
 from typing import BinaryIO, Dict, List, Mapping
 
 from ..core.host import ReadError
+from ..nccl_conf import library
 from .marker import PROGRAMS
 
 _CHUNK = 1 << 20
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
-_SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
 _DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
-_SHT_DYNAMIC, _DT_NEEDED = 6, 1
-_ELF_LIMIT = 16 * 1024 * 1024
+_DT_NEEDED = 1
 
 
 def digest(stream: BinaryIO) -> str:
@@ -86,37 +84,11 @@ def wrong(directory: str, digests: Mapping[str, str]) -> Dict[str, str]:
 
 def needed_libraries(path: str) -> List[str]:
     """Names of the libraries that an ELF program asks the loader for (DT_NEEDED). Raises ReadError."""
+    names, dynamic = library.section(path, ".dynstr"), library.section(path, ".dynamic")
+    entries = _DYNAMIC.iter_unpack(dynamic[: len(dynamic) // _DYNAMIC.size * _DYNAMIC.size])
     try:
-        with open(path, "rb") as stream:
-            return _needed(path, stream)
-    except OSError as error:
-        raise ReadError(path, "cannot be read: %s" % error.strerror) from error
-    except (struct.error, IndexError, ValueError) as error:
+        return [
+            names[offset : names.index(b"\0", offset)].decode("ascii") for tag, offset in entries if tag == _DT_NEEDED
+        ]
+    except ValueError as error:
         raise ReadError(path, "is a damaged ELF file: %s" % error) from error
-
-
-def _needed(path: str, stream: BinaryIO) -> List[str]:
-    header = stream.read(_HEADER.size)
-    if header[:6] != b"\x7fELF\x02\x01":
-        raise ReadError(path, "is not a 64-bit little-endian ELF file")
-    fields = _HEADER.unpack(header)
-    table, size, count = fields[6], fields[11], fields[12]
-    if size != _SECTION.size:
-        raise ReadError(path, "has no usable ELF section headers")
-    data = _part(path, stream, table, size * count)
-    sections = [_SECTION.unpack_from(data, index * size) for index in range(count)]
-    for section in sections:
-        if section[1] == _SHT_DYNAMIC:
-            names = _part(path, stream, *sections[section[6]][4:6])
-            dynamic = _part(path, stream, *section[4:6])
-            entries = _DYNAMIC.iter_unpack(dynamic[: len(dynamic) // _DYNAMIC.size * _DYNAMIC.size])
-            offsets = [value for tag, value in entries if tag == _DT_NEEDED]
-            return [names[offset : names.index(b"\0", offset)].decode("ascii") for offset in offsets]
-    return []
-
-
-def _part(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
-    if size > _ELF_LIMIT or offset + size > os.fstat(stream.fileno()).st_size:
-        raise ReadError(path, "is cut off or damaged: a part should end at byte %d" % (offset + size))
-    stream.seek(offset)
-    return stream.read(size)

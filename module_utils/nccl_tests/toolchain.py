@@ -1,9 +1,9 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find what this host needs to build nccl-tests: CUDA, NCCL, MPI, the GPUs' architecture, tools, and its runtime.
+"""Find what this host needs to build nccl-tests: CUDA, NCCL, MPI, the GPUs' architecture, and tools.
 
 What is compiled, linked or run as root has to belong to root (core/trusted.py); else it is Untrusted.
-Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19); os-release(5).
+Sources: nccl-tests src/common.mk and src/Makefile (2.10 to 2.19).
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ import glob
 import os
 import posixpath
 import re
-from contextlib import suppress
-from typing import List, Mapping, Optional, Sequence, Set, Tuple
+from typing import List, Optional, Sequence, Set, Tuple
 
-from ..core import os_release
 from ..core.host import Host, ParseError, Problem, ReadError, ToolMissing, Untrusted, untrusted
 from ..machine.gpu import parse_query_csv
 from ..nccl_conf import library as nccl_library
 from ..nccl_conf.version import format_version
-from .marker import Cuda, Mpi, Nccl, Runtime, quote
+from .marker import Cuda, Mpi, Nccl, quote
 
 QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv")
 # make and the shells below it split at blanks and expand much else.
@@ -51,7 +49,6 @@ _MPI_HOMES = (
     *("/usr/lib/%s/openmpi" % name for name in _MULTIARCH),
     "/usr/lib64/openmpi",
 )
-_LIBSTDCXX = (*("/usr/lib/%s/libstdc++.so.6" % name for name in _MULTIARCH), "/usr/lib64/libstdc++.so.6")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 _NVCC = re.compile(r"^Cuda compilation tools, release [0-9.]+, V([0-9]+\.[0-9]+\.[0-9]+)$", re.MULTILINE)
 
@@ -99,14 +96,6 @@ def parse_capabilities(text: str) -> Tuple[str, ...]:
             raise ParseError("a GPU gives %r for its compute capability, expected a form like 9.0" % value)
         found.add(value)
     return tuple(sorted(found, key=lambda value: [int(part) for part in value.split(".")]))
-
-
-def distribution(values: Mapping[str, str]) -> str:
-    """``ubuntu 24.04``, the ID and VERSION_ID of os-release. Raises ParseError."""
-    found = [values.get(name, "") for name in ("ID", "VERSION_ID")]
-    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", value) for value in found):
-        raise ParseError("has no ID or no VERSION_ID")
-    return " ".join(found)
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -241,25 +230,6 @@ def _ask_mpicc(host: Host) -> List[Tuple[str, str]]:
         [path for path in answer.stdout.split() if PATH.fullmatch(path) is not None] for answer in answers
     )
     return [(include, library) for include in includes for library in libraries]
-
-
-def read_runtime(host: Host) -> Runtime:
-    """The runtime of this host. Raises ReadError where a part of it is not known."""
-    source, values = os_release.read(host)
-    try:
-        release = distribution(values)
-    except ParseError as error:
-        raise ReadError(source, str(error)) from error
-    glibc = None
-    # Another C library does not know the name.
-    with suppress(ValueError, OSError):
-        glibc = os.confstr("CS_GNU_LIBC_VERSION")
-    if not glibc:
-        raise ReadError("CS_GNU_LIBC_VERSION", "is not known here: the C library is not glibc")
-    found = _glob_paths(host, _LIBSTDCXX)
-    if not found:
-        raise ReadError("libstdc++.so.6", "is in none of the usual places: %s" % ", ".join(_LIBSTDCXX))
-    return Runtime(os.uname().machine, release, glibc, posixpath.basename(_real(host, found[0])))
 
 
 def missing_tools(host: Host, names: Sequence[str]) -> Tuple[str, ...]:

@@ -76,7 +76,7 @@ def built(simulated: Simulated, programs: Path) -> Path:
         ("9.0",),
     )
     digests = {f"{collective}_perf": "0" * 64 for collective in PROGRAMS}
-    made = marker.Marker("a" * 40, None, inputs, None, ("make",), digests)
+    made = marker.Marker("a" * 40, None, inputs, ("make",), digests)
     (programs / marker.MARKER).write_text(marker.render_marker(made))
     return programs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -16,9 +17,9 @@ WRAPPER = """\
 #!/bin/sh
 # Rank 1 stops for good in the middle of a collective: the others wait for it for ever.
 if [ "$OMPI_COMM_WORLD_RANK" = 1 ]; then
-    setsid "$@" & sleep 12; kill -STOP $!; wait
+    setsid /opt/nccl-tests/all_reduce_perf "$@" & sleep 12; kill -STOP $!; wait
 else
-    exec "$@"
+    exec /opt/nccl-tests/all_reduce_perf "$@"
 fi
 """
 
@@ -80,11 +81,11 @@ def test_sockets_in_place_of_nvlink_are_found(site: Site, show: Show) -> None:
 
 
 def test_a_hung_run_is_ended_with_every_process(site: Site, show: Show, tmp_path: Path) -> None:
-    tool(tmp_path, "wrapper", WRAPPER)
+    tool(tmp_path, "all_reduce_perf", WRAPPER)
     result = site.module(
         "nccl_perf",
-        binary="/opt/nccl-tests/all_reduce_perf",
-        launcher=["mpirun", "--allow-run-as-root", "-np", "2", str(tmp_path / "wrapper")],
+        binary=str(tmp_path / "all_reduce_perf"),
+        launch={"kind": "mpirun", "hosts": [socket.gethostname()], "per_node": 2},
         ranks=2,
         min_bytes="1M",
         max_bytes="1M",

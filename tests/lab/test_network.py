@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPat
         found = {}
         for node, (asked, alone) in rail_ping.plan([member(lab, node) for node in NODES]).items():
             assert alone == ()
-            pings = [one.to_dict() for one in asked]
+            pings = [asdict(one) for one in asked]
             roots = {"hardware_root": str(lab / node / "hw"), "system_root": str(lab / node / "sys")}
             result = run_module("perftest", pings=json.loads(json.dumps(pings)), **roots)
             assert len(result["findings"]) + len(result["passed"]) == RAILS

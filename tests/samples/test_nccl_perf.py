@@ -6,15 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import judge as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import output as perf_output
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import Run, Wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import find_bar, parse_bars
-from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import predict
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 M, G = 1 << 20, 1 << 30
@@ -24,11 +20,9 @@ def wanted(least: int, most: int, factor: int, collective: str = "all_reduce", h
     return Wanted(collective, 8, (host,), perf_run.sizes(least, most, factor), bar_busbw=340.0)
 
 
-def judged(
-    asked: Wanted, stdout: str = "", json: str | None = None, rc: int = 0
-) -> tuple[float | None, dict[str, str]]:
+def judged(asked: Wanted, stdout: str, rc: int = 0) -> tuple[float | None, dict[str, str]]:
     """busbw at the largest size, and check -> state of what is not ok."""
-    run = Run(("program",), rc, "", 60.0, 1.0, stdout=stdout, json=json)
+    run = Run(("program",), rc, "", 60.0, 1.0, stdout=stdout)
     result, problem = perf.read(run)
     assert result is not None, problem
     plan = perf.judge(result, asked, run, 1.0, problem)
@@ -59,26 +53,6 @@ def test_text_among_nccl_s_own_lines(samples: Path) -> None:
     assert {"ran", "sizes", "correct", "busbw"} <= set(found)
 
 
-@pytest.mark.parametrize(
-    ("asked", "busbw"),
-    [
-        (wanted(8, 8 * G, 2), 366.695281),
-        (wanted(1 * M, 4 * G, 4, "all_gather"), 354.879912),
-        (wanted(1 * M, 4 * G, 4, "reduce_scatter"), 357.181143),
-    ],
-)
-def test_json_of_eight_h200(samples: Path, asked: Wanted, busbw: float) -> None:
-    json = (samples / f"h200x8/{asked.collective}.json").read_text()
-    assert judged(asked, json=json) == (busbw, {})
-    # NVLS was off: as predicted, and above the bar.
-    of = profile.parse(yaml.safe_load((ROOT / "profiles" / "hgx-h200.yml").read_text()), "hgx-h200")
-    assert predict(of, asked.collective, nvls=False).busbw == pytest.approx(busbw, rel=0.05)
-    bars = parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")
-    bar = find_bar([bars], "hgx-h200", False, "node", asked.collective, asked.sizes[-1])
-    assert bar is not None
-    assert 0 < (bar.busbw or 0) < busbw
-
-
 def test_the_layout_of_years_ago_without_validation_proves_no_correctness(samples: Path) -> None:
     stdout = (samples / "nccl-tests/superbench-nccl_allreduce.log").read_text()
     busbw, found = judged(wanted(4, 8 * G, 2, host="localhost"), stdout)
@@ -87,10 +61,9 @@ def test_the_layout_of_years_ago_without_validation_proves_no_correctness(sample
 
 def test_no_row_of_a_real_table_is_refused(samples: Path) -> None:
     counted = 0
-    for path in [*samples.glob("nccl-tests/*.log"), *samples.glob("h200x8/*.txt"), *samples.glob("h200x8/*.json")]:
-        read = perf_output.parse_json if path.suffix == ".json" else perf_output.parse_text
+    for path in [*samples.glob("nccl-tests/*.log"), *samples.glob("h200x8/*.txt")]:
         try:
-            result = read(path.read_text())
+            result = perf_output.parse_text(path.read_text())
         except ParseError:
             continue
         collective = next(
@@ -102,4 +75,4 @@ def test_no_row_of_a_real_table_is_refused(samples: Path) -> None:
             asked = Wanted(collective, 8, ("vm",), (max(1, row.size),))
             alone = replace(result, rows=(replace(row, size=max(1, row.size)),))
             counted += row.size == 0 or perf.reached(alone, asked) is not None
-    assert counted > 150
+    assert counted > 100

@@ -79,11 +79,7 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...]]] = {
     "nvlinks": (gpu.parse_nvlink_status, ("h200x8/nvidia-smi-nvlink-s.txt", "gpud/nvidia-smi.nvlink.status.a100")),
     "gids": (gids, ("show_gids/cx5-roce-plus-ib-port-5gids.txt", "show_gids/roce-ib-sriov-mixed-19gids.txt")),
     "RAS, json": (lambda text: [ras_answer.parse_json(CLIENT.sub("", text))], ("h200x1/ras-json.txt",)),
-    # MB of 2 to the 20th, as perftest counts them; of a run over all sizes the last counts.
-    "perftest": (
-        lambda text: [perftest.parse("bw", text)],
-        ("perftest/ib_write_bw-roce-cx5-100g-gid4.txt", "perftest/superbench-ib_loopback_*.log"),
-    ),
+    "perftest": (lambda text: [perftest.parse("bw", text)], ("perftest/ib_write_bw-roce-cx5-100g-gid4.txt",)),
 }
 
 

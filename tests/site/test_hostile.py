@@ -9,8 +9,6 @@ from typing import Any
 
 import yaml
 
-from tests.site.test_nccl_tests import NAMES, Site, healthy, site  # noqa: F401 fixtures
-
 Play = Callable[..., Any]
 # Stands for the node's python3: every module does its work, and something else is answered.
 PYTHON = """#!{python}
@@ -44,20 +42,6 @@ def hostile(path: Path, template: str = "", **more: Any) -> str:
     path.write_text(PYTHON.format(python=sys.executable, template=template, more=more))
     path.chmod(0o755)
     return str(path)
-
-
-def test_a_class_id_is_no_path_of_the_control_node(site: Site, tmp_path: Path) -> None:  # noqa: F811
-    """The first two say the same, so that one writes what the other reads."""
-    evil = tmp_path / "authorized_keys"
-    python = hostile(tmp_path / "python", class_id=f"{'../' * 20}{evil}")
-    for name in NAMES[:2]:
-        site.hosts[name]["ansible_python_interpreter"] = python
-    done = site.run()
-    assert not evil.exists()
-    for name in NAMES[:2]:
-        assert done[name]["failed"]
-        assert "its result is not valid: class_id: " in done[name]["msg"]
-    assert (done["node03"]["origin"], done["node03"]["findings"]) == ("built", [])
 
 
 def test_facts_of_a_node_set_no_variable_and_templates_stay_text(lab: Path, play: Play, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as nccl_benchmark_action
 from ansible_collections.busbar.fabric.plugins.action import verdict as verdict_action
-from ansible_collections.busbar.fabric.plugins.filter import nccl_tests_steps
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest, rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -47,7 +46,7 @@ from tests import goldens
 from tests.campaigns import ANSWER, FACTS, Nodes, Play, perf, rails_of
 from tests.campaigns import RUN as OWN_RUN
 from tests.localising import Cluster, Fault
-from tests.unit.test_result_schema import BUILD, FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
+from tests.unit.test_result_schema import FINDING, NIC, PLAN, PLATFORM, RAIL, RAIL_INFO
 from tests.unit.test_verdict import typed
 
 DEEP: Any = "x"
@@ -193,7 +192,7 @@ def test_whose_rails_ping_each_other(said: Any) -> None:
     members = [verification.member(host, hosts[host]) for host, info in read.items() if info is not None]
     for asked, _findings in rail_ping.plan(members).values():
         for one in asked:
-            for peer in (one.ping.source, one.ping.target):
+            for peer in (one.source, one.target):
                 assert not ip_address(peer.address).is_loopback
                 codec.text(15, result_fields.NETDEV, empty=True)(peer.netdev or "x")
     if read["bad"] is None:
@@ -305,19 +304,6 @@ def test_the_benchmark_between_nodes(before: Any, says: Any, measured: Any) -> N
         assert "unknown" in states["n0000"]
     assert all(result_schema.given(outcome.hosts[name]).get("findings") is not None for name in [*outcome.hosts][1:])
     json.dumps(outcome.hosts)
-
-
-@given(broken(BUILD))
-@EVERY
-def test_who_builds_for_whom(said: Any) -> None:
-    share = {"has": False, "can_build": True, "can_copy": True}
-    honest = {host: BUILD | {"class_id": "b" * 64, "share": share} for host in ("node02", "node03")}
-    chosen = nccl_tests_steps.steps({"bad": said, **honest})
-    assert all(step["file"].isdigit() for step in chosen.values())
-    assert {host: chosen[host] for host in honest} == {
-        "node02": {"source": "", "pack": True, "file": "1"},
-        "node03": {"source": "node02", "pack": False, "file": "1"},
-    }
 
 
 DECIDED = reboot.Decision(True, ("x",), (Finding("reboot.returned", "n", "ok", "minor", "a", "b", "c", "d"),)).to_dict()

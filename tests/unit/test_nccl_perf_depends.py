@@ -281,8 +281,8 @@ def rewrite(node: Node, **changes: Any) -> None:
     node.record.write_text(json.dumps({name: value for name, value in data.items() if value != "gone"}))
 
 
-# What records of format 3 have, and those of 1 had not.
-GONE = {"format": 1, **dict.fromkeys(("network", "others", "depends", "salt"), "gone")}
+# What later records have, and those of format 1 had not.
+GONE = {"format": 1, "json": None, **dict.fromkeys(("network", "others", "depends", "salt"), "gone")}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,10 @@ from tests import goldens
 
 from . import test_nccl_perf_network as network
 from . import test_nccl_perf_nvlink as nvlink
-from .test_nccl_perf import ALLTOALL, COMMAND, OLD_ALLTOALL, WANTED
+from .test_nccl_perf import COMMAND, WANTED
 from .test_nccl_perf_network import MOVED, NOW, judged, log, read, repeated, text_of
 from .test_nccl_perf_nvlink import fabric
-from .test_nccl_perf_output import COLUMNS, FOOT, SIZES, VERSION, devices, output, report, row
+from .test_nccl_perf_output import FOOT, SIZES, VERSION, devices, output, row
 
 FAILED = FOOT.replace("0 OK", "1 FAILED")
 
@@ -52,18 +51,12 @@ def on(*hosts: str) -> str:
 ROUNDED = {"collective": "all_gather", "sizes": (8, 1000, 10_000_063)}
 # Programs that ran alone under a launcher, as a build without MPI does: each is rank 0 of 1 and ends with 0.
 ALONE = output(rows_of("T 115.2 0.00 0"), ranks=devices(("node01",)))
-ERROR = COLUMNS.replace("#wrong", "error").replace(" root", "")
-WITH_ERROR = rows_of("T 4.17 6.25 5e-07", middle="float sum")
 FAST_BEFORE = row(SIZES[0], "T 60 90.0 0") + row(SIZES[1], "T 60 90.0 0")
 HUNG = {"rc": None, "ending": "timeout", "stderr": "Per user-direction, it has been aborted.\n"}
 
 # Case -> what is wanted, and the run, where they are not as of WANTED and a good one.
 ON_A_NODE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "good": ({"bar_busbw": 6.0}, {}),
-    "json and text": ({}, {"json": json.dumps(report())}),
-    # A device counts for all of its process.
-    "json alone": ({}, {"json": json.dumps(report()), "stdout": ""}),
-    "damaged json": ({}, {"json": "{"}),
     "no exit code": ({}, {"rc": None}),
     "timeout": ({}, {"rc": None, "ending": "timeout"}),
     "timeout before any size": ({}, {**HUNG, "stdout": ""}),
@@ -97,20 +90,14 @@ ON_A_NODE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no busbw": ({}, {"stdout": last_row("T 115.2 0.00 0")}),
     "busbw is no number": ({}, {"stdout": last_row("T nan nan 0")}),
     "busbw without end": ({}, {"stdout": last_row("0.00 inf inf 0")}),
-    "one rank, not checked": (
-        {"ranks": 1, "hosts": ("node01",), "check": False},
-        {"stdout": output(rows_of("T 0.1 0.00 N/A"), ranks=devices(("node01",)))},
-    ),
     **{
         f"{collective}, not checked {'in place' if in_place else 'at all'}": (
             {"collective": collective},
             {"stdout": output(rows_of(f"T 4.17 {busbw} {'0' if in_place else 'N/A'}", in_place), head=of(collective))},
         )
-        for collective, busbw in (("alltoall", "3.13"), ("sendrecv", "4.17"), ("alltoallv", "9.99"))
+        for collective, busbw in (("alltoall", "3.13"), ("sendrecv", "4.17"))
         for in_place in (f"T 4.17 {busbw} N/A", None)
     },
-    "an error column": ({}, {"stdout": output(WITH_ERROR, ERROR, head="")}),
-    "an error column, failed": ({}, {"stdout": output(WITH_ERROR, ERROR, head="", foot=FAILED)}),
     "four programs, each alone": ({}, {"stdout": ALONE * 4}),
     # The number of ranks and hosts is right in sum.
     "two programs, each on its host": ({}, {"stdout": on("node01", "node01") + on("node02", "node02")}),
@@ -141,10 +128,6 @@ ON_A_NODE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a slow table behind a good one": (
         {"bar_busbw": 6},
         {"stdout": output(rows_of() + rows_of("T 2.0 3.0 0", middle="half sum -1"))},
-    ),
-    "old alltoall": (
-        {"collective": "alltoall", "bar_busbw": 3},
-        {"stdout": output("".join(ALLTOALL), OLD_ALLTOALL, head="")},
     ),
     # Rows of two runs that were mixed up, each with all of its cells.
     "figures of two runs": ({}, {"stdout": last_row("251.46 4.17 6.25 0")}),
@@ -230,12 +213,11 @@ def case(
     table: str | None = None,
     wanted: Wanted = network.WANTED,
     rails: dict[str, dict[str, Moved]] | None = None,
-    written: int = 1,
     **run: Any,
 ) -> Case:
     """table: behind the ranks' lines.   run: what of it is not as of a good one."""
     text = said if isinstance(said, str) else text_of(said, table)
-    return wanted, lambda folder: replace(read(folder, text, wanted, rails, written), **run)
+    return wanted, lambda folder: replace(read(folder, text, wanted, rails), **run)
 
 
 NO_CHANNEL = each(lambda _rank, line: None if "Channel" in line else line)
@@ -271,8 +253,6 @@ OVER_NETWORK: dict[str, Case] = {
     "sockets, a higher bar": case(SOCKETS, wanted=SLOW_BAR, rails={}),
     **{f"network, {name}": case(said) for name, said in UNPROVEN.items()},
     "network, singletons": case({}, SINGLETONS),
-    # Their text is lost, and two of them left a file of -J.
-    "network, two files of JSON": case(SAID, written=2),
     "network, a row of another job": case(SAID, output() + row(SIZES[2], "T 90.0 135.0 0")),
     "network, no host key": case(SAID, rc=None, ending=KEY),
     "network, no GPUDirect": case(log(gdr="")),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl import launch
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import collect as nccl_perf_collect
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
@@ -65,13 +66,15 @@ def text_of(said: dict[int, list[str]], table: str | None = None) -> str:
 MOVED = {node: {device: Moved(10**9, 10**9) for device in ("mlx5_0", "mlx5_1")} for node in ("node01", "node02")}
 
 
-def read(
-    folder: Path, text: str, wanted: Wanted = WANTED, rails: dict[str, dict[str, Moved]] | None = None, written: int = 1
-) -> Run:
+JOB = launch.wanted({"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 2})
+
+
+def read(folder: Path, text: str, wanted: Wanted = WANTED, rails: dict[str, dict[str, Moved]] | None = None) -> Run:
+    """Without rank guards, whose findings are those of test_launch."""
     (folder / "stdout").write_text(text)
     (folder / "stderr").write_text("")
-    said = nccl_perf_collect.read(str(folder / "stdout"), str(folder / "stderr"), wanted, written)
-    network = replace(said.network, rails=MOVED if rails is None else rails)
+    said = nccl_perf_collect.read(str(folder / "stdout"), str(folder / "stderr"), wanted, JOB)
+    network = replace(said.network, launched=(), rails=MOVED if rails is None else rails)
     return Run(wanted.command, 0, "", 60.0, NOW, stdout=said.stdout, stderr=said.stderr, network=network)
 
 
@@ -96,7 +99,6 @@ def test_a_good_run_proves_its_transport(tmp_path: Path) -> None:
     host = {"ranks": 2, "devices": devices, "without_gdr": (), "found": devices}
     proof = {"networks": ("IB",), "nodes": 2, "expected": 4, "proven": True, "missing": (), "gdr": True}
     assert returned["transport"] == {**proof, "hosts": dict.fromkeys(MOVED, host)}
-    assert returned["ranks"] == {"node01": 2, "node02": 2}
     assert returned["rails"]["node01"]["mlx5_0"] == {"sent": 10**9, "received": 10**9}
     assert returned["nccl_version"] == "2.28.9"
     assert returned["measured"]["ranks"] == ()
@@ -106,7 +108,8 @@ def test_an_old_record_lacks_the_proof(tmp_path: Path) -> None:
     data = json.loads(perf_run.record(read(tmp_path, text_of(log()))))
     for name in ("network", "others"):
         del data[name]
-    plan, found = perf_answer.judge(perf_run.parse_record(json.dumps({**data, "format": 2})), WANTED, NOW)
+    older = json.dumps({**data, "format": 2, "json": None})
+    plan, found = perf_answer.judge(perf_run.parse_record(older), WANTED, NOW)
     bad = {finding.check: finding for finding in plan.findings if not finding.ok}
     assert sorted(bad) == ["nccl_perf.busbw", "nccl_perf.transport"]
     assert {finding.state for finding in bad.values()} == {"unknown"}

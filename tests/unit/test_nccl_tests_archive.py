@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive, marker, programs
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests import archive, programs
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_tests.marker import PROGRAMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.elf import as_file, damaged, linked_with
-from tests.unit.test_nccl_tests_build import COMMIT, MARKER, OTHER
+from tests.unit.test_nccl_tests_build import COMMIT, OTHER
 
 # -- programs --------------------------------------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ def test_programs_are_recorded_with_their_digests_and_so_is_what_lies_beside(tmp
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is not a 64-bit little-endian ELF file"),
-        (b"#!/bin/sh\n" * 10, "is not a 64-bit little-endian ELF file"),
+        (b"", "is not an ELF file"),
+        (b"#!/bin/sh\n" * 10, "is not an ELF file"),
         (PROGRAM[:50], "is a damaged ELF file"),
         (PROGRAM[:-10], "is cut off or damaged"),
         (linked_with(["libc.so.6"]), "is not linked with libnccl.so.2"),
@@ -70,7 +70,7 @@ def test_a_program_that_is_missing_a_directory_or_not_executable_is_named(tmp_pa
     with pytest.raises(ReadError, match="reduce_perf: cannot be read: No such file"):
         programs.verify(str(tmp_path), True)
     (tmp_path / "reduce_perf").mkdir()
-    with pytest.raises(ReadError, match="reduce_perf: cannot be read: Is a directory"):
+    with pytest.raises(ReadError, match="reduce_perf: is not a regular file"):
         programs.verify(str(tmp_path), True)
     with pytest.raises(ReadError, match="cannot be listed"):
         programs.verify(str(tmp_path / "absent"), True)
@@ -84,17 +84,6 @@ def test_a_damaged_program_gives_names_or_a_read_error(data: bytes) -> None:
             assert all(isinstance(name, str) for name in programs.needed_libraries(path))
         except ReadError as error:
             assert error.problem.source == path
-
-
-def test_a_build_that_no_host_would_take_is_not_packed(tmp_path: Path) -> None:
-    put_programs(tmp_path)
-    (tmp_path / marker.MARKER).write_text(marker.render_marker(MARKER))
-    archive.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
-    assert (tmp_path / "pack").stat().st_size > 0
-    with (tmp_path / "reduce_perf").open("r+b") as stream:
-        stream.truncate((256 << 20) + 1)
-    with pytest.raises(ReadError, match="holds more than 256 MiB"):
-        archive.pack(str(tmp_path), MARKER, str(tmp_path / "pack"))
 
 
 # -- archives --------------------------------------------------------------------------------------------------------

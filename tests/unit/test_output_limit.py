@@ -12,11 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.action import on_node
 from ansible_collections.busbar.fabric.plugins.plugin_utils import output_limit
 from ansible_collections.busbar.fabric.plugins.plugin_utils.output_limit import TooMuchError
 
@@ -197,11 +195,3 @@ def test_inside_of_another_bound_that_one_counts() -> None:
     with output_limit.limit_output(LIMIT) as outer, output_limit.limit_output(10) as inner:
         assert inner is outer
         assert by_communicate(writes("range(100)")) == b"x" * LIMIT
-
-
-def test_a_fetched_file_is_no_larger_than_a_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(on_node, "LARGEST", 1 << 20)
-    with pytest.raises(TooMuchError, match="of at most 1 MiB"), on_node._limits(on_node.FETCH):
-        (tmp_path / "pack").write_bytes(b"x" * (1 << 20) + b"x")
-    with on_node._limits("ansible.builtin.copy"):
-        (tmp_path / "pack").write_bytes(b"x" * (1 << 20) + b"x")

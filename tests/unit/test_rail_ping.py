@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import rail_ping
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Member, Peer, Ping, PingResult, PingTask
+from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import Member, Peer, Ping, PingResult
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from tests.trees import put
 HERE = Peer("node01", 3, "netdev_mtu.live[live]@0000:1b:00.0", "ens4", "10.0.3.1", 9000)
 THERE = Peer("node02", 3, "netdev_mtu.live[live]@0000:1c:00.0", "ens5", "10.0.3.2", 9000)
 PING = Ping(HERE, THERE)
+FULL = Ping(HERE, THERE, 9000)
 UNREACHABLE = PingResult(3, 0, error="Destination Host Unreachable")
 UNBOUND = PingResult(0, 0, error="bind: Cannot assign requested address")
 
@@ -68,7 +69,7 @@ def test_in_a_round_nobody_has_two_partners_and_no_host_is_left_out_in_the_end(h
 def test_both_directions_of_every_rail_that_both_have() -> None:
     here, there = (HERE, replace(HERE, rail=4, address="10.0.4.1")), (THERE, replace(THERE, rail=5, address="10.0.5.2"))
     plan = rail_ping.plan([Member("node01", "a", here), Member("node02", "a", there)])
-    assert [[one.ping for one in asked] for asked, _alone in plan.values()] == [[PING], [Ping(THERE, HERE)]]
+    assert [list(asked) for asked, _alone in plan.values()] == [[FULL], [Ping(THERE, HERE, 9000)]]
 
 
 # -- findings --------------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def members(count: int, rails: int = 2, kind: str = "a") -> list[Member]:
 @pytest.mark.parametrize("count", [2, 3, 8, 1001])
 def test_each_host_asks_few_partners_and_all_hosts_are_one_ring(count: int) -> None:
     plan = rail_ping.plan(members(count))
-    partners = {host: {one.ping.target.host for one in asked} for host, (asked, _alone) in plan.items()}
+    partners = {host: {one.target.host for one in asked} for host, (asked, _alone) in plan.items()}
     assert all(1 <= len(found) <= rail_ping.PARTNERS for found in partners.values())
     reached: set[str] = set()
     waiting = ["node0000"]
@@ -125,7 +126,7 @@ def test_each_host_asks_few_partners_and_all_hosts_are_one_ring(count: int) -> N
     assert reached == set(partners)
     for asked, alone in plan.values():
         assert alone == ()
-        assert all(one.ping.source.rail == one.ping.target.rail and one.mtu == 9000 for one in asked)
+        assert all(one.source.rail == one.target.rail and one.mtu == 9000 for one in asked)
 
 
 def test_hosts_of_another_kind_and_rails_that_no_partner_has_are_unknown() -> None:
@@ -147,9 +148,9 @@ def test_what_the_inventory_wants_is_asked_and_where_it_wants_nothing_what_the_r
     one, other = members(2, rails=1)
     asked = rail_ping.plan([replace(one, mtu=4200), other])
     assert [asked[host][0][0].mtu for host in ("node0000", "node0001")] == [4200, 9000]
-    assert rail_ping.tasks([one.to_dict() for one in asked["node0000"][0]]) == list(asked["node0000"][0])
-    with pytest.raises(ParseError, match="pings come from verify"):
-        rail_ping.tasks([{"ping": {}, "mtu": 9000}])
+    assert rail_ping.pings([asdict(one) for one in asked["node0000"][0]]) == list(asked["node0000"][0])
+    with pytest.raises(ParseError, match="source is None, expected an object"):
+        rail_ping.pings([{"mtu": 9000}])
 
 
 def pinging(tmp_path: Path, script: str) -> Host:
@@ -172,7 +173,7 @@ CAME = "echo '3 packets transmitted, 3 received, 0% packet loss, time 2003ms'"
     ],
 )
 def test_each_ping_has_one_finding(tmp_path: Path, script: str, state: str, says: str) -> None:
-    [found] = rail_ping.ping_all(pinging(tmp_path, script), [PingTask(PING, 9000)])
+    [found] = rail_ping.ping_all(pinging(tmp_path, script), [FULL])
     assert (found.check, found.state) == ("rail_ping.path", state)
     assert says in (found.have or "")
     assert (found.fix == "") is (state == "ok")
@@ -180,7 +181,7 @@ def test_each_ping_has_one_finding(tmp_path: Path, script: str, state: str, says
 
 def test_without_ping_or_a_known_mtu_nothing_is_ok(tmp_path: Path) -> None:
     host = Host(str(tmp_path), str(tmp_path / "sys"))
-    missing, unknown = rail_ping.ping_all(host, [PingTask(PING, 9000), PingTask(PING, None)])
+    missing, unknown = rail_ping.ping_all(host, [FULL, PING])
     assert (missing.state, unknown.state) == ("unknown", "unknown")
     assert "install iputils-ping" in (missing.have or "")
     assert "/sys/class/net/ens4/mtu" in unknown.fix

@@ -48,11 +48,8 @@ BUILD = {
     **PLAN,
     "build": {"format": 1},
     "path": "/opt/nccl-tests",
-    "class_id": "a" * 64,
     "origin": "built",
     "current": True,
-    "share": {"has": False, "can_build": True, "can_copy": False},
-    "packed": False,
 }
 
 
@@ -101,14 +98,14 @@ WRONG: dict[str, list[Any]] = {
     "rail_info.rails[0].number": [True, 100],
     "rail_info.rails[0].mtu": [10**400],
     "rail_info.missing.'4'": [None],
-    "class_id": ["../../root/.ssh/authorized_keys", "a" * 64 + "\n"],
-    "share.has": ["yes"],
+    "path": ["../../root/.ssh/authorized_keys", "/a\n"],
+    "current": ["yes"],
 }
 
 
 @pytest.mark.parametrize("where", WRONG)
 def test_what_does_not_fit_is_refused_with_its_place(where: str) -> None:
-    module = "nccl_tests_build" if where in ("class_id", "share.has") else "topology_info"
+    module = "nccl_tests_build" if where in ("path", "current") else "topology_info"
     data = BUILD if module == "nccl_tests_build" else RAIL_INFO if "rail_info" in where else PLATFORM
     path = tuple(int(index) if index else key for index, key in re.findall(r"\[(\d)\]|(\w+)", where))
     for value in WRONG[where]:
