@@ -60,6 +60,9 @@ class Kind:
     name: str
     bars: Sequence[Sequence[Bar]]
 
+    def of_scope(self, scope: str) -> Kind:
+        return replace(self, settings=replace(self.settings, scope=scope))
+
     @property
     def variables(self) -> dict[str, str]:
         """Return NCCL's variables, as the site sets them."""
@@ -164,7 +167,7 @@ class Kinds:
     def of_scope(self, settings: Settings, scope: str) -> Kind:
         """Return the kind of hosts with these settings but for the scope, for another scope than theirs."""
         kind = next(one for found, one in self._of_settings.items() if replace(found, scope=settings.scope) == settings)
-        return replace(kind, settings=replace(kind.settings, scope=scope))
+        return kind.of_scope(scope)
 
     def measures(self, settings: Settings, nodes: int) -> list[Measure]:
         return self._of_settings[settings].measures(nodes)

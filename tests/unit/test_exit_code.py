@@ -29,7 +29,7 @@ LINES = [
     *("diagnose {}", "diagnose --json {}", "diagnose --all failed.log {}", "diagnose short.log --training {}"),
     *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
     *("report --history {}", "report --run 7 --history {}"),
-    *("fabric plan {}", "preflight --relative --gate {}", "remediate object.json -i missing --check"),
+    *("fabric plan {}", "remediate object.json -i missing --check"),
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
     *("kubernetes --node n --state {} --check", "kubernetes --node n --verdict pass --token-file {} --check"),
