@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
@@ -38,7 +37,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_root_cause import Health
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import GPUS, RAILS, Result, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
@@ -75,23 +75,11 @@ def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
         search.write(complete=False)
     search.write(complete=True)
     health = search.query_health()
-    record = search.write(complete=True, health=health)
-    found = localise_judge.findings(record.findings)
-    told = localise_root_cause.rooted(found, health.found, health.rails, health.known)
-    results = {host: Plan(tuple(told.get(host, ()))).result() for host in site.variables}
-    return Outcome(record, results, localise_root_cause.explained(judged, found), str(search.folder or ""))
-
-
-@dataclass(frozen=True)
-class Health:
-    """Findings of slow hosts. found: from right after the load, else known ones.   known: the verdict has them anyway.
-
-    rails: host -> rail number -> PCI address of the NIC.
-    """
-
-    found: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    rails: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    search.write(complete=True, health=health)
+    record = search.record
+    results = localise_root_cause.results(record.findings, health)
+    hosts = {host: Plan(tuple(results.get(host, ()))).result() for host in site.variables}
+    return Outcome(record, hosts, localise_root_cause.explained(judged, results), str(search.folder or ""))
 
 
 class Search:
@@ -156,27 +144,7 @@ class Search:
             return (tuple(group.gpu_calls(test, values)),), ""
         if test.kind != RAILS:
             return ((group.job(test).call(values),),), ""
-        of_hosts, why = trials.sessions(test, {host: self._candidate(host) for host in test.hosts})
-        passes = [
-            tuple(
-                rail_pairs.call(
-                    host,
-                    self._site.values(host),
-                    mine,
-                    tests=["bw"],
-                    # What verify.yml has measured of all rails is not to be lost.
-                    store_result=False,
-                    # With both directions at once, one end would find the other on the node.
-                    require_idle=number < 2,
-                )
-                for host in test.hosts
-                for role in (perftest.SERVER, perftest.CLIENT)
-                if (mine := [one for one in of_hosts[host][number] if one["role"] == role])
-            )
-            for number in range(len(trials.PASSES))
-            if not why
-        ]
-        return tuple(passes), why
+        return trials.rail_calls(test, {host: self._candidate(host) for host in test.hosts}, self._site.values)
 
     def _candidate(self, host: str) -> rail_pairs.Candidate:
         known = {"rail_info_result": self._infos.get(host, {}), "ansible_host": self._site.name_of(host)}
@@ -184,21 +152,18 @@ class Search:
 
     # -- findings ------------------------------------------------------------------------------------------------------
 
-    def write(self, complete: bool, health: Health | None = None) -> Record:
-        """Return the record with the findings so far, and write it. Raises OSError, ParseError."""
-        found: Sequence[HostFinding] = [
-            HostFinding(hosts=verdict.hosts, finding=verdict.finding)
-            for group in self.groups
-            for verdict in localise_judge.verdicts(group.search)
-        ]
+    def write(self, complete: bool, health: Health | None = None) -> None:
+        """Judge what was measured so far, and write the record. Raises OSError, ParseError."""
+        found = [one for group in self.groups for one in localise_judge.verdicts(group.search)]
         if self.record.simulated:
-            found = [replace(one, finding=_as_simulated(one.finding)) for one in found]
+            found = [
+                replace(one, finding=replace(one.finding, source=f"simulated: {one.finding.source}")) for one in found
+            ]
         if health is not None:
-            found = localise_root_cause.named(found, health.found, health.rails)
+            found = localise_root_cause.named(found, health)
         self.record = replace(self.record, findings=tuple(found), complete=complete, finished=time.time())
         if self._path:
             self.folder = localise_record.write(self._path, self.record, self.folder)
-        return self.record
 
     def query_health(self) -> Health:
         """Query the nodes that are slow, or have a slow GPU or rail, right after the load: what throttled has grown."""
@@ -214,10 +179,6 @@ class Search:
     def _health_options(self, host: str) -> Plain:
         # The next night is held to the last one, not to this.
         return {"power_limit": self._site.values(host)["node_health_power_limit"], "record": False}
-
-
-def _as_simulated(finding: Finding) -> Finding:
-    return replace(finding, source=f"simulated: {finding.source}")
 
 
 def runs_of(of_host: PlainView) -> Sequence[PlainView]:

@@ -11,7 +11,7 @@ figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,22 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     Way,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain, shortened
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
 
 FORMAT = 1
 NAME = "localise.json"
 # Bytes of the file: 1,024 nodes of eight GPUs are 2 MB.
 LIMIT = 64 << 20
 HOSTS, TESTS = 20_000, 200_000
+
+
+@dataclass(frozen=True)
+class GpuPair:
+    """Two GPUs of a node, and their busbw; None without one."""
+
+    gpu: int
+    other: int
+    figure: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class MeasuredTest:
     number: of its round, from 1.   kind, hosts, rails, about: as in ``localise_tests.Test``.   figure: busbw; None
     without one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: in GB/s, of RAILS
     each way; None where unknown.   outcome: PASS, FAIL or SILENT; of RAILS and GPUS the worst.   said: why there
-    is no figure.   pairs: two GPUs -> busbw.   lost: host -> why it no longer takes part.
+    is no figure.   lost: host -> why it no longer takes part.
     """
 
     number: int
@@ -61,7 +70,7 @@ class MeasuredTest:
     bar_source: str = ""
     said: str = ""
     ways: tuple[Way, ...] = ()
-    pairs: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
+    pairs: tuple[GpuPair, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,11 +120,13 @@ _LIMITS = {
     "outcome": codec.one_of(PASS, FAIL, SILENT),
     "number": codec.whole(1, TESTS),
 }
-_pair = codec.record(gpu=_LIMITS["gpu"], other=_LIMITS["gpu"], figure=codec.maybe(_LIMITS["figure"]))
 _unfit = codec.record(reason=result_schema.line, fix=result_schema.line)
 _node = codec.of_class(Node, _LIMITS, unfit=codec.maybe(_unfit))
 _test = codec.of_class(
-    MeasuredTest, _LIMITS, pairs=codec.many(_pair, 1000), lost=codec.table(result_schema.line, _name, HOSTS)
+    MeasuredTest,
+    _LIMITS,
+    pairs=codec.many(codec.of_class(GpuPair, _LIMITS), 1000),
+    lost=codec.table(result_schema.line, _name, HOSTS),
 )
 _finding = codec.record(hosts=_hosts, finding=result_schema.a_finding)
 _record = codec.of_class(
@@ -130,46 +141,31 @@ _file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
 
 def to_dict(record: Record) -> dict[str, Any]:
     """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    nodes = [{**plain(node), "unfit": _unfit_of(node)} for node in record.nodes]
-    tests = [{**plain(replace(test, pairs={})), "pairs": _pairs_of(test)} for test in record.tests]
-    return {"format": FORMAT, **plain(replace(record, nodes=(), tests=())), "nodes": nodes, "tests": tests}
-
-
-def _unfit_of(node: Node) -> dict[str, str] | None:
-    return node.unfit and {"reason": shortened(node.unfit[0]), "fix": shortened(node.unfit[1])}
-
-
-def _pairs_of(test: MeasuredTest) -> list[dict[str, Any]]:
-    return [{"gpu": gpu, "other": other, "figure": figure} for (gpu, other), figure in test.pairs.items()]
+    data = {"format": FORMAT, **plain(record)}
+    for node in data["nodes"]:
+        node["unfit"] = node["unfit"] and dict(zip(("reason", "fix"), node["unfit"], strict=True))
+    return data
 
 
 def _build(data: Any) -> Record:
     _file(data)
-    nodes = [
-        codec.build(Node, {**one, "unfit": one["unfit"] and (one["unfit"]["reason"], one["unfit"]["fix"])})
-        for one in data["nodes"]
-    ]
-    tests = [
-        replace(codec.build(MeasuredTest, {**one, "pairs": {}}), pairs=_built_pairs(one["pairs"]))
-        for one in data["tests"]
-    ]
-    found = [found_of(one) for one in data["findings"]]
-    rest = {name: value for name, value in data.items() if name not in ("format", "nodes", "tests", "findings")}
-    record = Record(**rest, nodes=tuple(nodes), tests=tuple(tests), findings=tuple(found))
+    found = tuple(map(found_of, data["findings"]))
+    nodes = [{**one, "unfit": one["unfit"] and [one["unfit"]["reason"], one["unfit"]["fix"]]} for one in data["nodes"]]
+    rest = {name: value for name, value in data.items() if name not in ("format", "findings")}
+    record = replace(codec.build(Record, {**rest, "nodes": nodes}), findings=found)
     known = {node.host for node in record.nodes}
     if len(known) < len(record.nodes):
         raise ParseError("nodes: a host is there twice")
     for part, named in (
-        ("tests", {name for test in tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))}),
+        (
+            "tests",
+            {name for test in record.tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))},
+        ),
         ("findings", {host for one in found for host in one.hosts}),
     ):
         if not named <= known:
             raise ParseError(f"{part}: {min(named - known)} is not one of the nodes")
     return record
-
-
-def _built_pairs(data: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], float | None]:
-    return {(one["gpu"], one["other"]): one["figure"] for one in data}
 
 
 FILE = RecordFile("localise", NAME, LIMIT, _build)

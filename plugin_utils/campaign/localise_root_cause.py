@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
@@ -24,6 +24,18 @@ _OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.
 ROOTS = (*_OF_NODE, localise_judge.LEAF.id, localise_judge.UPLINK.id, localise_judge.CLUSTER.id)
 # Hosts that a finding names.
 _NAMED = 3
+
+
+@dataclass(frozen=True)
+class Health:
+    """Findings of slow hosts. found: from right after the load, else known ones.   known: the verdict has them anyway.
+
+    rails: host -> rail number -> PCI address of the NIC.
+    """
+
+    found: Mapping[str, Sequence[Finding]]
+    known: Mapping[str, Sequence[Finding]]
+    rails: Mapping[str, Mapping[int, str]]
 
 
 def explained(judged: Mapping[str, Any], found: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Any]]:
@@ -69,58 +81,45 @@ def slow(found: Sequence[HostFinding]) -> list[str]:
     return list(dict.fromkeys(one.hosts[0] for one in found if _may_follow(one.finding)))
 
 
-def named(
-    found: Sequence[HostFinding], health: Mapping[str, Sequence[Finding]], rails: Mapping[str, Mapping[int, str]]
-) -> tuple[HostFinding, ...]:
-    """Return the findings for record and table, with the cause in the node's health.
+def named(found: Sequence[HostFinding], health: Health) -> list[HostFinding]:
+    """Return the findings for record and table, with the cause in the node's health."""
+    return [
+        replace(one, finding=_named(one.finding, cause)) if (cause := _cause(one, health)) is not None else one
+        for one in found
+    ]
 
-    health: host -> findings of node_health.   rails: host -> number of a rail -> PCI address of its NIC.
-    """
-    told = []
+
+def _named(finding: Finding, cause: Finding) -> Finding:
+    have = f"{finding.have or 'nothing'}; because {cause.check} of {cause.subject}: {cause.have or 'nothing'}"
+    return replace(finding, have=have)
+
+
+def results(found: Sequence[HostFinding], health: Health) -> dict[str, list[Finding]]:
+    """Return host -> findings of the search, linked to its node's health; causes that the verdict lacks are added."""
+    of_host: dict[str, dict[str, Finding]] = {}
     for one in found:
-        cause = _cause(one.finding, health.get(one.hosts[0], ()), rails.get(one.hosts[0], {})) if one.hosts else None
-        if cause is not None:
-            said = (
-                f"{one.finding.have or 'nothing'}; because {cause.check} of {cause.subject}: {cause.have or 'nothing'}"
-            )
-            one = replace(one, finding=replace(one.finding, have=said))
-        told.append(one)
-    return tuple(told)
-
-
-def rooted(
-    found: Mapping[str, Sequence[Finding]],
-    health: Mapping[str, Sequence[Finding]],
-    rails: Mapping[str, Mapping[int, str]],
-    known: Mapping[str, Sequence[Finding]],
-) -> dict[str, list[Finding]]:
-    """Return host -> findings of the search, linked to its node's health. Arguments as of ``named``.
-
-    known: host -> health findings that the verdict has anyway. A cause that is not among them is added.
-    """
-    told: dict[str, list[Finding]] = {}
-    for host, findings in found.items():
-        there = {one.id for one in known.get(host, ())}
-        for one in findings:
-            cause = _cause(one, health.get(host, ()), rails.get(host, {}))
-            if cause is not None and cause.id not in there:
-                told.setdefault(host, []).append(cause)
-                there.add(cause.id)
-            told.setdefault(host, []).append(one if cause is None else replace(one, because=cause.id))
-    return told
+        cause = _cause(one, health)
+        for host in one.hosts:
+            mine = of_host.setdefault(host, {})
+            if cause is not None and cause.id not in {known.id for known in health.known.get(host, ())}:
+                mine.setdefault(cause.id, cause)
+            mine[one.finding.id] = one.finding if cause is None else replace(one.finding, because=cause.id)
+    return {host: [*mine.values()] for host, mine in of_host.items()}
 
 
 def _may_follow(finding: Finding) -> bool:
     return finding.check in _OF_NODE and finding.state == "drift" and finding.because is None
 
 
-def _cause(finding: Finding, health: Sequence[Finding], rails: Mapping[int, str]) -> Finding | None:
-    if not _may_follow(finding):
+def _cause(found: HostFinding, health: Health) -> Finding | None:
+    if not _may_follow(found.finding):
         return None
-    kind, _blank, digits = finding.subject.partition(" ")
+    [host] = found.hosts
+    of_host = health.found.get(host, ())
+    kind, _blank, digits = found.finding.subject.partition(" ")
     number = whole(digits)
     if kind == "gpu" and number is not None:
-        return slowdown_causes.of_gpu(health, number)
+        return slowdown_causes.of_gpu(of_host, number)
     if kind == "rail" and number is not None:
-        return slowdown_causes.of_rail(health, number, rails.get(number, ""))
-    return slowdown_causes.of_node(health)
+        return slowdown_causes.of_rail(of_host, number, health.rails.get(host, {}).get(number, ""))
+    return slowdown_causes.of_node(of_host)

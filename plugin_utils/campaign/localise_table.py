@@ -73,8 +73,7 @@ def _test_text(test: MeasuredTest) -> str:
             if _below(way.figure, test)
         ]
     elif test.kind == GPUS:
-        below = [(pair, figure) for pair, figure in test.pairs.items() if _below(figure, test)]
-        slow = [f"gpus {one}+{other} {figure:.4g}" for (one, other), figure in below]
+        slow = [f"gpus {one.gpu}+{one.other} {one.figure:.4g}" for one in test.pairs if _below(one.figure, test)]
     elif test.figure is None or test.outcome == SILENT:
         return f"{hosts}: no result: {said or 'no output'}"
     else:
