@@ -223,17 +223,6 @@ def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
     assert localise_tests.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
-def test_results_that_were_not_asked_for_are_refused() -> None:
-    search = Localisation([node("a"), node("b")], Cluster.bar)
-    [test] = search.next_round()
-    lost = Result(test, lost={"z": "not reached"})
-    for results in ([Result(Test(PAIR, ("a", "z"), 1))], [Result(test), Result(test, 1.0)], [lost]):
-        with pytest.raises(ValueError, match=r"result|lost"):
-            search.take(results)
-    with pytest.raises(ValueError, match="twice"):
-        Localisation([node("a"), node("a")], Cluster.bar)
-
-
 def test_each_pair_of_gpus_is_measured_in_a_round_of_its_own() -> None:
     search = SEARCHES["a slow GPU"]()
     tests = [one.test for one in search.gpus["n0003"].evidence[5]] if search.gpus else []
