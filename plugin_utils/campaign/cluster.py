@@ -8,13 +8,10 @@ A group of hosts none of which is due keeps its last results. A job without a re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
@@ -151,35 +148,15 @@ def store(site: Site, stores: Mapping[str, PlainView]) -> None:
     )
 
 
-def write(site: Site, record: cluster_record.Record, path: str, cut: Callable[[str, str], str]) -> str:
-    """Print the table and write record and plots; return their directory, "" for none. Raises OSError, ParseError.
-
-    path: nccl_benchmark_results_path.   cut: returns as much of a table as fits.
-    """
-    site.say(f"\n{cut(cluster_table.render(record, terminal.COLUMNS), path)}\n")
-    if not path:
-        return ""
-    folder, _plots = results_compare.publish(
+def write(site: Site, record: cluster_record.Record, path: str) -> None:
+    """Write record and plots. path: nccl_benchmark_results_path. Raises OSError, ParseError."""
+    results_compare.publish(
         cluster_record.folder(path),
         benchmark_results.of_record(record, "this run"),
         lambda: cluster_record.write(path, record),
         lambda folder, before: busbw_plot.plot_record(folder, record, before),
         site.say,
     )
-    return str(folder)
-
-
-def last_table(path: str, cut: Callable[[str, str], str]) -> str:
-    """Return the table of the last record on this control node; "" where there is none."""
-    if not path or not Path(cluster_record.folder(path)).exists():
-        return ""
-    try:
-        record = cluster_record.read(path)
-    except (OSError, ParseError) as error:
-        return f"the last record of a benchmark between nodes cannot be read: {error_text(error)}"
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
-    table = cut(cluster_table.render(record, terminal.COLUMNS), path)
-    return f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n{table}\n"
 
 
 def localise_enabled(site: Site) -> bool:

@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
@@ -31,7 +34,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     localise_judge,
     localise_record,
     localise_root_cause,
-    localise_stored,
     localise_table,
     trials,
 )
@@ -43,6 +45,15 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
+RECORD = Check(
+    "localise.record",
+    severity="minor",
+    why="what a search found some time ago, or without this node, does not show the node's current state",
+    fix="run ansible-playbook playbooks/localise.yml -i INVENTORY, not in check mode, while the nodes are idle",
+)
+"With `--check`: is there a complete, recent search that included this node"
+
+_DAY = 86400
 # The role whose findings explain a slow node, GPU or rail.
 HEALTH = "node_health"
 _RUNS = codec.many(result_schema.a_run)
@@ -68,7 +79,7 @@ def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
     """
     search = Search(site, kinds, path)
     fit = [host for group in search.groups for host in group.search.screened]
-    for line in [*localise_stored.cut_off(path), *localise_table.began(search.record.nodes, fit)]:
+    for line in localise_table.began(search.record.nodes, fit):
         site.say(line)
     search.write(complete=False)
     while search.play_round():
@@ -191,3 +202,35 @@ def runs_of(of_host: PlainView) -> Sequence[PlainView]:
 def health_of(read: engine.Result) -> list[Finding]:
     """Return the findings of node_health; none where it was not queried or has no valid result."""
     return [from_dict(dict(item)) for item in result_schema.findings_of(read)]
+
+
+def judge_record(
+    path: str, hosts: Sequence[str], most_days: float, now: float
+) -> tuple[Record | None, dict[str, Plain]]:
+    """Judge the last search and its age, for check mode, which measures none. Return it, and host -> its result.
+
+    path: nccl_benchmark_results_path, "" where no record is stored.   most_days: how old the record may be.
+    now: seconds since 1970.
+    """
+    want = "a complete search, at most %g days old" % most_days
+    source = str(localise_record.folder(path)) if path else "the inventory"
+    record, state = None, "unknown"
+    try:
+        have = "nccl_benchmark_results_path is empty: no record is stored"
+        record = localise_record.read(localise_record.folder(path)) if path else None
+    except FileNotFoundError:
+        have = "never searched"
+    except (OSError, ParseError) as error:
+        have = f"the last record cannot be read: {error_text(error)}"
+    if record is not None:
+        days = (now - record.finished) / _DAY
+        state = "ok" if record.complete and -1 / 24 <= days <= most_days else "unknown"
+        have = "%.1f days %s" % (abs(days), "in the future" if days < -1 / 24 else "ago")
+        have += "" if record.complete else f", cut off after round {record.rounds}"
+    found = localise_judge.findings(record.findings) if record is not None and state == "ok" else {}
+    known = {node.host for node in record.nodes} if record is not None else {*hosts}
+    other = RECORD.judge("host", "unknown", want, "it was none of the nodes of the last search", source)
+    # Nodes of another run are not reported; an unfinished or old search gives no finding.
+    judged = RECORD.judge("host", state, want, have, source)
+    plans = {host: (judged, *found.get(host, ())) if host in known else (other,) for host in hosts}
+    return record, {host: Plan(each).result() for host, each in plans.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record, localise_stored
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import RAILS
 
 from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, kind_of, roots
@@ -192,22 +192,23 @@ def test_a_search_that_was_killed_shows_how_far_it_came_and_the_next_starts_anew
     assert (record.complete, record.rounds) == (False, 2)
     again = play(Cluster(9, noise=False))
     again.localise()
-    assert "the last search was cut off after round 2" in again.told[0]
     assert localise_record.read(tmp_path).complete
 
 
 def test_the_last_record_is_judged_in_check_mode(play: Callable[..., Play], tmp_path: Path) -> None:
     def checked(*hosts: str, days: float = 0) -> set[tuple[str, str]]:
-        return roots(localise_stored.judged(str(tmp_path), hosts, 30, time.time() + days * 86400)[1])
+        return roots(localise.judge_record(str(tmp_path), hosts, 30, time.time() + days * 86400)[1])
 
     assert checked("n0001") == {("n0001", "localise.record")}
     play(Cluster(8, [Fault("slow rail", "n0004", 1)], noise=False)).localise()
     rail, none = ("n0004", "localise.rail rail 1"), ("n0008", "localise.record")
     assert checked("n0001", "n0004", "n0008") == {rail, none}
     assert checked("n0004", days=31) == {("n0004", "localise.record")}
-    assert localise_stored.judged("", ["n0004"], 30, 0)[1]["n0004"]["findings"][0]["state"] == "unknown"
+    said = [one["have"] for one in localise.judge_record("", ["n0004"], 30, 0)[1]["n0004"]["findings"]]
+    assert said == ["nccl_benchmark_results_path is empty: no record is stored"]
     (tmp_path / "localise" / "latest" / "localise.json").write_text("{}")
-    assert "cannot be read" in localise_stored.judged(str(tmp_path), ["n0004"], 30, 0)[0]
+    [broken] = localise.judge_record(str(tmp_path), ["n0004"], 30, 0)[1]["n0004"]["findings"]
+    assert (broken["state"], "cannot be read" in broken["have"]) == ("unknown", True)
 
 
 def test_what_the_benchmark_found_follows_from_what_the_search_found(play: Callable[..., Play]) -> None:
