@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     screen,
     terminal,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
@@ -113,7 +111,6 @@ class _MeasureRun:
 
     def _rounds(self, ledger: measure_ledger.Ledger) -> int:
         results: dict[str, HostResult] = {}
-        searches: list[str] = []
         found, left, begun = self._plan(ledger)
         self._print_plan(found, left, begun, check_mode=False)
         try:
@@ -121,13 +118,12 @@ class _MeasureRun:
                 batch = found.batch()
                 of_round = self._round(ledger, batch)
                 results |= of_round
-                searches += self._search(of_round, batch)
                 if self._arguments.verbose:
-                    self._report(of_round, ())
+                    self._report(of_round)
                 found, left, begun = self._plan(ledger)
         finally:
             if results:
-                self._report(results, searches)
+                self._report(results)
         return _code(results)
 
     def _plan(self, ledger: measure_ledger.Ledger) -> tuple[measure.Plan, float, float]:
@@ -197,30 +193,16 @@ class _MeasureRun:
                 raise runner.RunnerError(runner.clean(said, self._manifest.secrets))
             return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
 
-    def _search(self, results: Mapping[str, HostResult], batch: Sequence[measure.Unit]) -> list[str]:
-        """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
-        found = [(host, finding) for host, of in results.items() for finding in of.findings]
-        missed = ("nccl_perf.busbw", "nccl_cluster.")
-        slow = {host for host, one in found if one.state == "drift" and one.check.startswith(missed)}
-        together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
-        if not slow & {*together} or any(finding.check.startswith("localise.") for _host, finding in found):
-            return []
-        search = repair.command(localise_judge.SEARCH, (), self._paths)
-        return [f"where it is: {search} --limit {shlex.quote(','.join(together))}"]
-
     def _command(self, fix: str, hosts: Sequence[str], _groups: str) -> str:
         return repair.command(fix, hosts, self._paths)
 
-    def _report(self, results: Mapping[str, HostResult], searches: Sequence[str]) -> None:
+    def _report(self, results: Mapping[str, HostResult]) -> None:
         rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
         good = sum(not result.findings for result in results.values())
         head = f"MEASURED {WORDS[_code(results)]}: {good:,} of {len(results):,} hosts ok"
         more, verbose = f"-v, or {self._results}", self._arguments.verbose
-        # A command that fits is not cut.
-        short = verbose or sum(map(len, searches)) < 2 * terminal.WIDTH
-        rest = [*searches] if short else screen.each(searches, terminal.WIDTH, False)
         height = screen.HEIGHT - self._height
-        print(screen.render(head, "benchmark", rows, rest, self._command, terminal.WIDTH, more, verbose, height=height))
+        print(screen.render(head, "benchmark", rows, (), self._command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
 
 

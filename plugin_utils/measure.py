@@ -64,14 +64,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that are measured together: one, a pair, a leaf.
-
-    minutes: its duration.   estimated: it was never timed.   last: of its oldest node, None for never.
-    """
+    """Nodes that are measured together: one, a pair, a leaf. minutes: its duration, as it last was or estimated."""
 
     nodes: tuple[Node, ...]
     minutes: float
-    estimated: bool
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -96,10 +92,6 @@ class Plan:
 
     units: tuple[Unit, ...]
     left: tuple[Node, ...]
-
-    @property
-    def cost(self) -> float:
-        return sum(unit.cost for unit in self.units)
 
     def batch(self) -> tuple[Unit, ...]:
         """Return the units that are measured first, at the same time: of one group, of MOST nodes together."""
@@ -161,23 +153,22 @@ def _teams(scope: str, members: Sequence[Node]) -> list[Sequence[Node]]:
 
 
 def _unit(team: Sequence[Node]) -> Unit:
-    known = [node.minutes for node in team if node.minutes is not None]
-    return Unit(tuple(team), max(known) if known else ESTIMATE[team[0].scope], not known)
+    known = (node.minutes for node in team if node.minutes is not None)
+    return Unit(tuple(team), max(known, default=ESTIMATE[team[0].scope]))
 
 
 def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
     """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
     verb = "would be measured" if check_mode else "to be measured"
-    same: dict[tuple[str, str], list[Unit]] = {}
+    kinds: dict[str, list[Unit]] = {}
     for unit in found.units:
-        how = "estimated, not timed yet" if unit.estimated else "by what the last took"
         what = "each alone" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
-        same.setdefault((what, how), []).append(unit)
-    for (what, how), units in same.items():
+        kinds.setdefault(what, []).append(unit)
+    for what, units in kinds.items():
         those = [node for unit in units for node in unit.nodes]
         hosts, cost = nodeset.brief([node.host for node in those], ROOM), sum(unit.cost for unit in units)
-        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; {cost:g} node-minutes, {how}")
+        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; about {cost:g} node-minutes")
     for why, names in nodeset.grouped((one.why, one.host) for one in found.left).items():
         waiting = [one for one in found.left if one.why == why]
         hosts = nodeset.brief(names, ROOM)

@@ -206,39 +206,32 @@ def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> 
         group.sort(key=lambda one: len(one.job.hosts))
         several = [one for one in group if len(one.job.hosts) > 1]
         first = next((one for one in several if one.busbw is not None), None)
-        shares = {one.job.name: _efficiency(one, first) if one in several else None for one in group}
         for one in group:
-            job = one.job
-            rows.append(
-                Scaling(
-                    collective=job.collective,
-                    algorithm=job.algorithm,
-                    size=job.max_bytes,
-                    nodes=len(job.hosts),
-                    busbw=one.busbw,
-                    prediction=job.prediction,
-                    efficiency=shares[job.name],
-                )
+            row = Scaling(
+                **{name: getattr(one.job, name) for name in ("collective", "algorithm", "prediction")},
+                size=one.job.max_bytes,
+                nodes=len(one.job.hosts),
+                busbw=one.busbw,
+                efficiency=_efficiency(one, first) if one in several else None,
             )
+            rows.append(row)
         if len(several) > 1:
-            missing = [f"{len(one.job.hosts)} nodes" for one in several if shares[one.job.name] is None]
-            worse = [
-                (share, _scaling_text(one, first, share))
-                for one in several
-                if first is not None and one is not first and (share := shares[one.job.name]) is not None
-            ]
             of_most = of_job[several[-1].job.name]
-            of_most.append(_scaled(several[-1].job, min(worse, default=None), missing, _first_root(of_most)))
+            of_most.append(_scaled(several, first, _first_root(of_most)))
     return tuple(rows)
 
 
-def _scaled(job: Job, worst: tuple[float, str] | None, missing: Sequence[str], bad: Finding | None) -> Finding:
+def _scaled(several: Sequence[Measured], first: Measured | None, bad: Finding | None) -> Finding:
+    """Judge a collective over several numbers of nodes, the fewest first. first: with a figure."""
     want = f"at least {EFFICIENT:g} of the fewest nodes, measured by predicted"
-    if worst is None or (missing and worst[0] >= EFFICIENT):
+    shares = [(share, one) for one in several if one is not first and (share := _efficiency(one, first)) is not None]
+    missing = [f"{len(one.job.hosts)} nodes" for one in several if one.busbw is None]
+    low, slowest = min(shares, key=lambda item: item[0], default=(0.0, None))
+    if first is None or slowest is None or (missing and low >= EFFICIENT):
         state, have = "unknown", f"no figure over {', '.join(missing)}"
     else:
-        state, have = "ok" if worst[0] >= EFFICIENT else "drift", worst[1]
-    return SCALING.judge(job.name, state, want, have, _SOURCE, because=bad)
+        state, have = "ok" if low >= EFFICIENT else "drift", _scaling_text(slowest, first, low)
+    return SCALING.judge(several[-1].job.name, state, want, have, _SOURCE, because=bad)
 
 
 def _efficiency(one: Measured, first: Measured | None) -> float | None:

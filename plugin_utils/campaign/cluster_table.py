@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -111,8 +112,7 @@ def _cells(job: Job) -> tuple[str, ...]:
     # The last row of an interrupted run is of another size.
     row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
     return (
-        program(job.program, job.algorithm),
-        size_text(job.size) if job.size else "-",
+        *_what_was_run(job),
         duration(row.time_us),
         number(row.algbw),
         number(job.busbw),
@@ -153,16 +153,15 @@ def _notes(job: Job) -> list[str]:
 
 
 def _folded(jobs: Sequence[Job], bad: int) -> Line:
+    """Return the line of many jobs that differ in their hosts only: medians, and the worst of P99 and spread."""
     rows = [job.last for job in jobs if job.last is not None]
     measured = [(job.busbw, job) for job in jobs if job.busbw is not None]
     first = jobs[0]
-    bars = {job.bar for job in jobs}
-    bar = first.bar if len(bars) == 1 else None
+    bar = first.bar if len({job.bar for job in jobs}) == 1 else None
     middle = median_of(figure for figure, _job in measured)
     cells = (
         f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        program(first.program, first.algorithm),
-        size_text(first.size) if first.size else "-",
+        *_what_was_run(first),
         duration(median_of(row.time_us for row in rows)),
         number(median_of(row.algbw for row in rows)),
         number(middle),
@@ -171,7 +170,7 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
         number(bar),
         number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
         percent(middle / bar if middle is not None and bar else None),
-        "ok" if not bad else "%d not ok" % bad,
+        "%d not ok" % bad if bad else "ok",
     )
     notes = [f"message: {first.what}"] if first.what else []
     if measured:
@@ -182,6 +181,10 @@ def _folded(jobs: Sequence[Job], bad: int) -> Line:
             % (len(measured), len(jobs), number(low), nodeset.brief(lowest.hosts, SENTENCE), number(high))
         )
     return cells, notes
+
+
+def _what_was_run(job: Job) -> tuple[str, str]:
+    return program(job.program, job.algorithm), size_text(job.size) if job.size else "-"
 
 
 def _ratio(job: Job) -> float:
@@ -239,63 +242,47 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
     lines: list[Line] = []
     for one in found[:ROWS]:
-        low = one.efficiency is not None and one.efficiency < EFFICIENT
-        cells = (
-            program(one.collective, one.algorithm),
-            size_text(one.size) if one.size else "-",
-            str(one.nodes),
-            number(one.busbw),
-            number(one.prediction),
-            percent(one.efficiency) + (" (low)" if low else ""),
-        )
-        lines.append((cells, ()))
+        low = " (low)" if one.efficiency is not None and one.efficiency < EFFICIENT else ""
+        size = size_text(one.size) if one.size else "-"
+        figures = (number(one.busbw), number(one.prediction), percent(one.efficiency) + low)
+        lines.append(((program(one.collective, one.algorithm), size, str(one.nodes), *figures), ()))
     return heads, lines, max(len(found) - ROWS, 0)
 
 
 def _bars(jobs: Sequence[Job]) -> list[str]:
-    sources: dict[str, int] = {}
-    for job in jobs:
-        if job.bar is not None and job.bar_source:
-            sources[job.bar_source] = sources.get(job.bar_source, 0) + 1
-    told = sorted(sources.items(), key=lambda item: -item[1])
-    lines = ["bar of %d job%s: %s" % (count, "s" * (count != 1), short(source)) for source, count in told[:3]]
-    return lines + (["... and %d more sources of bars; the record has all" % (len(told) - 3)] if len(told) > 3 else [])
+    sources = Counter(job.bar_source for job in jobs if job.bar is not None and job.bar_source).most_common()
+    lines = [f"bar of {terminal.counted(count, 'job')}: {short(source)}" for source, count in sources[:3]]
+    return lines + (
+        ["... and %d more sources of bars; the record has all" % (len(sources) - 3)] if len(sources) > 3 else []
+    )
 
 
 def _over_whom(record: Record) -> list[str]:
     """Return the hosts that were measured, and those left out, one line for each reason."""
-    measured, out = record.hosts, {item.host for item in record.left_out}
-    asked = len(record.asked)
+    measured = record.hosts
     over = nodeset.brief(measured, SENTENCE) if measured else "no node"
-    lines = ["measured over %d of %d requested hosts: %s" % (len(measured), asked, over)]
-    reasons = nodeset.grouped((item.reason, item.host) for item in record.left_out)
-    known = {*measured, *out}
-    silent = [host for host in record.asked if host not in known]
-    if silent:
+    lines = ["measured over %d of %d requested hosts: %s" % (len(measured), len(record.asked), over)]
+    known = {*measured, *(item.host for item in record.left_out)}
+    if silent := [host for host in record.asked if host not in known]:
         lines.append(f"no figure, from no job: {nodeset.brief(silent, SENTENCE)}")
-    told = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in told[:ROWS]]
-    if len(told) > ROWS:
-        lines.append("... and %d more reasons; the record has all" % (len(told) - ROWS))
-    return lines
+    alike = nodeset.grouped((item.reason, item.host) for item in record.left_out)
+    reasons = sorted(alike.items(), key=lambda item: -len(item[1]))
+    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in reasons[:ROWS]]
+    return lines + (
+        ["... and %d more reasons; the record has all" % (len(reasons) - ROWS)] if len(reasons) > ROWS else []
+    )
 
 
 def transport(record: Record) -> str:
     """Return the transports of all jobs in one line, from NCCL's logs."""
-    said: dict[str, list[str]] = {}
-    for job in record.jobs:
-        if job.rows and len(job.hosts) > 1:
-            said.setdefault(_by(job.transport), []).append(job.name)
-    if not said:
-        return "transport: nothing went between hosts"
-    if len(said) == 1:
-        return "transport: " + next(iter(said))
-    counted = sorted(said.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
+    jobs = nodeset.grouped((_by(job.transport), job.name) for job in record.jobs if job.rows and len(job.hosts) > 1)
+    ways = sorted(jobs.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
     parts = [
-        f"{text} ({len(names)} job{'s' * (len(names) != 1)}, as {short(names[0], 60)})" for text, names in counted[:3]
+        f"{text} ({terminal.counted(len(names), 'job')}, as {short(names[0], 60)})" if len(ways) > 1 else text
+        for text, names in ways[:3]
     ]
-    more = f"; and {len(counted) - 3} other ways" if len(counted) > 3 else ""
-    return "transport: " + "; ".join(parts) + more
+    parts += [f"and {len(ways) - 3} other ways"] if len(ways) > 3 else []
+    return "transport: " + ("; ".join(parts) or "nothing went between hosts")
 
 
 def _by(of_job: Mapping[str, Any]) -> str:
@@ -304,25 +291,17 @@ def _by(of_job: Mapping[str, Any]) -> str:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
         return short("not proven: " + ("; ".join(of_job.get("missing", ())) or "no reason was reported"))
-    if tuple(of_job.get("networks", ())) == (NVLINK,):
+    networks = of_job.get("networks", ())
+    if tuple(networks) == (NVLINK,):
         return "proven: NVLink between all nodes, nothing over the network"
-    words = [" and ".join(of_job.get("networks", ())) or "no network"]
-    hosts = of_job.get("hosts", {})
-    counts = sorted({len(one["devices"]) for one in hosts.values()})
-    if counts and "Socket" not in of_job.get("networks", ()):
-        each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    words = [" and ".join(networks) or "no network"]
+    counts = sorted({len(one["devices"]) for one in of_job.get("hosts", {}).values()})
+    if counts and "Socket" not in networks:
+        each = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
         words.append(f"{each} HCA{'s' * (each != '1')} on each node")
-    # A rank uses the nearest HCA: of more HCAs than ranks some are idle.
-    idle = {
-        host: sorted({*one["found"]} - {*one["devices"]})
-        for host, one in hosts.items()
-        if len(one["devices"]) < min(len(one["found"]), one["ranks"])
-    }
-    if idle:
-        names = sorted({device for devices in idle.values() for device in devices})
-        words.append(f"idle on {nodeset.brief(idle, _NAMES)}: {', '.join(names[:4])}{' and more' * (len(names) > 4)}")
-    gdr = of_job.get("gdr")
-    words.append("GDR unknown" if gdr is None else "GDR on every connection" if gdr else "GDR not on every connection")
+    words.append(
+        {None: "GDR unknown", True: "GDR on every connection"}.get(of_job.get("gdr"), "GDR not on every connection")
+    )
     return "proven: " + short(", ".join(words))
 
 

@@ -63,7 +63,6 @@ def test_who_is_not_idle_was_measured_tonight_or_costs_too_much_is_left_with_the
         "f": "costs 5 node-minutes, 1 are left",
     }
     assert {one.host: one.last for one in found.left} == {node.host: node.last for node in nodes[2:]}
-    assert found.cost == 10
 
 
 def test_what_was_tried_tonight_and_gave_nothing_is_not_tried_again_and_later_comes_behind_the_others() -> None:
@@ -90,12 +89,12 @@ def test_a_leaf_is_measured_whole_or_not_at_all() -> None:
 
 def test_what_nobody_has_timed_is_estimated_and_said_to_be() -> None:
     found = measure.plan([old("a", None, minutes=None)], 100, BEGUN)
-    assert (found.units[0].minutes, found.units[0].estimated) == (measure.ESTIMATE["node"], True)
+    assert found.units[0].minutes == measure.ESTIMATE["node"]
     text = "\n".join(measure.plan_lines(found, NOW, 30, check_mode=True))
-    assert text == "would be measured: a, each alone; never measured; 10 node-minutes, estimated, not timed yet"
+    assert text == "would be measured: a, each alone; never measured; about 10 node-minutes"
     again = "\n".join(measure.plan_lines(measure.plan([old("a", 31)], 100, BEGUN), NOW, 30, check_mode=False))
     assert again.startswith("to be measured: a, each alone; last measured 2026-")
-    assert "more than 30 days ago; 5 node-minutes, by what the last took" in again
+    assert "more than 30 days ago; about 5 node-minutes" in again
     left_alone = measure.plan_lines(
         measure.plan([old("a", 31, why="down"), old("b", None, why="down")], 9, BEGUN), NOW, 30, True
     )
