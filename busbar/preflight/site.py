@@ -14,15 +14,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, nodeset, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import (
-    PAIR_ALGORITHM,
-    Expected,
-    Measure,
-    job_of,
-)
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Expected, job_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR, Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
@@ -63,7 +58,8 @@ class Site:
         """Return the job of a team. names: node -> its own host name, which its ranks print.   kind: of the test."""
         members = tuple(Member(node, self.kind.settings, names[node], node) for node in team)
         scope = SCOPES.get(kind, "node")
-        return job_of(members, self._measure(kind), Expected(), name="+".join(team), scope=scope, repeats=1)
+        measure = self.kind.of_scope(scope).one_size(self.size)
+        return job_of(members, measure, Expected(), name="+".join(team), scope=scope, repeats=1)
 
     def values(self, limit: float) -> Mapping[str, object]:
         """Return the values of a job's call. limit: seconds of the program."""
@@ -82,12 +78,6 @@ class Site:
             "busbar_system_root": "/",
         }
 
-    def _measure(self, kind: str) -> Measure:
-        """Return a measurement. A pair uses Ring: otherwise three of eight rails may be missing unseen."""
-        own = "NCCL_ALGO" in self.kind.values["nccl_benchmark_environment"]
-        algorithm = PAIR_ALGORITHM[COLLECTIVE] if kind == PAIR and not own else ""
-        return Measure(COLLECTIVE, self.size, self.size, algorithm)
-
     def node_bar(self) -> Bar:
         """Return the bar of each node alone."""
         of = self.kind
@@ -95,7 +85,8 @@ class Site:
         return Bar(*prediction.bar_or_prediction(*run))
 
     def bar(self, test: Test) -> Bar:
-        wanted = self.kind.of_scope(SCOPES[test.kind]).expected(self._measure(test.kind), len(test.hosts))
+        kind = self.kind.of_scope(SCOPES[test.kind])
+        wanted = kind.expected(kind.one_size(self.size), len(test.hosts))
         return Bar(wanted.bar, wanted.bar_source)
 
 

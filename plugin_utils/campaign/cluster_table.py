@@ -22,7 +22,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_jud
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
     Job,
     Record,
-    Row,
     Scaling,
     rail_of,
 )
@@ -95,34 +94,57 @@ def jobs(found: Sequence[Job]) -> tuple[list[str], list[Line], int]:
 def _group(jobs: Sequence[Job]) -> list[Line]:
     """Return lines of jobs that differ in their hosts only: those not ok, worst first, and the others as one."""
     bad = sorted((job for job in jobs if not job.ok), key=lambda job: (_ratio(job), job.hosts))
-    lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_folded(jobs, len(bad))]
+    lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_line(jobs, jobs, _summary(jobs))]
     # Jobs with equal texts, such as those that did not run, are one line.
-    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    alike: dict[Line, list[Job]] = {}
     for job in jobs if len(jobs) <= EACH else bad:
-        cells, notes = _cells(job), tuple(_notes(job))
-        alike.setdefault((cells, notes), []).extend(job.hosts)
-    for (cells, notes), hosts in alike.items():
-        lines.append(((f"{jobs[0].scope} {_hosts(hosts)}", *cells), notes))
-        small = [job for job in jobs if set(job.hosts) <= set(hosts) and job.latency_bar_us is not None]
+        _hosts, *cells = (line := _line([job], [job], _notes(job)))[0]
+        alike.setdefault((tuple(cells), line[1]), []).append(job)
+    for of_text in alike.values():
+        lines.append(_line(of_text[:1], of_text, _notes(of_text[0])))
+        small = [job for job in of_text if job.latency_bar_us is not None]
         lines += [line for job in small[:1] for line in _latency(job)] if len(jobs) <= EACH else []
     return lines
 
 
-def _cells(job: Job) -> tuple[str, ...]:
+def _line(jobs: Sequence[Job], over: Sequence[Job], notes: Sequence[str]) -> Line:
+    """Return the line of a job, or of many: medians, and the worst of P99 and spread. over: with its hosts."""
+    first, bad = jobs[0], sum(not job.ok for job in jobs)
     # The last row of an interrupted run is of another size.
-    row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
-    return (
-        *_what_was_run(job),
-        duration(row.time_us),
-        number(row.algbw),
-        number(job.busbw),
-        duration(row.time_p99_us),
-        percent(job.spread),
-        number(job.bar),
-        number(job.prediction),
-        percent(_ratio(job) if _ratio(job) >= 0 else None),
-        _result(job),
+    rows = [job.last for job in jobs if job.last is not None and job.last.size == job.size]
+    middle = median_of(job.busbw for job in jobs)
+    bar = first.bar if len({job.bar for job in jobs}) == 1 else None
+    result = _result(first) if len(jobs) == 1 else "%d not ok" % bad if bad else "ok"
+    hosts = nodeset.brief([printable(host) for job in over for host in job.hosts], CELL)
+    cells = (
+        f"{first.scope} {hosts}",
+        program(first.program, first.algorithm),
+        size_text(first.size) if first.size else "-",
+        duration(median_of(row.time_us for row in rows)),
+        number(median_of(row.algbw for row in rows)),
+        number(middle),
+        duration(_most(row.time_p99_us for row in rows)),
+        percent(_most(job.spread for job in jobs)),
+        number(bar),
+        number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
+        percent(middle / bar if middle is not None and bar else None),
+        result,
     )
+    message = [f"message: {first.what}"] if first.what else []
+    return cells, (*message, *notes)
+
+
+def _summary(jobs: Sequence[Job]) -> list[str]:
+    measured = sorted((job.busbw, job.hosts) for job in jobs if job.busbw is not None)
+    if not measured:
+        return []
+    (low, lowest), (high, _hosts) = measured[0], measured[-1]
+    where = f"lowest {number(low)} on {nodeset.brief(lowest, SENTENCE)}, highest {number(high)}"
+    return [f"{len(measured)} of {len(jobs)} jobs measured, figures are medians; {where}"]
+
+
+def _notes(job: Job) -> list[str]:
+    return [] if job.ok else [short(job.said or "no result and no reason: the record has the output of the job")]
 
 
 def _latency(job: Job) -> list[Line]:
@@ -145,54 +167,8 @@ def _result(job: Job) -> str:
     return min(job.states, key=STATES.index) if job.states else "unknown"
 
 
-def _notes(job: Job) -> list[str]:
-    notes = [f"message: {job.what}"] if job.what else []
-    if not job.ok:
-        notes.append(short(job.said or "no result and no reason: the record has the output of the job"))
-    return notes
-
-
-def _folded(jobs: Sequence[Job], bad: int) -> Line:
-    """Return the line of many jobs that differ in their hosts only: medians, and the worst of P99 and spread."""
-    rows = [job.last for job in jobs if job.last is not None]
-    measured = [(job.busbw, job) for job in jobs if job.busbw is not None]
-    first = jobs[0]
-    bar = first.bar if len({job.bar for job in jobs}) == 1 else None
-    middle = median_of(figure for figure, _job in measured)
-    cells = (
-        f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        *_what_was_run(first),
-        duration(median_of(row.time_us for row in rows)),
-        number(median_of(row.algbw for row in rows)),
-        number(middle),
-        duration(_most(row.time_p99_us for row in rows)),
-        percent(_most(job.spread for job in jobs)),
-        number(bar),
-        number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
-        percent(middle / bar if middle is not None and bar else None),
-        "%d not ok" % bad if bad else "ok",
-    )
-    notes = [f"message: {first.what}"] if first.what else []
-    if measured:
-        low, lowest = min(measured, key=lambda item: item[0])
-        high = max(figure for figure, _job in measured)
-        notes.append(
-            "%d of %d jobs measured, figures are medians; lowest %s on %s, highest %s"
-            % (len(measured), len(jobs), number(low), nodeset.brief(lowest.hosts, SENTENCE), number(high))
-        )
-    return cells, notes
-
-
-def _what_was_run(job: Job) -> tuple[str, str]:
-    return program(job.program, job.algorithm), size_text(job.size) if job.size else "-"
-
-
 def _ratio(job: Job) -> float:
     return job.busbw / job.bar if job.busbw is not None and job.bar else -1.0
-
-
-def _hosts(hosts: Iterable[str]) -> str:
-    return nodeset.brief([printable(host) for host in hosts], CELL)
 
 
 # -- within a node -----------------------------------------------------------------------------------------------------

@@ -83,6 +83,12 @@ class Kind:
         sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope not in ("rail", NVLINK_DOMAIN)
         return "SHARP" if sharp else ""
 
+    def one_size(self, size: int) -> Measure:
+        """Return all_reduce of one size, as the benchmark of this scope makes it."""
+        own = "NCCL_ALGO" in self.values["nccl_benchmark_environment"]
+        pair = self.settings.scope == "pair" and not own
+        return Measure("all_reduce", size, size, PAIR_ALGORITHM["all_reduce"] if pair else "")
+
     def measures(self, nodes: int) -> list[Measure]:
         asked = self.settings.collectives
         ranks = nodes * self.settings.gpus

@@ -109,12 +109,7 @@ class Group:
         key = (test.kind, len(test.hosts))
         if key not in self._expected:
             kind = self._kind_of(SCOPES[test.kind])
-            most = kind.settings.sizes[1]
-            every = [one for one in kind.measures(len(test.hosts)) if one.collective == COLLECTIVE and not one.what]
-            if not every:
-                asked = replace(kind.settings, collectives=(COLLECTIVE,))
-                every = cluster_plan.measures(asked, ())
-            measure = replace(every[0], min_bytes=most, max_bytes=most)
+            measure = kind.one_size(kind.settings.sizes[1])
             self._expected[key] = (measure, kind.expected(measure, len(test.hosts)))
         return self._expected[key]
 
