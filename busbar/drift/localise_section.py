@@ -11,11 +11,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    CLUSTER,
+    PAIR,
     HostFinding,
     MeasuredTest,
     Record,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import CLUSTER, PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 

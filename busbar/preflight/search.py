@@ -16,14 +16,15 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl import roll_cal
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, localise_table, preflight, trials
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    MeasuredTest,
     Node,
+    Record,
     Result,
     Test,
     judge_figure,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import (
     Observations,

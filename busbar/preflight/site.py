@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import clus
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Expected, job_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load

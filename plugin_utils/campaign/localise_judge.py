@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     LEAVES,
     PAIR,
     Evidence,
+    HostFinding,
     Node,
     node_outcome,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,

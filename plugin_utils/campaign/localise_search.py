@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,

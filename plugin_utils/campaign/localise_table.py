@@ -10,15 +10,16 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import short, wrapped
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
     LEAVES,
     PAIR,
     RAILS,
+    MeasuredTest,
     Node,
+    Record,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 

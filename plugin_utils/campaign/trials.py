@@ -17,9 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster imp
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import GpuPair, MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -27,12 +25,15 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     PAIR,
     RAILS,
     Bar,
+    GpuPair,
+    MeasuredTest,
     Node,
     Result,
     Test,
     Way,
     judge_figure,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.health import judge_gpu
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import RAILS
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import RAILS
 
 from tests.campaigns import ANSWER, FACTS, PERF, Nodes, Play, altered, finding, kind_of, roots
 from tests.localising import SLOW_GPU, Cluster, Fault, wanted

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_tests
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     GPUS,
     LEAF,
     PAIR,
@@ -24,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     Test,
     Way,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
@@ -219,8 +219,8 @@ def test_a_leaf_is_accused_by_tests_with_different_others() -> None:
 
 @pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
-    assert localise_tests.judge_figure(figure, Bar(1.0, "")) == "silent"
-    assert localise_tests.judge_figure(1.0, Bar(None, "")) == "silent"
+    assert localise_record.judge_figure(figure, Bar(1.0, "")) == "silent"
+    assert localise_record.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
 def test_each_pair_of_gpus_is_measured_in_a_round_of_its_own() -> None:

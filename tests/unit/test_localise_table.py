@@ -10,8 +10,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_re
     GpuPair,
     HostFinding,
     MeasuredTest,
+    Way,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Way
 
 from tests import goldens
 

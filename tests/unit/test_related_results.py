@@ -19,8 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import LeftOut
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node, Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    GpuPair,
+    HostFinding,
+    MeasuredTest,
+    Node,
+    Way,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
@@ -281,7 +286,7 @@ def worst(size: int) -> localise_record.Record:
             ways = tuple(Way(rail, pair[0], 0.001, bool(rail % 2)) for rail in range(100))
             about = {"about": pair[:1], "rails": tuple(range(100)), "ways": ways}
             tests.append(MeasuredTest(kind="rails", hosts=pair, **{**rest, **about, "figure": None}))
-            pairs = {(gpu, (gpu * 7 + 1) % 100): None for gpu in range(100)}
+            pairs = tuple(GpuPair(gpu, (gpu * 7 + 1) % 100, None) for gpu in range(100))
             tests.append(MeasuredTest(kind="gpus", hosts=pair[:1], **{**rest, "pairs": pairs, "said": long}))
             leaves = (f"<b>{number}{'&' * 900}", f"<b>{dice.randrange(40)}{'&' * 900}")
             tests.append(MeasuredTest(kind="leaves", hosts=pair, about=leaves, **rest))
