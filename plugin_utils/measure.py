@@ -132,11 +132,10 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
         others = "no other idle node that it could be measured with"
         left += [replace(node, why=others) for node in members if node.host not in together]
     chosen: list[Unit] = []
-    room = budget
     for unit in sorted(units, key=lambda one: one.age_key):
+        room = budget - sum(one.cost for one in chosen)
         if unit.cost <= room:
             chosen.append(unit)
-            room -= unit.cost
         else:
             why = f"costs {unit.cost:g} node-minutes, {room:g} are left"
             left += [replace(node, why=why) for node in unit.nodes]

@@ -132,19 +132,16 @@ class Preflight:
         self.seen.cut = ""
         gates = {node: answer for node, answer in answers.items() if answer.gate is not None}
         critical = {node: answer.said for node, answer in gates.items() if answer.gate == roll_call.CRITICAL}
-        mute = [node for node, answer in gates.items() if answer.gate not in (roll_call.PASSED, roll_call.CRITICAL)]
         self.seen.add(preflight.ANSWERS, "drift", missing)
         self.seen.add(preflight.GATE, "drift", critical)
-        there = [node for node in self.nodes if node in answers and node not in critical]
         text = f"responses: {len(answers)} of {terminal.counted(len(self.nodes), 'node')} responded"
         if gates:
             text += f", {len(critical)} of {len(gates)} gates found something critical"
-        self._report_step(text, begin)
-        for node, why in {**missing, **critical}.items():
-            self.say(f"  {node}: {why}")
-        if mute:
-            self.say(f"  the gate has no verdict on {nodeset.brief(mute, _ROOM)}: {gates[mute[0]].said}")
+        mute = nodeset.grouped((gates[node].said, node) for node in gates if gates[node].gate == roll_call.NO_VERDICT)
+        silent = {f"the gate has no verdict on {nodeset.brief(nodes, _ROOM)}": why for why, nodes in mute.items()}
+        self._report_step(text, begin, {**missing, **critical, **silent})
         self.names = {node: answer.host.partition(".")[0] for node, answer in answers.items()}
+        there = [node for node in self.nodes if node in answers and node not in critical]
         self.search = self._searched(dict.fromkeys(there, (None, "not measured yet")))
         return there
 
@@ -159,9 +156,15 @@ class Preflight:
         self.seen.add(preflight.ALONE, "drift" if len(silent) < len(taken) else "unknown", silent)
         self.search = self._searched({node: (one.figure, one.said) for node, one in taken.items()})
         bar = self.site.node_bar()
-        fast = [node for node, one in taken.items() if judge_figure(one.figure, bar) == PASS]
-        self._report_step(f"alone: {len(fast)} of {terminal.counted(len(taken), 'node')} at {_bar(bar.value)}", begin)
-        self._report_figures({node: one for node, one in taken.items() if node not in fast})
+        slow = {
+            node: one.said or f"{one.figure or 0:.4g} GB/s"
+            for node, one in taken.items()
+            if judge_figure(one.figure, bar) != PASS
+        }
+        fast = (
+            f"{len(taken) - len(slow)} of {terminal.counted(len(taken), 'node')} at {bar.value or 0:.4g} GB/s or more"
+        )
+        self._report_step(f"alone: {fast}", begin, slow)
 
     def _between(self) -> None:
         while tests := self.search.next_round():
@@ -206,15 +209,7 @@ class Preflight:
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)
 
-    # -- texts ---------------------------------------------------------------------------------------------------------
-
-    def _report_step(self, text: str, begin: float) -> None:
+    def _report_step(self, text: str, begin: float, details: Mapping[str, str]) -> None:
         self.say(f"{text} ({self.clock() - begin:.1f} s)")
-
-    def _report_figures(self, taken: Mapping[str, StepResult]) -> None:
-        for name, one in taken.items():
-            self.say(f"  {nodeset.cut(name, _ROOM)}: {one.said or f'{one.figure or 0:.4g} GB/s'}")
-
-
-def _bar(value: float | None) -> str:
-    return "an unknown bar" if value is None else f"{value:.4g} GB/s or more"
+        for name, why in details.items():
+            self.say(f"  {nodeset.cut(name, _ROOM)}: {why}")

@@ -112,12 +112,13 @@ def joined(
     judged = cluster_judge.judge(measured, earlier, advise=not localise_enabled(site))
     hosts: Plain = {}
     for host in site.variables:
-        if host not in over:
+        if host in over:
+            passed = judged.passed.get(host, {})
+            hosts[host] = Plan((*members.get(host, ()), *judged.findings.get(host, ()))).result()
+            hosts[host]["passed"] += passed
+            hosts[host]["evidence"].update(passed)
+        else:
             hosts[host] = stored_result(stored.get(host, {}), members.get(host, ()))
-            continue
-        hosts[host] = Plan((*members.get(host, ()), *judged.findings.get(host, ()))).result()
-        hosts[host]["passed"] += judged.passed.get(host, {})
-        hosts[host]["evidence"].update(judged.passed.get(host, {}))
     every = {item["id"]: item for host in hosts for item in hosts[host].get("findings") or []}
     first = measured[0].job
     record = cluster_record.Record(
@@ -196,17 +197,17 @@ def summarise(
     standing: hosts whose last result is kept, where nothing is run.
     """
     jobs = [job for jobs in plan.rounds for job in jobs]
-    lines = []
     if jobs:
-        verb = "would be run" if check_mode else "are run" if len(jobs) > 1 else "is run"
         counts = f"{terminal.counted(len(jobs), 'job')} in {terminal.counted(len(plan.rounds), 'round')}"
-        over = f"{len(plan.hosts)} nodes ({nodeset.brief(plan.hosts, ROOM)})"
-        lines.append(f"BETWEEN NODES: {counts} {verb} over {over}: {next(iter(reasons.values()), '')}")
+        over = (
+            f"{'would be run ' if check_mode else ''}over {len(plan.hosts)} nodes ({nodeset.brief(plan.hosts, ROOM)})"
+        )
+        lines = [f"BETWEEN NODES: {counts} {over}: {next(iter(reasons.values()), '')}"]
         kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
         lines.append("  " + ", ".join(kinds))
     else:
         why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "no host can be measured"
-        lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
+        lines = [f"BETWEEN NODES: nothing to measure, {why}"]
     if plan.one_leaf:
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
     alike = nodeset.grouped((why, host) for host, (why, _fix) in plan.left_out.items())
