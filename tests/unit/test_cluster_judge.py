@@ -190,27 +190,14 @@ def pair(number: int, busbw: float | None, failure: str = "", **more: Any) -> Me
     return Measured(job, {} if failure else {"busbw": busbw, "findings": findings}, failure)
 
 
-def test_a_job_is_a_line_with_its_figure_or_why_there_is_none() -> None:
-    measured = [pair(0, 170.0), pair(1, 350.0, algorithm="", bar=None), pair(2, None, "n4: no end"), pair(3, None)]
-    assert cluster_table.round_lines(3, 12, measured) == [
-        "round 3 of 12: all_reduce (Ring) 8G over n[0-1]: 170.0 GB/s, 50 % of the bar; drift: 170 GB/s",
-        "round 3 of 12: all_reduce 8G over n[2-3]: 350.0 GB/s",
-        "round 3 of 12: all_reduce (Ring) 8G over n[4-5]: no figure: n4: no end",
-        "round 3 of 12: all_reduce (Ring) 8G over n[6-7]: no figure",
-    ]
-
-
-def test_many_jobs_are_few_lines() -> None:
+@pytest.mark.golden
+def test_a_round_is_a_line_for_each_job_and_of_many_jobs_few_lines() -> None:
+    figures = [pair(0, 170.0), pair(1, 350.0, algorithm="", bar=None), pair(2, None, "n4: no end"), pair(3, None)]
     fast = [pair(number, 350.0 - number / 100) for number in range(490)]
     silent = [pair(number, None, f"reason {number % 7}") for number in range(490, 500)]
-    lines = cluster_table.round_lines(1, 2, [*fast, *silent])
-    first = "490 of 500 jobs, all_reduce (Ring) 8G: median 347.6 GB/s, lowest 345.1 over n[978-979], bar 340.0"
-    assert lines[0] == f"round 1 of 2: {first}"
-    assert lines[1] == "round 1 of 2: n[980-981,994-995]: no figure: reason 0"
-    assert len(lines) == 6
-    assert lines[5] == "round 1 of 2: and 3 other reasons without a result"
-    nothing = [pair(number, None) for number in range(500)]
-    assert cluster_table.round_lines(1, 2, nothing) == ["round 1 of 2: n[0-999]: no figure"]
+    rounds = (figures, [*fast, *silent], [pair(number, None) for number in range(500)])
+    lines = [line for number, of in enumerate(rounds, 1) for line in cluster_table.round_lines(number, len(rounds), of)]
+    goldens.text("cluster_rounds", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -91,14 +91,6 @@ def test_the_bound_holds_without_noise() -> None:
         assert search.rounds <= 1 + 2 * math.ceil(2 * k / (nodes - 2 * k)), (nodes, k)
 
 
-def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
-    search = PairwiseSearch(dict.fromkeys("abx", ""))
-    while pairs := search.next_round():
-        assert search.rounds < 4
-        search.take({pair: FAIL if "x" in pair else PASS for pair in pairs})
-    assert (search.of_state(ACCUSED), search.items["x"].failed) == (["x"], ["a", "b", "a"])
-
-
 def node(host: str, **more: Any) -> Node:
     return Node(host, **{"rails": (0, 1), "alone": 480.0, "alone_bar": 440.0, **more})
 
@@ -223,14 +215,6 @@ def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
     assert localise_record.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
-def test_each_pair_of_gpus_is_measured_in_a_round_of_its_own() -> None:
-    search = SEARCHES["a slow GPU"]()
-    tests = [one.test for one in search.gpus["n0003"].evidence[5]] if search.gpus else []
-    assert len({test.number for test in tests}) == len(tests) == 3
-    # The whole node's tests of a round are of different GPUs.
-    assert all(len({gpu for pair in test.pairs for gpu in pair}) == 2 * len(test.pairs) for test in tests)
-
-
 @pytest.mark.parametrize(("last", "accused_now"), [(384.0, False), (231.0, True), (None, True)])
 def test_whom_nothing_explains_meets_one_more_good_node_before_it_is_accused(
     last: float | None, accused_now: bool
@@ -313,20 +297,3 @@ def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_
         assert search.items[x].state == "open"
     search.take({search.next_round()[0]: PASS})
     assert search.items["x"].state == GOOD
-
-
-def test_what_a_result_says_of_other_hosts_changes_nothing() -> None:
-    cluster = Cluster(8, [Fault("receives slowly", "n0001", 2)], noise=False)
-    ways = tuple(Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
-
-    def answer(test: Test) -> Result:
-        one = cluster.answer(test)
-        return replace(one, ways=(*one.ways, *ways), pairs={**one.pairs, (0, 8): 1.0})
-
-    assert accused(played(cluster.members(), answer)) == wanted(cluster)
-
-
-def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
-    cluster = Cluster(40, any_faults(Cluster(40), 3, random.Random(1)), leaf_size=8)
-    for verdict in localise_judge.verdicts(searched(cluster)):
-        assert verdict.finding.ok or verdict.finding.fix
