@@ -15,7 +15,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     finding_groups,
     measure,
-    measure_ledger,
     nodeset,
     repair,
     screen,
@@ -91,14 +90,14 @@ class _MeasureRun:
             print("nothing is measured: the budget is 0 node-minutes (busbar_measure_budget)")
             return 0
         if self._arguments.check:
-            ledger = measure_ledger.load(self._results)
+            ledger = measure.load(self._results)
             ledger.book()
             ledger.scan(self._results, time.time())
             self._print_plan(*self._plan(ledger), check_mode=True)
             return 0
-        path = measure_ledger.path_of(self._results)
+        path = measure.path_of(self._results)
         with lock.held(lock.lock_file(path), f"busbar measure, begun {time.strftime('%Y-%m-%dT%H:%M:%S')}"):
-            ledger = measure_ledger.load(self._results)
+            ledger = measure.load(self._results)
             if was := ledger.book():
                 hosts = printable(nodeset.brief(was.hosts, measure.ROOM))
                 print(f"{hosts}: a run before this one was killed there, {was.cost:g} node-minutes count", flush=True)
@@ -106,10 +105,10 @@ class _MeasureRun:
                 if there:
                     self._play(there, "--tags", NO_TAG)
             ledger.scan(self._results, time.time())
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
             return self._rounds(ledger)
 
-    def _rounds(self, ledger: measure_ledger.Ledger) -> int:
+    def _rounds(self, ledger: measure.Ledger) -> int:
         results: dict[str, HostResult] = {}
         found, left, begun = self._plan(ledger)
         self._print_plan(found, left, begun, check_mode=False)
@@ -126,7 +125,7 @@ class _MeasureRun:
                 self._report(results)
         return _code(results)
 
-    def _plan(self, ledger: measure_ledger.Ledger) -> tuple[measure.Plan, float, float]:
+    def _plan(self, ledger: measure.Ledger) -> tuple[measure.Plan, float, float]:
         """Return the plan, the node-minutes that are left, and the time."""
         now = time.time()
         name, begun = measure.night(now)
@@ -147,12 +146,12 @@ class _MeasureRun:
         self._height = len(lines)
         print("\n".join(map(printable, lines)), flush=True)
 
-    def _round(self, ledger: measure_ledger.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
+    def _round(self, ledger: measure.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
         hosts = [host for unit in batch for host in unit.hosts]
         begun = time.time()
         try:
             ledger.grant(measure.night(begun)[0], sum(unit.cost for unit in batch), hosts, begun)
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
             return self._play(hosts)
         finally:
             minutes = (time.time() - begun) / 60
@@ -163,7 +162,7 @@ class _MeasureRun:
                 for known in map(ledger.host, unit.hosts):
                     if known.finished.get(scope, 0.0) >= begun - 1:
                         known.minutes[scope] = round(minutes, 2)
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
 
     def _play(self, hosts: Sequence[str], *words: str) -> dict[str, HostResult]:
         manifest = inventories.Manifest(tuple(hosts), self._manifest.secrets, self._manifest.simulated)

@@ -31,8 +31,8 @@ LIMIT, LEAST = 120.0, 20.0
 WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _ROOM, _REASONS = 40, 300
-# Lines of progress and of the table, one screen with those for scripts.
-_PROGRESS, _TABLE = 8, 10
+# Lines of the table.
+_TABLE = 10
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -88,14 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         nodes = f"{len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)})"
         print_progress(f"busbar preflight: job {job.job}, {nodes}, {site.kind.settings.kind}")
-        lines: list[str] = []
-
-        def progress(text: str) -> None:
-            lines.append(text)
-            if len(lines) <= _PROGRESS:
-                print_progress(text)
-
-        preflight = Preflight(job.nodes, site.leaves or job.leaves, site, runs, arguments.limit, progress)
+        preflight = Preflight(job.nodes, site.leaves or job.leaves, site, runs, arguments.limit, print_progress)
         ended: signals.Interrupted | None = None
         try:
             outcome = preflight.run()
@@ -105,9 +98,6 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = preflight.judge()
         if preflight.simulated:
             print_progress("simulated: no figure here is a measurement")
-        left = lines[_PROGRESS:]
-        if left:
-            print_progress(left[0] if len(left) == 1 else f"{len(left)} more lines on the tests: --record DIR")
         print_outcome(outcome, job.nodes)
         if arguments.exclude_file is not None:
             results_folder.replace_file(arguments.exclude_file, (f"{node}\n" for node in outcome.exclude), 0o644)

@@ -188,9 +188,6 @@ class Preflight:
         if good:
             self._longest[kind] = max(good)
         self.simulated |= any(one.simulated for one in taken)
-        notes = nodeset.grouped((note.partition(":")[0], note) for one in taken for note in one.notes)
-        for first, *more in notes.values():
-            self.say(f"  {first}" + (f" (and {len(more)} more of {len(taken)} steps)" if more else ""))
         return taken
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:

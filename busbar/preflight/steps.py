@@ -72,14 +72,13 @@ class Allocation:
 class StepResult:
     """The result of a step. figure: busbw in GB/s, None without one; ``said`` has the reason.
 
-    seconds: until it ended.   notes: other faults, such as an idle HCA.
+    seconds: until it ended.
     """
 
     figure: float | None
     said: str = ""
     seconds: float = 0.0
     simulated: bool = False
-    notes: tuple[str, ...] = ()
 
 
 def allocation(environment: Mapping[str, str], programs: Mapping[str, str]) -> Allocation:
@@ -260,12 +259,12 @@ def taken(result: Result) -> StepResult:
     if result.get("failed"):
         return StepResult(None, result["msg"], seconds)
     bad = [from_dict(dict(one)) for one in result["findings"]]
-    roots = [one for one in bad if one.because is None] or bad
     if any(one.check in _PROOF for one in bad):
+        roots = [one for one in bad if one.because is None] or bad
         # The most telling cause first: how it was started, then how it ended.
         first = min(roots, key=lambda one: _PROOF.index(one.check) if one.check in _PROOF else len(_PROOF))
         return StepResult(None, _words(first), seconds, simulated)
-    return StepResult(result.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
+    return StepResult(result.get("busbw"), "", seconds, simulated)
 
 
 def _words(finding: Finding) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure, measure_ledger
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
@@ -110,8 +110,8 @@ def node_results(results: Path, stamp: str, host: str, *finished: float | None) 
     put(results, f"{stamp}/{host}.json", json.dumps(data))
 
 
-def scanned(results: Path, now: float) -> measure_ledger.Ledger:
-    ledger = measure_ledger.Ledger()
+def scanned(results: Path, now: float) -> measure.Ledger:
+    ledger = measure.Ledger()
     ledger.scan(results, now)
     return ledger
 
@@ -132,8 +132,8 @@ def test_ages_are_those_of_the_results_whoever_had_them_measured(tmp_path: Path)
     assert ledger.hosts["node02"].finished == {"pair": pytest.approx(now - DAY)}
     assert ledger.hosts["node02"].minutes == {"pair": 2.0}
     assert "node03" not in ledger.hosts
-    measure_ledger.save(tmp_path, ledger)
-    again = measure_ledger.load(tmp_path)
+    measure.save(tmp_path, ledger)
+    again = measure.load(tmp_path)
     assert again == ledger
     (tmp_path / f"{stamp}-aaaa/node01.json").write_text("{")
     again.scan(tmp_path, now)
@@ -156,10 +156,10 @@ def test_a_clock_of_a_node_that_is_ahead_makes_it_no_younger_than_now(tmp_path: 
 
 
 def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
-    ledger = measure_ledger.Ledger(nights={"2026-11-22": 5.0})
+    ledger = measure.Ledger(nights={"2026-11-22": 5.0})
     ledger.grant("2026-11-22", 20.0, ["node01"], NOW)
-    measure_ledger.save(tmp_path, ledger)
-    after = measure_ledger.load(tmp_path)
+    measure.save(tmp_path, ledger)
+    after = measure.load(tmp_path)
     was = after.book()
     assert was is not None
     assert (was.hosts, after.nights, after.hosts["node01"].tried) == (["node01"], {"2026-11-22": 25.0}, NOW)
@@ -171,9 +171,9 @@ def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "nights": {"x": -1}}', "[" * 100_000])
 def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text: str) -> None:
-    measure_ledger.path_of(tmp_path).write_text(text)
+    measure.path_of(tmp_path).write_text(text)
     with pytest.raises(ParseError, match=r"measure\.json: .*remove it"):
-        measure_ledger.load(tmp_path)
+        measure.load(tmp_path)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
