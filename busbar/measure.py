@@ -77,7 +77,6 @@ class _MeasureRun:
         given = arguments.budget
         self._budget = float(_common_value(self._values, "busbar_measure_budget") if given is None else given)
         self._max_age = float(max(values["busbar_baseline_max_age_days"] for values in self._values.values()))
-        self._height = PLAN
         path = str(_common_value(self._values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
@@ -143,7 +142,6 @@ class _MeasureRun:
         if not self._arguments.verbose:
             blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]
             lines = screen.page((), blocks, (), terminal.WIDTH, "-v", "line", height=PLAN)
-        self._height = len(lines)
         print("\n".join(map(printable, lines)), flush=True)
 
     def _round(self, ledger: measure.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
@@ -200,7 +198,7 @@ class _MeasureRun:
         good = sum(not result.findings for result in results.values())
         head = f"MEASURED {WORDS[_code(results)]}: {good:,} of {len(results):,} hosts ok"
         more, verbose = f"-v, or {self._results}", self._arguments.verbose
-        height = screen.HEIGHT - self._height
+        height = screen.HEIGHT - PLAN
         print(screen.render(head, "benchmark", rows, (), self._command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
 

@@ -73,8 +73,6 @@ EXPLAINED = (perf.BUSBW.id, perf.SPREAD.id, cluster_judge.SCALING.id, cluster_ju
 _OF_NODE = (localise_judge.RAIL.id, localise_judge.RANK.id, localise_judge.NODE.id, localise_judge.ALONE.id)
 # Then findings that several nodes share.
 ROOTS = (*_OF_NODE, localise_judge.LEAF.id, localise_judge.UPLINK.id, localise_judge.CLUSTER.id)
-# Hosts that a finding names.
-_NAMED = 3
 
 
 @dataclass
@@ -301,9 +299,7 @@ def _followed(finding: Finding, host: str, roots: Mapping[str, Finding], others:
         return replace(finding, because=roots[host].id)
     if not others:
         return finding
-    named = ", ".join(f"{one} ({roots[one].check})" for one in others[:_NAMED])
-    more = " and %d more" % (len(others) - _NAMED) if len(others) > _NAMED else ""
-    have = f"{finding.have or 'nothing'}; the search found {named}{more}"
+    have = f"{finding.have or 'nothing'}; the search found {cluster_judge.named(others, roots)}"
     return replace(finding, have=have, because=roots[others[0]].id)
 
 
