@@ -113,17 +113,11 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
             f"{nodeset.brief(missing, _ROOM)}: not among gpu_nodes of the inventory; where Slurm calls a node"
             " otherwise, set drain_slurm_node for it"
         )
-    kinds: dict[str, list[str]] = {}
-    given: dict[str, dict[str, object]] = {}
-    for node in nodes:
-        own = {name: value for name, value in of_node[node].items() if intent.mine(name)}
-        key = repr([own.get(name) for name in _ALIKE])
-        kinds.setdefault(key, []).append(node)
-        given.setdefault(key, own)
-    if len(kinds) > 1:
-        groups = " and ".join(nodeset.brief(group, _ROOM) for group in kinds.values())
+    alike = nodeset.grouped((repr([of_node[node].get(name) for name in _ALIKE]), node) for node in nodes)
+    if len(alike) > 1:
+        groups = " and ".join(nodeset.brief(group, _ROOM) for group in alike.values())
         raise ParseError(f"the nodes of this job want different things ({groups}: one of {', '.join(_ALIKE)} differs)")
-    [own] = given.values()
+    own = {name: value for name, value in of_node[nodes[0]].items() if intent.mine(name)}
     templates = sorted(name for name in _ALIKE if "{{" in repr(own.get(name)))
     if templates:
         raise ParseError(f"{templates[0]} is a template, which is not filled in here: write the value itself")

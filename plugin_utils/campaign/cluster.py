@@ -75,17 +75,12 @@ def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
         return Outcome({host: stored_result(stored.get(host, {}), left.get(host, ())) for host in site.variables})
     measured: list[Measured] = []
     for number, jobs in enumerate(plan.rounds, 1):
-        of_round = measure(site, jobs)
+        results = site.run([job.call(site.values(job.head)) for job in jobs])
+        of_round = [judged_result(job, result) for job, result in zip(jobs, results, strict=True)]
         for line in cluster_table.round_lines(number, len(plan.rounds), of_round):
             site.say(line)
         measured += of_round
     return joined(site, plan, findings, stored, measured, begun)
-
-
-def measure(site: Site, jobs: Sequence[Job]) -> list[Measured]:
-    """Run jobs on disjoint hosts at the same time."""
-    results = site.run([job.call(site.values(job.head)) for job in jobs])
-    return [judged_result(job, result) for job, result in zip(jobs, results, strict=True)]
 
 
 def judged_result(job: Job, result: Result) -> Measured:

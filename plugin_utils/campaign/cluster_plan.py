@@ -207,13 +207,12 @@ def counts(nodes: int) -> list[int]:
 
 
 def measures(
-    settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] | None = None
+    settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] = PAIR_ALGORITHM
 ) -> list[Measure]:
     """Return the measurements of a scope. model: collective, bytes and name of each message of the user's model.
 
-    algorithms: of pairs, by collective; None: PAIR_ALGORITHM.
+    algorithms: of pairs, by collective.
     """
-    wanted = PAIR_ALGORITHM if algorithms is None else algorithms
     least, most = settings.sizes
     if settings.scope == "rail":
         return [Measure(RAIL_COLLECTIVE, least, most, rail=rail) for rail in settings.rails]
@@ -222,7 +221,7 @@ def measures(
         smallest = least
         while collective == "all_reduce" and smallest % STEP_FACTOR == 0 and smallest // STEP_FACTOR >= SMALLEST:
             smallest //= STEP_FACTOR
-        algorithm = wanted.get(collective, "") if settings.scope == "pair" else ""
+        algorithm = algorithms.get(collective, "") if settings.scope == "pair" else ""
         found.append(Measure(collective, smallest, most, algorithm))
     if settings.scope in ("leaf", NVLINK_DOMAIN, "cluster"):
         sizes = {(test.collective, test.max_bytes) for test in found}
