@@ -59,7 +59,7 @@ class Node:
 
     scope: nccl_benchmark_scope.   group: whose members may be measured together.
     last: when the oldest of its results was measured, None where one lacks.   tried: when it was last chosen.
-    minutes: its duration, None where unknown.   why: why it cannot be measured now, "" where it is idle.
+    minutes: its duration, as it last was or estimated.   why: why it cannot be measured now, "" where it is idle.
     """
 
     host: str
@@ -67,7 +67,7 @@ class Node:
     group: str = ""
     last: float | None = None
     tried: float | None = None
-    minutes: float | None = None
+    minutes: float = 0.0
     why: str = ""
 
     @property
@@ -78,10 +78,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that are measured together: one, a pair, a leaf. minutes: its duration, as it last was or estimated."""
+    """Nodes that are measured together: one, a pair, a leaf."""
 
     nodes: tuple[Node, ...]
-    minutes: float
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -93,7 +92,7 @@ class Unit:
 
     @property
     def cost(self) -> float:
-        return self.minutes * len(self.nodes)
+        return max(node.minutes for node in self.nodes) * len(self.nodes)
 
     @property
     def age_key(self) -> float:
@@ -142,7 +141,7 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
     for members in groups.values():
         teams = _teams(members[0].scope, members)
         together = {node.host for team in teams for node in team}
-        units += map(_unit, teams)
+        units += [Unit(tuple(team)) for team in teams]
         others = "no other idle node that it could be measured with"
         left += [replace(node, why=others) for node in members if node.host not in together]
     chosen: list[Unit] = []
@@ -163,11 +162,6 @@ def _teams(scope: str, members: Sequence[Node]) -> list[Sequence[Node]]:
     if scope in ("pair", "rail"):
         return [members[at : at + 2] for at in range(0, len(members) - 1, 2)]
     return [members] if len(members) > 1 else []
-
-
-def _unit(team: Sequence[Node]) -> Unit:
-    known = (node.minutes for node in team if node.minutes is not None)
-    return Unit(tuple(team), max(known, default=ESTIMATE[team[0].scope]))
 
 
 def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
@@ -216,7 +210,7 @@ def node_of(host: str, values: PlainView, known: Known) -> Node:
         group=values["busbar_leaf"] if scope in ("pair", "rail", "leaf") else "",
         last=min(known.finished[each] for each in scopes) if known.finished.keys() >= set(scopes) else None,
         tried=known.tried,
-        minutes=known.minutes.get(scope),
+        minutes=known.minutes.get(scope, ESTIMATE[scope]),
         why=why,
     )
 

@@ -39,6 +39,7 @@ def old(host: str, days: float | None, **more: Any) -> Node:
 
 # -- the plan --------------------------------------------------------------------------------------------------------
 
+INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
 FAILED = old("a", None, tried=NOW - 60)
 PLACES = [
     ("a", 9, "leaf1"),
@@ -65,7 +66,7 @@ PLANS: dict[str, tuple[list[Node], float]] = {
     "a leaf": (LEAF, 1000),
     "a leaf that is too expensive": (LEAF, 14),
     "one of a leaf": (LEAF[:1], 1000),
-    "never timed": ([old("a", None, minutes=None)], 100),
+    "never timed": ([measure.node_of("a", INTENT, measure.Known())], 100),
 }
 
 
@@ -198,9 +199,6 @@ def test_a_wrong_inventory_is_told_in_its_own_words(
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
         command._intents([Path("inventory")], None, Manifest(("node01", "node02"), (), False))
-
-
-INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
 
 
 BY_SLURM = {"busbar_engine": "slurm"}
