@@ -132,7 +132,8 @@ class Search:
         members = kinds.members(site.query_members(site.ready), site.variables)
         self._infos = site.query_rails()
         screens = {
-            host: trials.screen(runs_of(site.variables[host]), self._wanted_runs(host)) for host in site.variables
+            host: trials.screen(runs_of(of_host), site.intent(host).get("benchmark_runs") or [])
+            for host, of_host in site.variables.items()
         }
         launchers = (str(site.values(host).get("nccl_benchmark_launcher", "")) for host in site.variables)
         launcher, now = next(filter(None, launchers), ""), time.time()
@@ -143,9 +144,6 @@ class Search:
             trials.Group(group, self.record.nodes, functools.partial(kinds.of_scope, settings))
             for settings, group in trials.groups(members).items()
         ]
-
-    def _wanted_runs(self, host: str) -> Sequence[PlainView]:
-        return self._site.intent(host).get("benchmark_runs") or []
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -159,17 +157,14 @@ class Search:
 
     def _measure(self, tests: Sequence[Test]) -> list[Result]:
         group_of = {host: group for group in self.groups for host in group.members}
-        programs, untested = [], []
-        for test in tests:
-            passes, why = self._passes(group_of[test.hosts[0]], test)
-            programs.append(Trial(trials.name_of(test), test.hosts, passes))
-            untested.append(why)
+        planned = [(group := group_of[test.hosts[0]], test, *self._passes(group, test)) for test in tests]
+        programs = [Trial(trials.name_of(test), test.hosts, passes) for _group, test, passes, _why in planned]
         measured = engine.measure(programs, self._site.run)
         simulated = any(one.get("simulated") is True for each in measured.values() for of in each for one in of)
         self.record = replace(self.record, simulated=self.record.simulated or simulated)
         return [
-            trials.result_of(group_of[test.hosts[0]], test, trial.passes, measured[trial.name], why)
-            for test, trial, why in zip(tests, programs, untested, strict=True)
+            trials.result_of(group, test, passes, measured[trials.name_of(test)], why)
+            for group, test, passes, why in planned
         ]
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:
