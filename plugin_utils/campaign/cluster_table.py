@@ -35,6 +35,7 @@ EACH = 4
 # Columns that move below their line on a narrow terminal, and more of them on a narrower one.
 _LESSER = ("P99", "SPREAD", "PREDICTION")
 _ASIDE = (_LESSER, ("ALGBW", *_LESSER))
+SIMULATED = " (simulated: no figure in it is a measurement)"
 # Characters of host names in a cell, in a sentence; of a finding's text; of host names in it; of a job's outcome.
 CELL, SENTENCE, SAID, _NAMES, _WHY = 22, 180, 300, 60, 120
 
@@ -179,18 +180,14 @@ def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: in
 
     results: host -> registered result of ``nccl_benchmark``.
     """
-    found = [
-        node_job(host, run, results[host]["findings"])
-        for host in sorted(results)
-        for run in results[host].get("runs") or []
-    ]
+    runs = [(host, run) for host in sorted(results) for run in results[host].get("runs") or []]
+    found = [node_job(host, run, results[host]["findings"]) for host, run in runs]
     if not found:
         return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
-    runs = [run for of_host in results.values() for run in of_host.get("runs") or []]
-    ages = [now - run["finished"] for run in runs if run.get("stored") and run.get("finished")]
-    measured = sum(run.get("busbw") is not None and not run.get("stored") for run in runs)
+    ages = [now - run["finished"] for _host, run in runs if run.get("stored") and run.get("finished")]
+    measured = sum(run.get("busbw") is not None and not run.get("stored") for _host, run in runs)
     stored = f", {len(ages)} stored results stand, the oldest of {_ago(max(ages))}" if ages else ""
-    simulated = " (simulated: no figure in it is a measurement)" if any(run.get("simulated") for run in runs) else ""
+    simulated = SIMULATED if any(run.get("simulated") for _host, run in runs) else ""
     over = terminal.counted(len({job.hosts for job in found}), "host")
     good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {over}"
     verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
@@ -283,9 +280,7 @@ def _by(of_job: Mapping[str, Any]) -> str:
 
 def verdict(record: Record) -> str:
     """Return how many jobs are ok, over how many hosts, the launcher, and whether anything is simulated."""
-    head = "CLUSTER BENCHMARK"
-    if record.simulated:
-        head += " (simulated: no figure in it is a measurement)"
+    head = f"CLUSTER BENCHMARK{SIMULATED * record.simulated}"
     good = sum(job.ok for job in record.jobs)
     launcher = f"{record.launcher.kind} {record.launcher.version}".strip()
     lasted = duration(1e6 * max(record.finished - record.begun, 0.0))
