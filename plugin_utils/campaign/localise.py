@@ -106,7 +106,9 @@ def play(site: Site, kinds: Kinds, judged: PlainView, path: str) -> Outcome:
     record = search.record
     results = link_results(record.findings, health)
     hosts = {host: Plan(tuple(results.get(host, ()))).result() for host in site.variables}
-    return Outcome(record, hosts, explained(judged, results), str(search.folder or ""))
+    # A job follows from the search's finding, and that from the node's health.
+    explained_jobs = explained(judged, localise_judge.findings(record.findings))
+    return Outcome(record, hosts, explained_jobs, str(search.folder or ""))
 
 
 @dataclass(frozen=True)

@@ -202,11 +202,13 @@ def test_the_last_record_is_judged_in_check_mode(play: Callable[..., Play], tmp_
 
 
 def test_what_the_benchmark_found_follows_from_what_the_search_found(play: Callable[..., Play]) -> None:
-    run = play(Cluster(8, [Fault("slow rail", "n0004", 1)], noise=False))
+    aer = ill("node_health.aer", "0000:11:00.0 rail 1", "900 corrected errors in 9 h")
+    run = play(Cluster(8, [Fault("slow rail", "n0004", 1)], noise=False), says={("n0004", HEALTH): health(aer)})
     slow = {**ANSWER, "findings": [finding("nccl_perf.busbw", "drift", "200 GB/s")]}
     wrong = {**ANSWER, "findings": [finding("nccl_perf.correct", "drift", "wrong")]}
     outcome = run.localise(dict.fromkeys(run.raw, slow) | {"n0007": wrong})
-    root = next(one["id"] for one in outcome.hosts["n0004"]["findings"] if one["because"] is None)
+    # That follows from the health of the node in turn.
+    [root] = [one["id"] for one in outcome.hosts["n0004"]["findings"] if one["because"] == aer["id"]]
     found = {name: of_host["findings"][0] for name, of_host in outcome.cluster.items()}
     assert {name for name, one in found.items() if one["because"] == root} == set(run.raw) - {"n0007"}
     assert found["n0000"]["have"] == "200 GB/s; the search found n0004 (localise.rail)"
