@@ -60,28 +60,29 @@ class ActionModule(ControlAction):
     def _report(self, variables: Values, path: str) -> Values:
         each = registered(variables["hostvars"], variables["ansible_play_hosts_all"])
         results = {host: of_host for host, said in each if (of_host := reported(said))}
-        now = time.time()
-        if results:
-            text, verbose = cluster_table.render_nodes(results, now, terminal.WIDTH), display.verbosity > 0
-            more = f"-v, or {path or 'nccl_benchmark_results_path'}"
-            display.display("\n" + screen.cut(text, terminal.WIDTH, more, verbose) + "\n")
         nothing: Values = {"changed": False, "path": "", "plots": []}
-        if self._task.check_mode or not path or not results:
+        if not results:
             return nothing
-        if nothing_new(Path(path), results):
+        now = time.time()
+        table = cluster_table.render_nodes(results, now, terminal.WIDTH)
+        more = f"-v, or {path or 'nccl_benchmark_results_path'}"
+        display.display("\n" + screen.cut(table, terminal.WIDTH, more, display.verbosity > 0) + "\n")
+        if self._task.check_mode or not path:
+            return nothing
+        parent = Path(path)
+        if nothing_new(parent, results):
             display.display(f"results: nothing was measured now, those of earlier runs stay in {path}")
             return nothing
         try:
             folder, plots = results_compare.publish(
-                Path(path),
+                parent,
                 measured_now(results),
-                lambda: write(Path(path), results, now),
+                lambda: write(parent, results, now),
                 lambda folder: plot(folder, results),
                 display.display,
             )
         except OSError as error:
-            msg = f"nccl_benchmark_results_path: {error_text(error)}"
-            return {**nothing, "failed": True, "msg": msg}
+            return {**nothing, "failed": True, "msg": f"nccl_benchmark_results_path: {error_text(error)}"}
         return {"changed": False, "path": str(folder), "plots": [str(path) for path in plots]}
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     finding_groups,
     measure,
-    measure_ledger,
     nodeset,
     repair,
     screen,
     terminal,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import LOCKED, WORDS, of_states
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
@@ -80,7 +77,6 @@ class _MeasureRun:
         given = arguments.budget
         self._budget = float(_common_value(self._values, "busbar_measure_budget") if given is None else given)
         self._max_age = float(max(values["busbar_baseline_max_age_days"] for values in self._values.values()))
-        self._height = PLAN
         path = str(_common_value(self._values, "nccl_benchmark_results_path"))
         if not path:
             raise MeasureError("nccl_benchmark_results_path is empty: ages and the budget are stored there; set it")
@@ -93,14 +89,14 @@ class _MeasureRun:
             print("nothing is measured: the budget is 0 node-minutes (busbar_measure_budget)")
             return 0
         if self._arguments.check:
-            ledger = measure_ledger.load(self._results)
+            ledger = measure.load(self._results)
             ledger.book()
             ledger.scan(self._results, time.time())
             self._print_plan(*self._plan(ledger), check_mode=True)
             return 0
-        path = measure_ledger.path_of(self._results)
+        path = measure.path_of(self._results)
         with lock.held(lock.lock_file(path), f"busbar measure, begun {time.strftime('%Y-%m-%dT%H:%M:%S')}"):
-            ledger = measure_ledger.load(self._results)
+            ledger = measure.load(self._results)
             if was := ledger.book():
                 hosts = printable(nodeset.brief(was.hosts, measure.ROOM))
                 print(f"{hosts}: a run before this one was killed there, {was.cost:g} node-minutes count", flush=True)
@@ -108,12 +104,11 @@ class _MeasureRun:
                 if there:
                     self._play(there, "--tags", NO_TAG)
             ledger.scan(self._results, time.time())
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
             return self._rounds(ledger)
 
-    def _rounds(self, ledger: measure_ledger.Ledger) -> int:
+    def _rounds(self, ledger: measure.Ledger) -> int:
         results: dict[str, HostResult] = {}
-        searches: list[str] = []
         found, left, begun = self._plan(ledger)
         self._print_plan(found, left, begun, check_mode=False)
         try:
@@ -121,16 +116,15 @@ class _MeasureRun:
                 batch = found.batch()
                 of_round = self._round(ledger, batch)
                 results |= of_round
-                searches += self._search(of_round, batch)
                 if self._arguments.verbose:
-                    self._report(of_round, ())
+                    self._report(of_round)
                 found, left, begun = self._plan(ledger)
         finally:
             if results:
-                self._report(results, searches)
+                self._report(results)
         return _code(results)
 
-    def _plan(self, ledger: measure_ledger.Ledger) -> tuple[measure.Plan, float, float]:
+    def _plan(self, ledger: measure.Ledger) -> tuple[measure.Plan, float, float]:
         """Return the plan, the node-minutes that are left, and the time."""
         now = time.time()
         name, begun = measure.night(now)
@@ -148,15 +142,14 @@ class _MeasureRun:
         if not self._arguments.verbose:
             blocks = [screen.wrapped(line, terminal.WIDTH, 0, screen.LINES) for line in lines]
             lines = screen.page((), blocks, (), terminal.WIDTH, "-v", "line", height=PLAN)
-        self._height = len(lines)
         print("\n".join(map(printable, lines)), flush=True)
 
-    def _round(self, ledger: measure_ledger.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
+    def _round(self, ledger: measure.Ledger, batch: Sequence[measure.Unit]) -> dict[str, HostResult]:
         hosts = [host for unit in batch for host in unit.hosts]
         begun = time.time()
         try:
             ledger.grant(measure.night(begun)[0], sum(unit.cost for unit in batch), hosts, begun)
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
             return self._play(hosts)
         finally:
             minutes = (time.time() - begun) / 60
@@ -167,7 +160,7 @@ class _MeasureRun:
                 for known in map(ledger.host, unit.hosts):
                     if known.finished.get(scope, 0.0) >= begun - 1:
                         known.minutes[scope] = round(minutes, 2)
-            measure_ledger.save(self._results, ledger)
+            measure.save(self._results, ledger)
 
     def _play(self, hosts: Sequence[str], *words: str) -> dict[str, HostResult]:
         manifest = inventories.Manifest(tuple(hosts), self._manifest.secrets, self._manifest.simulated)
@@ -197,30 +190,16 @@ class _MeasureRun:
                 raise runner.RunnerError(runner.clean(said, self._manifest.secrets))
             return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
 
-    def _search(self, results: Mapping[str, HostResult], batch: Sequence[measure.Unit]) -> list[str]:
-        """Return the command that finds the cause of a slow figure between nodes, where none has searched."""
-        found = [(host, finding) for host, of in results.items() for finding in of.findings]
-        missed = ("nccl_perf.busbw", "nccl_cluster.")
-        slow = {host for host, one in found if one.state == "drift" and one.check.startswith(missed)}
-        together = [host for unit in batch if len(unit.hosts) > 1 for host in unit.hosts]
-        if not slow & {*together} or any(finding.check.startswith("localise.") for _host, finding in found):
-            return []
-        search = repair.command(localise_judge.SEARCH, (), self._paths)
-        return [f"where it is: {search} --limit {shlex.quote(','.join(together))}"]
-
     def _command(self, fix: str, hosts: Sequence[str], _groups: str) -> str:
         return repair.command(fix, hosts, self._paths)
 
-    def _report(self, results: Mapping[str, HostResult], searches: Sequence[str]) -> None:
+    def _report(self, results: Mapping[str, HostResult]) -> None:
         rows = screen.rows(finding_groups.fold(finding_groups.rows_of({h: of.findings for h, of in results.items()})))
         good = sum(not result.findings for result in results.values())
         head = f"MEASURED {WORDS[_code(results)]}: {good:,} of {len(results):,} hosts ok"
         more, verbose = f"-v, or {self._results}", self._arguments.verbose
-        # A command that fits is not cut.
-        short = verbose or sum(map(len, searches)) < 2 * terminal.WIDTH
-        rest = [*searches] if short else screen.each(searches, terminal.WIDTH, False)
-        height = screen.HEIGHT - self._height
-        print(screen.render(head, "benchmark", rows, rest, self._command, terminal.WIDTH, more, verbose, height=height))
+        height = screen.HEIGHT - PLAN
+        print(screen.render(head, "benchmark", rows, (), self._command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
 
 

@@ -9,25 +9,19 @@ short_description: (internal) Judge benchmark runs of hosts, report them, and me
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Internal module of busbar.fabric. V(judge) takes the result of M(busbar.fabric.nccl_perf) for each run that the
-    intent requires. A run without a bar is C(unknown). A slow or failed run names its cause if an earlier role found it
-    on the host.
-  - V(report) reads the registered result of every host of the play; for hosts that were audited in the same run, and
-    whose stored results are still valid, the result of M(busbar.fabric.fleet_audit). It prints a table, and writes a
-    directory with a JSON file for each host, C(busbw.svg) and C(busbw.png). The plots need matplotlib.
-  - Where nothing was measured in this run, and a directory of an earlier run is there, no other is written.
+  - Internal module of busbar.fabric. V(judge) judges the results of M(busbar.fabric.nccl_perf), one for each run that
+    the intent requires. A run without a bar is C(unknown). A slow or failed run names its cause if an earlier role
+    found it on the host.
+  - V(report) prints the registered results of all hosts as a table, and writes a directory with a JSON file for each
+    host and plots (with matplotlib), unless nothing was measured in this run.
   - V(cluster) is the benchmark between the nodes of the play, V(localise) the search for the slow node, rail or GPU
-    among them. Each queries which nodes can take part (M(busbar.fabric.nccl_cluster)), plans rounds of jobs on disjoint
-    hosts, runs them with M(busbar.fabric.nccl_perf) and M(busbar.fabric.perftest), prints each round, and judges all of
-    them together. A node that is lost, or gives no valid result, costs its own jobs their result. Both print the table,
-    store record and plots in C(nccl_benchmark_results_path) on the control node, and leave on each node when it was
-    measured.
+    among them. Each runs rounds of jobs on disjoint hosts, judges all of them together, prints the table, and stores
+    record and plots in C(nccl_benchmark_results_path) on the control node. A node that is lost costs its own jobs
+    their result.
 attributes:
   check_mode:
     support: full
-    description:
-      - Judges and prints stored results; measures and writes nothing. V(cluster) prints what would be run. Each host
-        gets the findings of its last record.
+    description: Judges and prints stored results; measures and writes nothing. V(cluster) prints what would be run.
 options:
   phase:
     description: V(judge) for each host, the others once for all of them.
@@ -82,9 +76,7 @@ passed:
   elements: str
   returned: success
 runs:
-  description:
-    - Of V(judge), each run with its bar, prediction, bus bandwidth by size in GB/s, time and command; C(stored) where
-      an earlier run is judged, C(due) why it was measured or is to be.
+  description: Of V(judge), each run with its bar, prediction, busbw by size in GB/s, time and command.
   type: list
   elements: dict
   returned: success

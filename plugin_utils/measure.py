@@ -1,19 +1,33 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Choose which idle nodes are measured: the oldest results first, within a budget of node-minutes a night.
+"""Choose which idle nodes are measured, the oldest results first, within a budget of a night; store what it has spent.
 
-Pure: ages, budget and idle nodes in; units, and the remaining nodes with a reason, out. Times are seconds since 1970,
-costs node-minutes: minutes of a unit times its nodes.
+The plan is pure: ages, budget and idle nodes in; units, and the remaining nodes with a reason, out. Times are seconds
+since 1970, costs node-minutes: minutes of a unit times its nodes. A host's age is that of its results below
+``nccl_benchmark_results_path``, from any run; the ledger beside them reads each of their directories once. A grant is
+written down before it is used: a run that was killed has spent its grant.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
-from . import nodeset
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+
+from . import benchmark_results, codec, nodeset, result_schema, results_folder
+from .campaign import cluster_record
 from .plain_data import PlainView
+
+FORMAT = 1
+NAME = "measure.json"
+LIMIT = 16 << 20
+NIGHTS = 60
+# Days after which results are not read, and only the ledger has them.
+OLDEST_DAYS = 90.0
 
 DAY = 86400.0
 # Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
@@ -45,7 +59,7 @@ class Node:
 
     scope: nccl_benchmark_scope.   group: whose members may be measured together.
     last: when the oldest of its results was measured, None where one lacks.   tried: when it was last chosen.
-    minutes: its duration, None where unknown.   why: why it cannot be measured now, "" where it is idle.
+    minutes: its duration, as it last was or estimated.   why: why it cannot be measured now, "" where it is idle.
     """
 
     host: str
@@ -53,7 +67,7 @@ class Node:
     group: str = ""
     last: float | None = None
     tried: float | None = None
-    minutes: float | None = None
+    minutes: float = 0.0
     why: str = ""
 
     @property
@@ -64,14 +78,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that are measured together: one, a pair, a leaf.
-
-    minutes: its duration.   estimated: it was never timed.   last: of its oldest node, None for never.
-    """
+    """Nodes that are measured together: one, a pair, a leaf."""
 
     nodes: tuple[Node, ...]
-    minutes: float
-    estimated: bool
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -83,7 +92,7 @@ class Unit:
 
     @property
     def cost(self) -> float:
-        return self.minutes * len(self.nodes)
+        return max(node.minutes for node in self.nodes) * len(self.nodes)
 
     @property
     def age_key(self) -> float:
@@ -96,10 +105,6 @@ class Plan:
 
     units: tuple[Unit, ...]
     left: tuple[Node, ...]
-
-    @property
-    def cost(self) -> float:
-        return sum(unit.cost for unit in self.units)
 
     def batch(self) -> tuple[Unit, ...]:
         """Return the units that are measured first, at the same time: of one group, of MOST nodes together."""
@@ -136,15 +141,14 @@ def plan(nodes: Sequence[Node], budget: float, begun: float) -> Plan:
     for members in groups.values():
         teams = _teams(members[0].scope, members)
         together = {node.host for team in teams for node in team}
-        units += map(_unit, teams)
+        units += [Unit(tuple(team)) for team in teams]
         others = "no other idle node that it could be measured with"
         left += [replace(node, why=others) for node in members if node.host not in together]
     chosen: list[Unit] = []
-    room = budget
     for unit in sorted(units, key=lambda one: one.age_key):
+        room = budget - sum(one.cost for one in chosen)
         if unit.cost <= room:
             chosen.append(unit)
-            room -= unit.cost
         else:
             why = f"costs {unit.cost:g} node-minutes, {room:g} are left"
             left += [replace(node, why=why) for node in unit.nodes]
@@ -160,24 +164,18 @@ def _teams(scope: str, members: Sequence[Node]) -> list[Sequence[Node]]:
     return [members] if len(members) > 1 else []
 
 
-def _unit(team: Sequence[Node]) -> Unit:
-    known = [node.minutes for node in team if node.minutes is not None]
-    return Unit(tuple(team), max(known) if known else ESTIMATE[team[0].scope], not known)
-
-
 def plan_lines(found: Plan, now: float, max_age_days: float, check_mode: bool) -> list[str]:
     """Return lines for people: nodes to be measured, their cost, and the remaining nodes, why and since when."""
     lines = []
     verb = "would be measured" if check_mode else "to be measured"
-    same: dict[tuple[str, str], list[Unit]] = {}
+    kinds: dict[str, list[Unit]] = {}
     for unit in found.units:
-        how = "estimated, not timed yet" if unit.estimated else "by what the last took"
         what = "each alone" if len(unit.nodes) == 1 else f"scope {unit.nodes[0].scope}"
-        same.setdefault((what, how), []).append(unit)
-    for (what, how), units in same.items():
+        kinds.setdefault(what, []).append(unit)
+    for what, units in kinds.items():
         those = [node for unit in units for node in unit.nodes]
         hosts, cost = nodeset.brief([node.host for node in those], ROOM), sum(unit.cost for unit in units)
-        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; {cost:g} node-minutes, {how}")
+        lines.append(f"{verb}: {hosts}, {what}; {_ages(those, now, max_age_days)}; about {cost:g} node-minutes")
     for why, names in nodeset.grouped((one.why, one.host) for one in found.left).items():
         waiting = [one for one in found.left if one.why == why]
         hosts = nodeset.brief(names, ROOM)
@@ -212,6 +210,106 @@ def node_of(host: str, values: PlainView, known: Known) -> Node:
         group=values["busbar_leaf"] if scope in ("pair", "rail", "leaf") else "",
         last=min(known.finished[each] for each in scopes) if known.finished.keys() >= set(scopes) else None,
         tried=known.tried,
-        minutes=known.minutes.get(scope),
+        minutes=known.minutes.get(scope, ESTIMATE[scope]),
         why=why,
     )
+
+
+# -- the ledger --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Grant:
+    """The grant of a run that is not yet accounted for."""
+
+    night: str
+    cost: float
+    hosts: list[str]
+
+
+@dataclass
+class Ledger:
+    """nights: name -> node-minutes spent.   read: kind of results -> the newest of their directories that was read."""
+
+    nights: dict[str, float] = field(default_factory=dict)
+    hosts: dict[str, Known] = field(default_factory=dict)
+    granted: Grant | None = None
+    read: dict[str, str] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def host(self, host: str) -> Known:
+        return self.hosts.setdefault(host, Known())
+
+    def grant(self, night: str, cost: float, hosts: list[str], now: float) -> None:
+        self.granted = Grant(night, cost, hosts)
+        for host in hosts:
+            self.host(host).tried = now
+
+    def book(self, cost: float | None = None) -> Grant | None:
+        """Book the grant at its cost; None: all of it, since the cost is unknown. Return the grant."""
+        was, self.granted = self.granted, None
+        if was is not None:
+            spent = self.nights.get(was.night, 0.0) + (was.cost if cost is None else cost)
+            self.nights[was.night] = round(spent, 2)
+            for name in sorted(self.nights)[:-NIGHTS]:
+                del self.nights[name]
+        return was
+
+    def scan(self, results: Path, now: float) -> None:
+        """Read results newer than those already read. Unreadable ones count for no host."""
+        for kind, parent, take in (("node", results, self._node), ("cluster", results / "cluster", self._cluster)):
+            oldest = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - OLDEST_DAYS * 86400))
+            after = max(self.read.get(kind, ""), oldest)
+            for path in sorted(path for path in parent.glob("20*") if path.is_dir()):
+                if path.name > after:
+                    try:
+                        take(path, now)
+                    except (OSError, ValueError):
+                        continue
+                    self.read[kind] = path.name
+
+    def _node(self, path: Path, now: float) -> None:
+        for host, finished in benchmark_results.finished(path).items():
+            self._seen(host, "node", min(finished, now))
+
+    def _cluster(self, path: Path, _now: float) -> None:
+        record = cluster_record.read(path)
+        for host in record.hosts:
+            self._seen(host, record.scope, record.finished)
+            self.host(host).minutes.setdefault(record.scope, round((record.finished - record.begun) / 60, 2))
+
+    def _seen(self, host: str, scope: str, finished: float) -> None:
+        known = self.host(host).finished
+        known[scope] = max(finished, known.get(scope, 0.0))
+
+
+_ledger = codec.of_class(
+    Ledger,
+    {"finished": result_schema.seconds, "tried": result_schema.seconds, "hosts": codec.text(codec.LINE, empty=False)},
+    format=codec.whole(FORMAT, FORMAT),
+    hosts=codec.table(codec.of_class(Known, {"finished": result_schema.seconds, "tried": result_schema.seconds})),
+)
+
+
+def path_of(results: Path) -> Path:
+    return results / NAME
+
+
+def load(results: Path) -> Ledger:
+    """Return the ledger. Raises OSError; ParseError with the file's name: the budget must not be forgotten."""
+    path = path_of(results)
+    try:
+        data = codec.read(results_folder.content(path, LIMIT).decode(), LIMIT)
+        _ledger(data)
+    except FileNotFoundError:
+        return Ledger()
+    except ValueError as error:
+        raise ParseError(f"{path}: {str(error)[:300]}; remove it to start again with an unspent budget") from None
+    return codec.build(Ledger, data)
+
+
+def save(results: Path, ledger: Ledger) -> None:
+    """Write the ledger whole. Raises OSError."""
+    results.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(asdict(ledger), sort_keys=True, allow_nan=False)
+    results_folder.replace_file(path_of(results), [text, "\n"])

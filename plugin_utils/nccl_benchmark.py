@@ -151,20 +151,15 @@ def judge(
         if result.get("finished_at"):
             findings.append(_bar(platform, run, result))
         for finding in (from_dict(dict(item)) for item in result["findings"]):
-            cause = causes.get(finding.check)
-            if finding.because is None and cause is not None:
-                finding = replace(finding, because=cause.id)
-            elif finding.because is None:
-                outdated = finding.check == perf.FRESH.id and result.get("changed_since")
-                changed = _changed_by(earlier, result["changed_since"]) if outdated else None
-                if changed is not None:
-                    finding = replace(finding, because=changed.id)
-                elif outdated or not result.get("finished_at"):
-                    # Seven programs that did not run, or are outdated, for one reason are one finding.
-                    key = (finding.check, finding.state, str(finding.have) if outdated else "")
-                    first = alike.setdefault(key, finding.id)
-                    finding = replace(finding, because=first if first != finding.id else None)
-            findings.append(finding)
+            outdated = finding.check == perf.FRESH.id and result.get("changed_since")
+            cause = causes.get(finding.check) or (_changed_by(earlier, result["changed_since"]) if outdated else None)
+            because = finding.because or (cause.id if cause else None)
+            if because is None and (outdated or not result.get("finished_at")):
+                # Seven programs that did not run, or are outdated, for one reason are one finding.
+                key = (finding.check, finding.state, str(finding.have) if outdated else "")
+                first = alike.setdefault(key, finding.id)
+                because = first if first != finding.id else None
+            findings.append(replace(finding, because=because))
     return Plan(tuple(findings))
 
 

@@ -11,7 +11,7 @@ import yaml
 from ansible_collections.busbar.fabric.plugins.action import intent as intent_action
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, localise, localise_tests
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster, localise, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
@@ -118,7 +118,7 @@ class Nodes:
     limit: int = 40
     calls: list[Call] = field(default_factory=list)
     rounds: int = 0
-    _ways: dict[frozenset[str], tuple[localise_tests.Way, ...]] = field(default_factory=dict)
+    _ways: dict[frozenset[str], tuple[localise_record.Way, ...]] = field(default_factory=dict)
 
     def __call__(self, calls: Sequence[Call]) -> list[Mapping[str, Any]]:
         self.calls += calls
@@ -130,7 +130,7 @@ class Nodes:
             self.rounds += 1
         for pair in begun:
             rails = tuple(one["rail"] for one in tested[pair].arguments["sessions"])
-            self._ways[pair] = self._answer(localise_tests.RAILS, tuple(pair), rails=rails).ways
+            self._ways[pair] = self._answer(localise_record.RAILS, tuple(pair), rails=rails).ways
         own = {"nccl_perf": self._perf, "perftest": self._perftest}
         results: list[Mapping[str, Any]] = []
         for call in calls:
@@ -155,8 +155,8 @@ class Nodes:
             "node_health": {**ANSWER, "boot_id": "1", "devices": [], "ports": []},
         }[kind_of(call)]
 
-    def _answer(self, kind: str, hosts: tuple[str, ...], **more: Any) -> localise_tests.Result:
-        return self.cluster.answer(localise_tests.Test(kind, hosts, self.rounds, **more))
+    def _answer(self, kind: str, hosts: tuple[str, ...], **more: Any) -> localise_record.Result:
+        return self.cluster.answer(localise_record.Test(kind, hosts, self.rounds, **more))
 
     def _perf(self, call: Call) -> Any:
         given, least = call.arguments, call.arguments.get("bar_busbw") or 1.0
@@ -165,7 +165,7 @@ class Nodes:
             return {"failed": True, "msg": "mpirun lost a node"}
         if "CUDA_VISIBLE_DEVICES" in given["environment"] and "hosts" not in given:
             one, other = map(int, given["environment"]["CUDA_VISIBLE_DEVICES"].split(","))
-            figure = self._answer(localise_tests.GPUS, hosts, pairs=((one, other),)).pairs[one, other] or 0
+            figure = self._answer(localise_record.GPUS, hosts, pairs=((one, other),)).pairs[one, other] or 0
             return perf(figure / ALONE * least / SHARE, least)
         kind = given["result_directory"].rpartition("/")[2]
         return perf((self._answer(kind, hosts).figure or 0) / HEALTHY * least / SHARE, least)

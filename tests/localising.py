@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     GPUS,
     RAILS,
     Bar,
@@ -22,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     Test,
     Way,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 
 HEALTHY, RAIL, LEFT, SHARE = 384.0, 48.0, 0.6, 0.90
 CV, SPOILED, GPUS_OF_NODE, RAILS_OF_NODE, LEAF_SIZE = 0.015, 0.002, tuple(range(8)), tuple(range(8)), 32

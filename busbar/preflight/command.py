@@ -13,10 +13,9 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import FIGURES, Outcome
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
@@ -29,12 +28,11 @@ from . import steps
 from .search import Preflight
 
 LIMIT, LEAST = 120.0, 20.0
-TESTS = "/opt/nccl-tests"
 WORDS = {GOOD: "ok", FINDINGS: "bad", UNKNOWN: "unknown", ERROR: "unknown"}
 _PROGRAMS = ("srun", "scontrol")
 _ROOM, _REASONS = 40, 300
-# Lines of progress and of the table, one screen with those for scripts.
-_PROGRESS, _TABLE = 8, 10
+# Lines of the table.
+_TABLE = 10
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -42,21 +40,15 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "site inventory: profiles, bars.yml, leaves, values"
     bars.add_argument("-i", "--inventory", action="append", default=[], type=Path, metavar="PATH", help=text)
     bars.add_argument("--platform", metavar="NAME", help="shipped profile, such as hgx-h100")
-    text = "median of the job's own nodes and pairs"
-    bars.add_argument("--relative", action="store_true", help=text)
     more = command.add_argument_group(MORE)
     text = "infiniband or roce, with --platform"
     command.add_argument("--fabric", choices=("infiniband", "roce"), default="", metavar="NAME", help=text)
-    text = "GPUs of a node, with --relative (default: Slurm's)"
-    more.add_argument("--gpus", type=int, metavar="N", help=text)
     seconds = number(LEAST, 86400, "number of seconds")
     command.add_argument("--limit", type=seconds, default=LIMIT, metavar="S", help="time limit in s (%(default)g)")
-    text = f"nccl-tests (default: nccl_tests_path, {TESTS})"
+    text = "nccl-tests (default: nccl_tests_path)"
     more.add_argument("--nccl-tests", type=_absolute, metavar="DIR", help=text)
     text = "message size (default: nccl_benchmark_max_bytes, 8G)"
     more.add_argument("--size", metavar="BYTES", help=text)
-    text = "site's own node check; its exit code: 0 good, 1 bad, 2 no verdict"
-    command.add_argument("--gate", metavar="PROGRAM", type=_absolute, help=text)
     text = "write the nodes to exclude there, one a line"
     command.add_argument("--exclude-file", type=Path, metavar="FILE", help=text)
     text = "store the record in DIR/localise, for busbar drift"
@@ -91,18 +83,12 @@ def _run(arguments: argparse.Namespace) -> int:
         _trusted(site.program)
     with private_tempdir.directory() as folder:
         options = (*site.options, *arguments.options)
-        runs = steps.Steps(job, programs["srun"], folder, options, arguments.python, site.root)
-        program = [arguments.gate] if arguments.gate else []
+        runs = steps.Steps(
+            job, programs["srun"], folder, options, arguments.python, site.kind.values["busbar_hardware_root"]
+        )
         nodes = f"{len(job.nodes)} nodes ({nodeset.brief(job.nodes, 60)})"
-        print_progress(f"busbar preflight: job {job.job}, {nodes}, {site.name}")
-        lines: list[str] = []
-
-        def progress(text: str) -> None:
-            lines.append(text)
-            if len(lines) <= _PROGRESS:
-                print_progress(text)
-
-        preflight = Preflight(job.nodes, site.leaves or job.leaves, site, runs, arguments.limit, program, progress)
+        print_progress(f"busbar preflight: job {job.job}, {nodes}, {site.kind.settings.kind}")
+        preflight = Preflight(job.nodes, site.leaves or job.leaves, site, runs, arguments.limit, print_progress)
         ended: signals.Interrupted | None = None
         try:
             outcome = preflight.run()
@@ -112,9 +98,6 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome = preflight.judge()
         if preflight.simulated:
             print_progress("simulated: no figure here is a measurement")
-        left = lines[_PROGRESS:]
-        if left:
-            print_progress(left[0] if len(left) == 1 else f"{len(left)} more lines on the tests: --record DIR")
         print_outcome(outcome, job.nodes)
         if arguments.exclude_file is not None:
             results_folder.replace_file(arguments.exclude_file, (f"{node}\n" for node in outcome.exclude), 0o644)
@@ -156,25 +139,13 @@ def _by_reason(found: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _site(arguments: argparse.Namespace, nodes: Sequence[str]) -> sites.Site:
-    ways = [bool(arguments.inventory), bool(arguments.platform), arguments.relative]
-    if sum(ways) != 1:
+    if bool(arguments.inventory) == bool(arguments.platform):
         raise ParseError(
-            "choose the yardstick by one of -i INVENTORY; --platform hgx-h100 --fabric infiniband (or"
-            " roce); or --relative, which only compares them with each other"
+            "choose the yardstick by one of -i INVENTORY; or --platform hgx-h100 --fabric infiniband (or roce)"
         )
     if arguments.inventory:
         return sites.of_inventory(arguments.inventory, nodes, arguments.size, arguments.nccl_tests)
-    if arguments.platform:
-        return sites.of_platform(arguments.platform, arguments.fabric, arguments.size, arguments.nccl_tests)
-    gpus = whole(str(arguments.gpus or os.environ.get("SLURM_GPUS_ON_NODE", ""))) or 0
-    if not 1 <= gpus <= 1024:
-        raise ParseError("--relative: how many GPUs a node has is not known here: --gpus N")
-    if len(nodes) < 2 * FIGURES:
-        raise ParseError(
-            f"--relative: {len(nodes)} nodes make fewer than {FIGURES} pairs, too few for a median: give"
-            f" --platform, or -i INVENTORY"
-        )
-    return sites.relative(gpus, arguments.size, arguments.nccl_tests or TESTS)
+    return sites.of_platform(arguments.platform, arguments.fabric, arguments.size, arguments.nccl_tests)
 
 
 def _trusted(program: str) -> None:

@@ -17,19 +17,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, term
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine, localise_table, preflight, trials
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    HostFinding,
     MeasuredTest,
-    Record,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
-    LEAF,
-    PAIR,
     Node,
+    Record,
     Result,
     Test,
     judge_figure,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import PASS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import (
     Observations,
@@ -47,8 +42,6 @@ ROLL_CALL, STEP = 1 / 8, 1 / 4
 LEAST, END = 3.0, 6.0
 # A step hangs that takes FACTOR times as long as the slowest good one of its kind, plus BIT seconds.
 FACTOR, BIT = 3.0, 5.0
-# Times that a collective over all good nodes is tried: as with a pair, one missing result proves nothing.
-TOGETHER = 2
 # Seconds that every node gets to respond: a busy slurmctld must not cost a good node its place.
 STILL_THERE = 10.0
 _ROOM = 60
@@ -57,9 +50,7 @@ _ROOM = 60
 class Runs(Protocol):
     """The interface of steps.Steps."""
 
-    def query(
-        self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, RollCallResult], dict[str, str]]: ...
+    def query(self, nodes: Sequence[str], limit: float) -> tuple[dict[str, RollCallResult], dict[str, str]]: ...
 
     def __call__(self, calls: Sequence[Call]) -> Sequence[engine.Result]: ...
 
@@ -74,7 +65,6 @@ class Preflight:
         site: Site,
         runs: Runs,
         limit: float,
-        gate: Sequence[str] = (),
         say: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,7 +74,6 @@ class Preflight:
         self.site = site
         self.runs = runs
         self.limit = limit
-        self.gate = tuple(gate)
         self.say = say
         self.clock = clock
         self.end = clock() + limit
@@ -109,7 +98,6 @@ class Preflight:
 
     def record(self, complete: bool) -> Record:
         """Return the record for ``--record``."""
-        found = [HostFinding(hosts=one.hosts, finding=one.finding) for one in self.judge().verdicts]
         return Record(
             simulated=self.simulated,
             begun=self.begun,
@@ -117,7 +105,7 @@ class Preflight:
             launcher="srun",
             nodes=tuple(self.search.nodes.values()),
             tests=tuple(self.tests),
-            findings=tuple(found),
+            findings=tuple(self.judge().verdicts),
             complete=complete and not self.seen.cut,
         )
 
@@ -140,23 +128,20 @@ class Preflight:
 
     def _roll_call(self) -> list[str]:
         begin = self.clock()
-        answers, missing = self.runs.query(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit), self.gate)
+        answers, missing = self.runs.query(self.nodes, max(STILL_THERE, ROLL_CALL * self.limit))
         self.seen.cut = ""
         gates = {node: answer for node, answer in answers.items() if answer.gate is not None}
         critical = {node: answer.said for node, answer in gates.items() if answer.gate == roll_call.CRITICAL}
-        mute = [node for node, answer in gates.items() if answer.gate not in (roll_call.PASSED, roll_call.CRITICAL)]
         self.seen.add(preflight.ANSWERS, "drift", missing)
         self.seen.add(preflight.GATE, "drift", critical)
-        there = [node for node in self.nodes if node in answers and node not in critical]
         text = f"responses: {len(answers)} of {terminal.counted(len(self.nodes), 'node')} responded"
         if gates:
             text += f", {len(critical)} of {len(gates)} gates found something critical"
-        self._report_step(text, begin)
-        for node, why in {**missing, **critical}.items():
-            self.say(f"  {node}: {why}")
-        if mute:
-            self.say(f"  the gate has no verdict on {nodeset.brief(mute, _ROOM)}: {gates[mute[0]].said}")
+        mute = nodeset.grouped((gates[node].said, node) for node in gates if gates[node].gate == roll_call.NO_VERDICT)
+        silent = {f"the gate has no verdict on {nodeset.brief(nodes, _ROOM)}": why for why, nodes in mute.items()}
+        self._report_step(text, begin, {**missing, **critical, **silent})
         self.names = {node: answer.host.partition(".")[0] for node, answer in answers.items()}
+        there = [node for node in self.nodes if node in answers and node not in critical]
         self.search = self._searched(dict.fromkeys(there, (None, "not measured yet")))
         return there
 
@@ -171,15 +156,18 @@ class Preflight:
         self.seen.add(preflight.ALONE, "drift" if len(silent) < len(taken) else "unknown", silent)
         self.search = self._searched({node: (one.figure, one.said) for node, one in taken.items()})
         bar = self.site.node_bar()
-        fast = [node for node, one in taken.items() if judge_figure(one.figure, bar) == PASS]
-        self._report_step(f"alone: {len(fast)} of {terminal.counted(len(taken), 'node')} at {_bar(bar.value)}", begin)
-        self._report_figures({node: one for node, one in taken.items() if node not in fast})
+        slow = {
+            node: one.said or f"{one.figure or 0:.4g} GB/s"
+            for node, one in taken.items()
+            if judge_figure(one.figure, bar) != PASS
+        }
+        fast = (
+            f"{len(taken) - len(slow)} of {terminal.counted(len(taken), 'node')} at {bar.value or 0:.4g} GB/s or more"
+        )
+        self._report_step(f"alone: {fast}", begin, slow)
 
     def _between(self) -> None:
         while tests := self.search.next_round():
-            if self.site.relative is not None and tests[0].kind != PAIR:
-                self._together()
-                return
             granted = self._granted(tests[0].kind)
             if granted < LEAST:
                 self._out_of_time(f"round {tests[0].number} ({tests[0].kind}) was started")
@@ -193,38 +181,13 @@ class Preflight:
         taken = self._measure([test.hosts for test in tests], tests[0].kind, granted)
         return [Result(test, one.figure, one.said) for test, one in zip(tests, taken, strict=True)]
 
-    def _together(self) -> None:
-        good = self.search.good
-        if len(good) < 3:
-            return
-        begin, taken = self.clock(), None
-        for _attempt in range(TOGETHER):
-            granted = self._granted(LEAF)
-            if granted < LEAST:
-                break
-            [taken] = self._measure([good], LEAF, granted)
-            if taken.figure is not None:
-                break
-        if taken is None:
-            self._out_of_time("a collective over all good nodes was started")
-            return
-        state = "unknown" if taken.figure is None else "ok"
-        have = taken.said if taken.figure is None else f"{taken.figure:.4g} GB/s, not judged"
-        self.seen.together = preflight.TOGETHER.judge("job", state, "a figure", have, "nccl-tests over all of them")
-        self._report_step(f"together: {terminal.counted(len(good), 'node')}: {have}", begin)
-
     def _measure(self, teams: Sequence[Sequence[str]], kind: str, granted: float) -> list[StepResult]:
         jobs = [self.site.job(team, self.names, kind) for team in teams]
         taken = [steps.taken(result) for result in self.runs([job.call(self.site.values(granted)) for job in jobs])]
         good = [one.seconds for one in taken if one.figure is not None]
         if good:
             self._longest[kind] = max(good)
-        if self.site.relative is not None:
-            self.site.relative.learn(kind, [one.figure for one in taken])
         self.simulated |= any(one.simulated for one in taken)
-        notes = nodeset.grouped((note.partition(":")[0], note) for one in taken for note in one.notes)
-        for first, *more in notes.values():
-            self.say(f"  {first}" + (f" (and {len(more)} more of {len(taken)} steps)" if more else ""))
         return taken
 
     def _lost(self, silent: Sequence[str]) -> dict[str, str]:
@@ -243,15 +206,7 @@ class Preflight:
             nodes.append(Node(node, self.leaves.get(node, ""), (), figure, bar.value, unfit=unfit))
         return Localisation(nodes, self.site.bar)
 
-    # -- texts ---------------------------------------------------------------------------------------------------------
-
-    def _report_step(self, text: str, begin: float) -> None:
+    def _report_step(self, text: str, begin: float, details: Mapping[str, str]) -> None:
         self.say(f"{text} ({self.clock() - begin:.1f} s)")
-
-    def _report_figures(self, taken: Mapping[str, StepResult]) -> None:
-        for name, one in taken.items():
-            self.say(f"  {nodeset.cut(name, _ROOM)}: {one.said or f'{one.figure or 0:.4g} GB/s'}")
-
-
-def _bar(value: float | None) -> str:
-    return "an unknown bar" if value is None else f"{value:.4g} GB/s or more"
+        for name, why in details.items():
+            self.say(f"  {nodeset.cut(name, _ROOM)}: {why}")

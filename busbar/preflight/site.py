@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Return the bars of a job's nodes: by an inventory, by a platform's name, or relative to each other."""
+"""Return the bars of a job's nodes: by an inventory, or by a platform's name."""
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
 
@@ -14,11 +14,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, nodeset, prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import PAIR_ALGORITHM, Measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Expected, job_of
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR, Bar, Test
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Relative
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Bar, Test
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
 
@@ -37,76 +37,56 @@ _ROOM = 60
 
 @dataclass
 class Site:
-    """name: for people.   size: bytes of each message.   kind: None where pairs are only compared with each other.
+    """size: bytes of each message.   tests: directory of nccl-tests.   leaves: node -> leaf, {} where unknown."""
 
-    tests: directory of nccl-tests.   leaves: node -> leaf, {} where the inventory says none.   root: of the hardware.
-    """
-
-    name: str
-    gpus: int
+    kind: Kind
     size: int
     tests: str
-    kind: Kind | None = None
     leaves: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    root: str = "/"
-    relative: Relative | None = None
 
     @property
     def program(self) -> str:
-        return f"{self.tests.rstrip('/')}/{COLLECTIVE}_perf"
+        return f"{self.tests}/{COLLECTIVE}_perf"
+
+    @property
+    def options(self) -> list[str]:
+        """Return the site's options of srun."""
+        values = self.kind.values
+        return [*values["nccl_benchmark_launcher_options"]] if values["nccl_benchmark_launcher"] == "srun" else []
 
     def job(self, team: Sequence[str], names: Mapping[str, str], kind: str) -> Job:
         """Return the job of a team. names: node -> its own host name, which its ranks print.   kind: of the test."""
-        return Job(
-            name="+".join(team),
-            scope=SCOPES.get(kind, "node"),
-            kind=self.name,
-            hosts=tuple(team),
-            names=tuple(names[node] for node in team),
-            addresses=tuple(team),
-            per_node=self.gpus,
-            collective=COLLECTIVE,
-            min_bytes=self.size,
-            max_bytes=self.size,
-            algorithm=self.algorithm(kind),
-            rails=len(self.kind.settings.rails) if self.kind is not None else 0,
-            repeats=1,
-        )
+        members = tuple(Member(node, self.kind.settings, names[node], node) for node in team)
+        scope = SCOPES.get(kind, "node")
+        measure = self.kind.of_scope(scope).one_size(self.size)
+        return job_of(members, measure, Expected(), name="+".join(team), scope=scope, repeats=1)
 
     def values(self, limit: float) -> Mapping[str, object]:
         """Return the values of a job's call. limit: seconds of the program."""
+        own = self.kind.values["nccl_benchmark_environment"].items()
         return {
-            "nccl_tests_path": self.tests.rstrip("/"),
+            "nccl_tests_path": self.tests,
             "nccl_benchmark_launcher": "srun",
             "nccl_benchmark_launcher_options": [],
-            "nccl_benchmark_environment": self.environment,
+            "nccl_benchmark_environment": {
+                **self.kind.settings.environment,
+                **{name: str(value) for name, value in own},
+            },
             "nccl_benchmark_iterations": ITERATIONS,
             "nccl_benchmark_timeout": limit,
-            "busbar_hardware_root": self.root,
+            "busbar_hardware_root": self.kind.values["busbar_hardware_root"],
             "busbar_system_root": "/",
         }
 
-    def algorithm(self, kind: str) -> str:
-        """Return NCCL_ALGO of a run. A pair uses Ring: otherwise three of eight rails may be missing unseen."""
-        if kind != PAIR or "NCCL_ALGO" in self.environment:
-            return ""
-        return PAIR_ALGORITHM.get(COLLECTIVE, "")
-
     def node_bar(self) -> Bar:
         """Return the bar of each node alone."""
-        if self.relative is not None or self.kind is None:
-            return (self.relative or Relative()).of_kind(ALONE)
         of = self.kind
         run = (of.bars, of.name, of.profile, of.nvls, 1, "node", COLLECTIVE, self.size)
         return Bar(*prediction.bar_or_prediction(*run))
 
     def bar(self, test: Test) -> Bar:
-        if self.relative is not None or self.kind is None:
-            return (self.relative or Relative())(test)
-        scoped = replace(self.kind, settings=replace(self.kind.settings, scope=SCOPES[test.kind]))
-        wanted = scoped.expected(Measure(COLLECTIVE, self.size, self.size, self.algorithm(test.kind)), len(test.hosts))
+        kind = self.kind.of_scope(SCOPES[test.kind])
+        wanted = kind.expected(kind.one_size(self.size), len(test.hosts))
         return Bar(wanted.bar, wanted.bar_source)
 
 
@@ -133,17 +113,11 @@ def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, 
             f"{nodeset.brief(missing, _ROOM)}: not among gpu_nodes of the inventory; where Slurm calls a node"
             " otherwise, set drain_slurm_node for it"
         )
-    kinds: dict[str, list[str]] = {}
-    given: dict[str, dict[str, object]] = {}
-    for node in nodes:
-        own = {name: value for name, value in of_node[node].items() if intent.mine(name)}
-        key = repr([own.get(name) for name in _ALIKE])
-        kinds.setdefault(key, []).append(node)
-        given.setdefault(key, own)
-    if len(kinds) > 1:
-        groups = " and ".join(nodeset.brief(group, _ROOM) for group in kinds.values())
+    alike = nodeset.grouped((repr([of_node[node].get(name) for name in _ALIKE]), node) for node in nodes)
+    if len(alike) > 1:
+        groups = " and ".join(nodeset.brief(group, _ROOM) for group in alike.values())
         raise ParseError(f"the nodes of this job want different things ({groups}: one of {', '.join(_ALIKE)} differs)")
-    [own] = given.values()
+    own = {name: value for name, value in of_node[nodes[0]].items() if intent.mine(name)}
     templates = sorted(name for name in _ALIKE if "{{" in repr(own.get(name)))
     if templates:
         raise ParseError(f"{templates[0]} is a template, which is not filled in here: write the value itself")
@@ -168,26 +142,9 @@ def _site(
             f"profile {name} has no {'rails' if profile.gpus.count else 'GPUs'}: there is nothing to measure"
         )
     kind = Kind(replace(settings, scope="pair"), values, profile, name, files.bars_of(folder))
-    site = Site(
-        name=words,
-        gpus=profile.gpus.count,
-        size=parse_size(size or values["nccl_benchmark_max_bytes"]),
-        tests=tests or values["nccl_tests_path"],
-        kind=kind,
-        leaves=leaf_of,
-        environment={
-            **settings.environment,
-            **{name: str(value) for name, value in values["nccl_benchmark_environment"].items()},
-        },
-        options=tuple(values["nccl_benchmark_launcher_options"]) if values["nccl_benchmark_launcher"] == "srun" else (),
-        root=values["busbar_hardware_root"],
-    )
+    found = tests or values["nccl_tests_path"]
+    site = Site(kind, parse_size(size or values["nccl_benchmark_max_bytes"]), found.rstrip("/"), leaf_of)
     bar = site.node_bar()
     if bar.value is None:
         raise ParseError(f"there is no bar for a single node: {bar.source}")
     return site
-
-
-def relative(gpus: int, size: str | None, tests: str) -> Site:
-    """Return a site whose nodes are only compared with each other. Raises ParseError."""
-    return Site("compared with each other only", gpus, parse_size(size or "8G"), tests, relative=Relative())

@@ -72,14 +72,13 @@ class Allocation:
 class StepResult:
     """The result of a step. figure: busbw in GB/s, None without one; ``said`` has the reason.
 
-    seconds: until it ended.   notes: other faults, such as an idle HCA.
+    seconds: until it ended.
     """
 
     figure: float | None
     said: str = ""
     seconds: float = 0.0
     simulated: bool = False
-    notes: tuple[str, ...] = ()
 
 
 def allocation(environment: Mapping[str, str], programs: Mapping[str, str]) -> Allocation:
@@ -157,31 +156,29 @@ class Steps:
 
     # -- roll call -----------------------------------------------------------------------------------------------------
 
-    def query(
-        self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
+    def query(self, nodes: Sequence[str], limit: float) -> tuple[dict[str, RollCallResult], dict[str, str]]:
         """Return node -> its result, and of the others why there is none. limit: seconds of each of two queries.
 
         One step queries all; with a node that is down it fails as a whole, so that nodes without a result are
         queried again alone.
         """
-        found, said = self._query_teams([tuple(nodes)], limit, gate)
+        found, said = self._query_teams([tuple(nodes)], limit)
         rest = [node for node in nodes if node not in found]
         if rest and len(nodes) > 1:
-            again, said = self._query_teams([(node,) for node in rest], limit, gate)
+            again, said = self._query_teams([(node,) for node in rest], limit)
             found.update(again)
         else:
             said = dict.fromkeys(rest, next(iter(said.values()), "no response"))
         return found, {node: said.get(node, "no response") for node in nodes if node not in found}
 
     def _query_teams(
-        self, teams: Sequence[tuple[str, ...]], limit: float, gate: Sequence[str]
+        self, teams: Sequence[tuple[str, ...]], limit: float
     ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
         """Return node -> result; the first node of each team that did not end well -> srun's message."""
         found: dict[str, RollCallResult] = {}
         why: dict[str, str] = {}
         for wave in _waves(teams):
-            programs = [self._program(self._roll_call(team, limit, gate)) for team in wave]
+            programs = [self._program(self._roll_call(team)) for team in wave]
             for team, program, ended in zip(wave, programs, self._run(programs, self._handed_on, limit), strict=True):
                 for node, answer in answers(_text(program.stdout), team).items():
                     found[node] = answer
@@ -190,12 +187,12 @@ class Steps:
                     why[team[0]] = last or (f"no end within {limit:.0f} s" if ended.ending else f"srun: {ended.rc}")
         return found, why
 
-    def _roll_call(self, nodes: Sequence[str], limit: float, gate: Sequence[str]) -> list[str]:
+    def _roll_call(self, nodes: Sequence[str]) -> list[str]:
         words = [self.launcher.path, f"--jobid={self.allocation.job}", "--nodelist=" + ",".join(nodes)]
         words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--overlap", "--overcommit"]
         words += ["--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=PATH", "--wait=2"]
         words += ["--kill-on-bad-exit=0", self.python, "-I", "-S", "-c", inspect.getsource(roll_call)]
-        return [*words, "%g" % max(1.0, limit - 2), gate_files.STATE, *gate]
+        return [*words, gate_files.STATE]
 
     # -- measurements --------------------------------------------------------------------------------------------------
 
@@ -265,12 +262,12 @@ def taken(result: Result) -> StepResult:
     if result.get("failed"):
         return StepResult(None, result["msg"], seconds)
     bad = [from_dict(dict(one)) for one in result["findings"]]
-    roots = [one for one in bad if one.because is None] or bad
     if any(one.check in _PROOF for one in bad):
+        roots = [one for one in bad if one.because is None] or bad
         # The most telling cause first: how it was started, then how it ended.
         first = min(roots, key=lambda one: _PROOF.index(one.check) if one.check in _PROOF else len(_PROOF))
         return StepResult(None, _words(first), seconds, simulated)
-    return StepResult(result.get("busbw"), "", seconds, simulated, tuple(map(_words, roots)))
+    return StepResult(result.get("busbw"), "", seconds, simulated)
 
 
 def _words(finding: Finding) -> str:

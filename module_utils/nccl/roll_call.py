@@ -2,19 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Program of each node of a job in the roll call, sent there as ``python3 -c``: report its name and its gate's verdict.
 
-    SECONDS STATE [PROGRAM [ARGUMENT...]]
+    STATE
 
-With a program its exit code counts: 0 nothing critical, 1 or 3 something is, any other no verdict. Without one the
-gate's last verdict counts, which root has written into the file STATE, if it is of this boot and not old.
+The gate's last verdict counts, which root has written into the file STATE, if it is of this boot and not old.
 
 Requires Python 3.6 or later and its standard library.
 """
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import List, Optional, Tuple
@@ -48,28 +45,8 @@ def last(path: str) -> Tuple[Optional[int], str]:
     return found, said or "its verdict is %s" % verdict
 
 
-def run_gate(seconds: float, gate: List[str]) -> Tuple[Optional[int], str]:
-    """Return exit code and first line of output of a program; None if it is not installed."""
-    if not os.access(gate[0], os.X_OK):
-        return None, ""
-    try:
-        asked = subprocess.Popen(
-            gate, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    except OSError as error:
-        return NO_VERDICT, "%s: %s" % (gate[0], error.strerror)
-    try:
-        said = asked.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(asked.pid, signal.SIGKILL)
-        return NO_VERDICT, "%s: no end within %g s" % (gate[0], seconds)
-    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    found = {0: PASSED, 1: CRITICAL, 3: CRITICAL}.get(asked.returncode, NO_VERDICT)
-    return found, (lines or ["exit code %d" % asked.returncode])[0]
-
-
 def main(argv: List[str]) -> None:
-    gate, said = run_gate(float(argv[0]), argv[2:]) if argv[2:] else last(argv[1])
+    gate, said = last(argv[0])
     told = {"node": os.environ.get("SLURMD_NODENAME", ""), "host": socket.gethostname(), "gate": gate}
     told["said"] = said[:300]
     os.write(1, ("\n%s%s\n" % (MARK, json.dumps(told))).encode("ascii"))

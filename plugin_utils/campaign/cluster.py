@@ -8,13 +8,10 @@ A group of hosts none of which is due keeps its last results. A job without a re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     benchmark_results,
@@ -78,17 +75,12 @@ def play(site: Site, kinds: Kinds, check_mode: bool) -> Outcome:
         return Outcome({host: stored_result(stored.get(host, {}), left.get(host, ())) for host in site.variables})
     measured: list[Measured] = []
     for number, jobs in enumerate(plan.rounds, 1):
-        of_round = measure(site, jobs)
+        results = site.run([job.call(site.values(job.head)) for job in jobs])
+        of_round = [judged_result(job, result) for job, result in zip(jobs, results, strict=True)]
         for line in cluster_table.round_lines(number, len(plan.rounds), of_round):
             site.say(line)
         measured += of_round
     return joined(site, plan, findings, stored, measured, begun)
-
-
-def measure(site: Site, jobs: Sequence[Job]) -> list[Measured]:
-    """Run jobs on disjoint hosts at the same time."""
-    results = site.run([job.call(site.values(job.head)) for job in jobs])
-    return [judged_result(job, result) for job, result in zip(jobs, results, strict=True)]
 
 
 def judged_result(job: Job, result: Result) -> Measured:
@@ -115,12 +107,13 @@ def joined(
     judged = cluster_judge.judge(measured, earlier, advise=not localise_enabled(site))
     hosts: Plain = {}
     for host in site.variables:
-        if host not in over:
+        if host in over:
+            passed = judged.passed.get(host, {})
+            hosts[host] = Plan((*members.get(host, ()), *judged.findings.get(host, ()))).result()
+            hosts[host]["passed"] += passed
+            hosts[host]["evidence"].update(passed)
+        else:
             hosts[host] = stored_result(stored.get(host, {}), members.get(host, ()))
-            continue
-        hosts[host] = Plan((*members.get(host, ()), *judged.findings.get(host, ()))).result()
-        hosts[host]["passed"] += judged.passed.get(host, {})
-        hosts[host]["evidence"].update(judged.passed.get(host, {}))
     every = {item["id"]: item for host in hosts for item in hosts[host].get("findings") or []}
     first = measured[0].job
     record = cluster_record.Record(
@@ -151,36 +144,16 @@ def store(site: Site, stores: Mapping[str, PlainView]) -> None:
     )
 
 
-def write(site: Site, record: cluster_record.Record, path: str, cut: Callable[[str, str], str]) -> str:
-    """Print the table and write record and plots; return their directory, "" for none. Raises OSError, ParseError.
-
-    path: nccl_benchmark_results_path.   cut: returns as much of a table as fits.
-    """
-    site.say(f"\n{cut(cluster_table.render(record, terminal.COLUMNS), path)}\n")
-    if not path:
-        return ""
+def write(site: Site, record: cluster_record.Record, path: str) -> None:
+    """Write record and plots. path: nccl_benchmark_results_path. Raises OSError, ParseError."""
     results = benchmark_results.of_record(record, "this run")
-    folder, _plots = results_compare.publish(
+    results_compare.publish(
         cluster_record.folder(path),
         results,
         lambda: cluster_record.write(path, record),
         lambda folder: busbw_plot.plot_results(folder, results, f"NCCL bus bandwidth, scope {record.scope}"),
         site.say,
     )
-    return str(folder)
-
-
-def last_table(path: str, cut: Callable[[str, str], str]) -> str:
-    """Return the table of the last record on this control node; "" where there is none."""
-    if not path or not Path(cluster_record.folder(path)).exists():
-        return ""
-    try:
-        record = cluster_record.read(path)
-    except (OSError, ParseError) as error:
-        return f"the last record of a benchmark between nodes cannot be read: {error_text(error)}"
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
-    table = cut(cluster_table.render(record, terminal.COLUMNS), path)
-    return f"\nLAST RESULT BETWEEN NODES, not of this run: scope {record.scope}, measured {when}\n{table}\n"
 
 
 def localise_enabled(site: Site) -> bool:
@@ -220,17 +193,17 @@ def summarise(
     standing: hosts whose last result is kept, where nothing is run.
     """
     jobs = [job for jobs in plan.rounds for job in jobs]
-    lines = []
     if jobs:
-        verb = "would be run" if check_mode else "are run" if len(jobs) > 1 else "is run"
         counts = f"{terminal.counted(len(jobs), 'job')} in {terminal.counted(len(plan.rounds), 'round')}"
-        over = f"{len(plan.hosts)} nodes ({nodeset.brief(plan.hosts, ROOM)})"
-        lines.append(f"BETWEEN NODES: {counts} {verb} over {over}: {next(iter(reasons.values()), '')}")
+        over = (
+            f"{'would be run ' if check_mode else ''}over {len(plan.hosts)} nodes ({nodeset.brief(plan.hosts, ROOM)})"
+        )
+        lines = [f"BETWEEN NODES: {counts} {over}: {next(iter(reasons.values()), '')}"]
         kinds = dict.fromkeys(job.name if len(jobs) <= 4 else f"{job.scope} {job.collective}" for job in jobs)
         lines.append("  " + ", ".join(kinds))
     else:
         why = f"the last results stand of {nodeset.brief(standing, ROOM)}" if standing else "no host can be measured"
-        lines.append(f"BETWEEN NODES: nothing {'would be' if check_mode else 'is'} measured, {why}")
+        lines = [f"BETWEEN NODES: nothing to measure, {why}"]
     if plan.one_leaf:
         lines.append("  busbar_leaf is not set: all nodes are taken for one leaf")
     alike = nodeset.grouped((why, host) for host, (why, _fix) in plan.left_out.items())

@@ -89,6 +89,8 @@ SCALING = Check(
 
 # Wrong values have no cause in other roles' findings: no setting makes a sum wrong.
 _UNEXPLAINED = (perf.CORRECT.id, BAR.id)
+# What a search for the slow node explains.
+_SLOW = (perf.BUSBW.id, SCALING.id)
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,9 @@ def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]]
     passes: dict[str, dict[str, Sequence[str]]] = {}
     for one in measured:
         found, passed = _of_job(one)
-        advised = advise and len(one.job.hosts) > 1
-        of_job[one.job.name] = [_advised(finding) if advised else finding for finding in found]
+        if advise and len(one.job.hosts) > 1:
+            found = [replace(each, fix=f"{LOCALISE}; {each.fix}") if _is_slow(each) else each for each in found]
+        of_job[one.job.name] = found
         for host in one.job.hosts:
             passes.setdefault(host, {}).update(passed)
     scaling = _scaling(measured, of_job)
@@ -135,12 +138,11 @@ def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]]
 
 def misses(findings: Iterable[Finding]) -> bool:
     """Return whether a bar of several nodes was missed: something in the network between them is slow."""
-    slow = (one for one in findings if one.check in (perf.BUSBW.id, SCALING.id) and one.state == "drift")
-    return any(OVER_NVLINK not in one.subject for one in slow)
+    return any(map(_is_slow, findings))
 
 
-def _advised(finding: Finding) -> Finding:
-    return replace(finding, fix=f"{LOCALISE}; {finding.fix}") if misses([finding]) else finding
+def _is_slow(finding: Finding) -> bool:
+    return finding.check in _SLOW and finding.state == "drift" and OVER_NVLINK not in finding.subject
 
 
 def _of_job(measured: Measured) -> tuple[list[Finding], dict[str, Sequence[str]]]:
@@ -206,39 +208,32 @@ def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> 
         group.sort(key=lambda one: len(one.job.hosts))
         several = [one for one in group if len(one.job.hosts) > 1]
         first = next((one for one in several if one.busbw is not None), None)
-        shares = {one.job.name: _efficiency(one, first) if one in several else None for one in group}
         for one in group:
-            job = one.job
-            rows.append(
-                Scaling(
-                    collective=job.collective,
-                    algorithm=job.algorithm,
-                    size=job.max_bytes,
-                    nodes=len(job.hosts),
-                    busbw=one.busbw,
-                    prediction=job.prediction,
-                    efficiency=shares[job.name],
-                )
+            row = Scaling(
+                **{name: getattr(one.job, name) for name in ("collective", "algorithm", "prediction")},
+                size=one.job.max_bytes,
+                nodes=len(one.job.hosts),
+                busbw=one.busbw,
+                efficiency=_efficiency(one, first) if one in several else None,
             )
+            rows.append(row)
         if len(several) > 1:
-            missing = [f"{len(one.job.hosts)} nodes" for one in several if shares[one.job.name] is None]
-            worse = [
-                (share, _scaling_text(one, first, share))
-                for one in several
-                if first is not None and one is not first and (share := shares[one.job.name]) is not None
-            ]
             of_most = of_job[several[-1].job.name]
-            of_most.append(_scaled(several[-1].job, min(worse, default=None), missing, _first_root(of_most)))
+            of_most.append(_scaled(several, first, _first_root(of_most)))
     return tuple(rows)
 
 
-def _scaled(job: Job, worst: tuple[float, str] | None, missing: Sequence[str], bad: Finding | None) -> Finding:
+def _scaled(several: Sequence[Measured], first: Measured | None, bad: Finding | None) -> Finding:
+    """Judge a collective over several numbers of nodes, the fewest first. first: with a figure."""
     want = f"at least {EFFICIENT:g} of the fewest nodes, measured by predicted"
-    if worst is None or (missing and worst[0] >= EFFICIENT):
+    shares = [(share, one) for one in several if one is not first and (share := _efficiency(one, first)) is not None]
+    missing = [f"{len(one.job.hosts)} nodes" for one in several if one.busbw is None]
+    low, slowest = min(shares, key=lambda item: item[0], default=(0.0, None))
+    if first is None or slowest is None or (missing and low >= EFFICIENT):
         state, have = "unknown", f"no figure over {', '.join(missing)}"
     else:
-        state, have = "ok" if worst[0] >= EFFICIENT else "drift", worst[1]
-    return SCALING.judge(job.name, state, want, have, _SOURCE, because=bad)
+        state, have = "ok" if low >= EFFICIENT else "drift", _scaling_text(slowest, first, low)
+    return SCALING.judge(several[-1].job.name, state, want, have, _SOURCE, because=bad)
 
 
 def _efficiency(one: Measured, first: Measured | None) -> float | None:
@@ -272,14 +267,16 @@ def _root(earlier: Sequence[Finding], causes: Sequence[str]) -> Finding | None:
 
 
 def _name_causes(finding: Finding, hosts: Sequence[str], causes: Mapping[str, Finding]) -> Finding:
-    if finding.ok or finding.because is not None or finding.check in _UNEXPLAINED:
+    known = [host for host in hosts if host in causes]
+    if not known or finding.ok or finding.because is not None or finding.check in _UNEXPLAINED:
         return finding
-    known = [f"{host} ({causes[host].check})" for host in hosts if host in causes]
-    if not known:
-        return finding
-    more = " and %d more" % (len(known) - _NAMED) if len(known) > _NAMED else ""
-    have = f"{finding.have or 'nothing'}; begin with {', '.join(known[:_NAMED])}{more}"
-    return replace(finding, have=have)
+    return replace(finding, have=f"{finding.have or 'nothing'}; begin with {named(known, causes)}")
+
+
+def named(hosts: Sequence[str], causes: Mapping[str, Finding]) -> str:
+    """Return ``n1 (gpudirect.module), n2 (imex.service) and 3 more``. causes: of each host."""
+    more = " and %d more" % (len(hosts) - _NAMED) if len(hosts) > _NAMED else ""
+    return ", ".join(f"{host} ({causes[host].check})" for host in hosts[:_NAMED]) + more
 
 
 def _followed(findings: Sequence[Finding], cause: Finding | None) -> list[Finding]:

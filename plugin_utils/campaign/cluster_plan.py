@@ -74,14 +74,14 @@ class Expected:
 class Plan:
     """rounds: jobs on disjoint hosts, which run at the same time.   left_out: host -> why, and what to do.
 
-    untested: host -> rail -> why it could not be tested.   one_leaf: hosts that are taken for one leaf, because
+    untested: host -> rail -> why it could not be tested.   one_leaf: some hosts are taken for one leaf, because
     theirs is unknown.
     """
 
     rounds: tuple[tuple[Job, ...], ...] = ()
     left_out: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     untested: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    one_leaf: frozenset[str] = frozenset()
+    one_leaf: bool = False
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -131,24 +131,23 @@ def plan(members: Sequence[Member], wanted_of: Wanted, expected: Judge) -> Plan:
             groups.setdefault(one.settings, []).append(one)
     rounds: list[list[list[Job]]] = []
     untested: dict[str, dict[int, str]] = {}
-    one_leaf: set[str] = set()
+    one_leaf = False
     for settings, group in groups.items():
         left.update(unlike(group))
         there = [one for one in group if one.host not in left]
         leaves, alone = _leaves(there, settings.scope)
         left.update(alone)
-        if settings.scope != NVLINK_DOMAIN and not any(one.leaf for one in there):
-            one_leaf.update(one.host for one in there)
+        one_leaf |= bool(there) and settings.scope != NVLINK_DOMAIN and not any(one.leaf for one in there)
         jobs, missing = _jobs(settings, leaves, wanted_of, expected, len(groups) > 1)
         untested.update(missing)
         rounds.append(jobs)
-    return Plan(tuple(map(tuple, _side_by_side(rounds))), left, untested, frozenset(one_leaf))
+    return Plan(tuple(map(tuple, _side_by_side(rounds))), left, untested, one_leaf)
 
 
 def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], dict[str, tuple[str, str]]]:
-    """Return the leaves, the largest first, and hosts without a partner. Hosts keep their order.
+    """Return the hosts of each leaf, the most first, and hosts without a partner. Hosts keep their order.
 
-    In scope nvlink_domain they are the domains, which a clique's switches join.
+    In scope nvlink_domain of each domain, which a clique's switches join; in scope cluster all of them, leaf by leaf.
     """
     left: dict[str, tuple[str, str]] = {}
     places: dict[str, list[Member]] = {}
@@ -162,21 +161,16 @@ def _leaves(group: Sequence[Member], scope: str) -> tuple[list[list[Member]], di
         else:
             places.setdefault(place, []).append(one)
     found = sorted(places.values(), key=lambda members: -len(members))
-    fewest = "fewer than two nodes%s can take part" % (f" of {group[0].settings.kind}" if group else "")
     if scope == "cluster":
-        if sum(map(len, found)) < 2:
-            left.update((one.host, (fewest, _OTHERS)) for leaf in found for one in leaf)
-            found = []
-        return found, left
+        found = [[*chain.from_iterable(found)]]
     for [one] in (members for members in found if len(members) == 1):
+        why, fix = f"fewer than two nodes of {one.settings.kind} can take part", _OTHERS
         if scope == NVLINK_DOMAIN:
             why = f"no other tray of its NVLink domain {one.domain} can take part"
-            left[one.host] = (why, f"{_OTHERS}; where there are others in this rack, see imex.domain of all of them")
-        elif one.leaf:
-            fix = f"{_OTHERS}, or measure nccl_benchmark_scope: cluster"
-            left[one.host] = (f"{fewest} on leaf {one.leaf}", fix)
-        else:
-            left[one.host] = (fewest, _OTHERS)
+            fix += "; where there are others in this rack, see imex.domain of all of them"
+        elif one.leaf and scope != "cluster":
+            why, fix = f"{why} on leaf {one.leaf}", f"{fix}, or measure nccl_benchmark_scope: cluster"
+        left[one.host] = (why, fix)
     return [members for members in found if len(members) > 1], left
 
 
@@ -185,9 +179,8 @@ def teams(scope: str, leaves: Sequence[Sequence[Member]]) -> list[list[Team]]:
     if scope in ("leaf", NVLINK_DOMAIN):
         return [[tuple(leaf) for leaf in leaves]] if leaves else []
     if scope == "cluster":
-        everybody = [one for leaf in leaves for one in leaf]
         # The nodes of a leaf come one after the other: the first counts stay within it.
-        return [[tuple(everybody[:count])] for count in counts(len(everybody))]
+        return [[tuple(leaf[:count])] for leaf in leaves for count in counts(len(leaf))]
     return _side_by_side(map(_pairs, leaves))
 
 
@@ -210,19 +203,16 @@ def _side_by_side(groups: Iterable[Sequence[Sequence[T]]]) -> list[list[T]]:
 
 def counts(nodes: int) -> list[int]:
     """Return all nodes, then 1, 2, 4, 8 ... of them: the requested figure is measured first."""
-    if nodes < 2:
-        return []
     return [nodes, *(1 << power for power in range(nodes.bit_length()) if 1 << power < nodes)]
 
 
 def measures(
-    settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] | None = None
+    settings: Settings, model: Sequence[tuple[str, int, str]], algorithms: Mapping[str, str] = PAIR_ALGORITHM
 ) -> list[Measure]:
     """Return the measurements of a scope. model: collective, bytes and name of each message of the user's model.
 
-    algorithms: of pairs, by collective; None: PAIR_ALGORITHM.
+    algorithms: of pairs, by collective.
     """
-    wanted = PAIR_ALGORITHM if algorithms is None else algorithms
     least, most = settings.sizes
     if settings.scope == "rail":
         return [Measure(RAIL_COLLECTIVE, least, most, rail=rail) for rail in settings.rails]
@@ -231,7 +221,7 @@ def measures(
         smallest = least
         while collective == "all_reduce" and smallest % STEP_FACTOR == 0 and smallest // STEP_FACTOR >= SMALLEST:
             smallest //= STEP_FACTOR
-        algorithm = wanted.get(collective, "") if settings.scope == "pair" else ""
+        algorithm = algorithms.get(collective, "") if settings.scope == "pair" else ""
         found.append(Measure(collective, smallest, most, algorithm))
     if settings.scope in ("leaf", NVLINK_DOMAIN, "cluster"):
         sizes = {(test.collective, test.max_bytes) for test in found}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_jud
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
     Job,
     Record,
-    Row,
     Scaling,
     rail_of,
 )
@@ -35,6 +35,7 @@ EACH = 4
 # Columns that move below their line on a narrow terminal, and more of them on a narrower one.
 _LESSER = ("P99", "SPREAD", "PREDICTION")
 _ASIDE = (_LESSER, ("ALGBW", *_LESSER))
+SIMULATED = " (simulated: no figure in it is a measurement)"
 # Characters of host names in a cell, in a sentence; of a finding's text; of host names in it; of a job's outcome.
 CELL, SENTENCE, SAID, _NAMES, _WHY = 22, 180, 300, 60, 120
 
@@ -94,35 +95,57 @@ def jobs(found: Sequence[Job]) -> tuple[list[str], list[Line], int]:
 def _group(jobs: Sequence[Job]) -> list[Line]:
     """Return lines of jobs that differ in their hosts only: those not ok, worst first, and the others as one."""
     bad = sorted((job for job in jobs if not job.ok), key=lambda job: (_ratio(job), job.hosts))
-    lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_folded(jobs, len(bad))]
+    lines = [] if len(jobs) <= EACH or len(bad) == len(jobs) else [_line(jobs, jobs, _summary(jobs))]
     # Jobs with equal texts, such as those that did not run, are one line.
-    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    alike: dict[Line, list[Job]] = {}
     for job in jobs if len(jobs) <= EACH else bad:
-        cells, notes = _cells(job), tuple(_notes(job))
-        alike.setdefault((cells, notes), []).extend(job.hosts)
-    for (cells, notes), hosts in alike.items():
-        lines.append(((f"{jobs[0].scope} {_hosts(hosts)}", *cells), notes))
-        small = [job for job in jobs if set(job.hosts) <= set(hosts) and job.latency_bar_us is not None]
+        _hosts, *cells = (line := _line([job], [job], _notes(job)))[0]
+        alike.setdefault((tuple(cells), line[1]), []).append(job)
+    for of_text in alike.values():
+        lines.append(_line(of_text[:1], of_text, _notes(of_text[0])))
+        small = [job for job in of_text if job.latency_bar_us is not None]
         lines += [line for job in small[:1] for line in _latency(job)] if len(jobs) <= EACH else []
     return lines
 
 
-def _cells(job: Job) -> tuple[str, ...]:
+def _line(jobs: Sequence[Job], over: Sequence[Job], notes: Sequence[str]) -> Line:
+    """Return the line of a job, or of many: medians, and the worst of P99 and spread. over: with its hosts."""
+    first, bad = jobs[0], sum(not job.ok for job in jobs)
     # The last row of an interrupted run is of another size.
-    row = job.last if job.last is not None and job.last.size == job.size else Row(size=job.size)
-    return (
-        program(job.program, job.algorithm),
-        size_text(job.size) if job.size else "-",
-        duration(row.time_us),
-        number(row.algbw),
-        number(job.busbw),
-        duration(row.time_p99_us),
-        percent(job.spread),
-        number(job.bar),
-        number(job.prediction),
-        percent(_ratio(job) if _ratio(job) >= 0 else None),
-        _result(job),
+    rows = [job.last for job in jobs if job.last is not None and job.last.size == job.size]
+    middle = median_of(job.busbw for job in jobs)
+    bar = first.bar if len({job.bar for job in jobs}) == 1 else None
+    result = _result(first) if len(jobs) == 1 else "%d not ok" % bad if bad else "ok"
+    hosts = nodeset.brief([printable(host) for job in over for host in job.hosts], CELL)
+    cells = (
+        f"{first.scope} {hosts}",
+        program(first.program, first.algorithm),
+        size_text(first.size) if first.size else "-",
+        duration(median_of(row.time_us for row in rows)),
+        number(median_of(row.algbw for row in rows)),
+        number(middle),
+        duration(_most(row.time_p99_us for row in rows)),
+        percent(_most(job.spread for job in jobs)),
+        number(bar),
+        number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
+        percent(middle / bar if middle is not None and bar else None),
+        result,
     )
+    message = [f"message: {first.what}"] if first.what else []
+    return cells, (*message, *notes)
+
+
+def _summary(jobs: Sequence[Job]) -> list[str]:
+    measured = sorted((job.busbw, job.hosts) for job in jobs if job.busbw is not None)
+    if not measured:
+        return []
+    (low, lowest), (high, _hosts) = measured[0], measured[-1]
+    where = f"lowest {number(low)} on {nodeset.brief(lowest, SENTENCE)}, highest {number(high)}"
+    return [f"{len(measured)} of {len(jobs)} jobs measured, figures are medians; {where}"]
+
+
+def _notes(job: Job) -> list[str]:
+    return [] if job.ok else [short(job.said or "no result and no reason: the record has the output of the job")]
 
 
 def _latency(job: Job) -> list[Line]:
@@ -145,51 +168,8 @@ def _result(job: Job) -> str:
     return min(job.states, key=STATES.index) if job.states else "unknown"
 
 
-def _notes(job: Job) -> list[str]:
-    notes = [f"message: {job.what}"] if job.what else []
-    if not job.ok:
-        notes.append(short(job.said or "no result and no reason: the record has the output of the job"))
-    return notes
-
-
-def _folded(jobs: Sequence[Job], bad: int) -> Line:
-    rows = [job.last for job in jobs if job.last is not None]
-    measured = [(job.busbw, job) for job in jobs if job.busbw is not None]
-    first = jobs[0]
-    bars = {job.bar for job in jobs}
-    bar = first.bar if len(bars) == 1 else None
-    middle = median_of(figure for figure, _job in measured)
-    cells = (
-        f"{first.scope} {_hosts([host for job in jobs for host in job.hosts])}",
-        program(first.program, first.algorithm),
-        size_text(first.size) if first.size else "-",
-        duration(median_of(row.time_us for row in rows)),
-        number(median_of(row.algbw for row in rows)),
-        number(middle),
-        duration(_most(row.time_p99_us for row in rows)),
-        percent(_most(job.spread for job in jobs)),
-        number(bar),
-        number(first.prediction if len({job.prediction for job in jobs}) == 1 else None),
-        percent(middle / bar if middle is not None and bar else None),
-        "ok" if not bad else "%d not ok" % bad,
-    )
-    notes = [f"message: {first.what}"] if first.what else []
-    if measured:
-        low, lowest = min(measured, key=lambda item: item[0])
-        high = max(figure for figure, _job in measured)
-        notes.append(
-            "%d of %d jobs measured, figures are medians; lowest %s on %s, highest %s"
-            % (len(measured), len(jobs), number(low), nodeset.brief(lowest.hosts, SENTENCE), number(high))
-        )
-    return cells, notes
-
-
 def _ratio(job: Job) -> float:
     return job.busbw / job.bar if job.busbw is not None and job.bar else -1.0
-
-
-def _hosts(hosts: Iterable[str]) -> str:
-    return nodeset.brief([printable(host) for host in hosts], CELL)
 
 
 # -- within a node -----------------------------------------------------------------------------------------------------
@@ -200,18 +180,14 @@ def render_nodes(results: Mapping[str, Mapping[str, Any]], now: float, width: in
 
     results: host -> registered result of ``nccl_benchmark``.
     """
-    found = [
-        node_job(host, run, results[host]["findings"])
-        for host in sorted(results)
-        for run in results[host].get("runs") or []
-    ]
+    runs = [(host, run) for host in sorted(results) for run in results[host].get("runs") or []]
+    found = [node_job(host, run, results[host]["findings"]) for host, run in runs]
     if not found:
         return "BENCHMARK: nothing is configured (nccl_benchmark_collectives is empty)"
-    runs = [run for of_host in results.values() for run in of_host.get("runs") or []]
-    ages = [now - run["finished"] for run in runs if run.get("stored") and run.get("finished")]
-    measured = sum(run.get("busbw") is not None and not run.get("stored") for run in runs)
+    ages = [now - run["finished"] for _host, run in runs if run.get("stored") and run.get("finished")]
+    measured = sum(run.get("busbw") is not None and not run.get("stored") for _host, run in runs)
     stored = f", {len(ages)} stored results stand, the oldest of {_ago(max(ages))}" if ages else ""
-    simulated = " (simulated: no figure in it is a measurement)" if any(run.get("simulated") for run in runs) else ""
+    simulated = SIMULATED if any(run.get("simulated") for _host, run in runs) else ""
     over = terminal.counted(len({job.hosts for job in found}), "host")
     good = f"{sum(job.ok for job in found)} of {terminal.counted(len(found), 'run')} ok on {over}"
     verdict = f"BENCHMARK{simulated}: {good}, busbw in GB/s; {measured} measured now{stored}"
@@ -239,63 +215,47 @@ def scaling(found: Sequence[Scaling]) -> tuple[list[str], list[Line], int]:
     heads = ["SCALING", "SIZE", "NODES", "BUSBW", "PREDICTION", "EFFICIENCY"]
     lines: list[Line] = []
     for one in found[:ROWS]:
-        low = one.efficiency is not None and one.efficiency < EFFICIENT
-        cells = (
-            program(one.collective, one.algorithm),
-            size_text(one.size) if one.size else "-",
-            str(one.nodes),
-            number(one.busbw),
-            number(one.prediction),
-            percent(one.efficiency) + (" (low)" if low else ""),
-        )
-        lines.append((cells, ()))
+        low = " (low)" if one.efficiency is not None and one.efficiency < EFFICIENT else ""
+        size = size_text(one.size) if one.size else "-"
+        figures = (number(one.busbw), number(one.prediction), percent(one.efficiency) + low)
+        lines.append(((program(one.collective, one.algorithm), size, str(one.nodes), *figures), ()))
     return heads, lines, max(len(found) - ROWS, 0)
 
 
 def _bars(jobs: Sequence[Job]) -> list[str]:
-    sources: dict[str, int] = {}
-    for job in jobs:
-        if job.bar is not None and job.bar_source:
-            sources[job.bar_source] = sources.get(job.bar_source, 0) + 1
-    told = sorted(sources.items(), key=lambda item: -item[1])
-    lines = ["bar of %d job%s: %s" % (count, "s" * (count != 1), short(source)) for source, count in told[:3]]
-    return lines + (["... and %d more sources of bars; the record has all" % (len(told) - 3)] if len(told) > 3 else [])
+    sources = Counter(job.bar_source for job in jobs if job.bar is not None and job.bar_source).most_common()
+    lines = [f"bar of {terminal.counted(count, 'job')}: {short(source)}" for source, count in sources[:3]]
+    return lines + (
+        ["... and %d more sources of bars; the record has all" % (len(sources) - 3)] if len(sources) > 3 else []
+    )
 
 
 def _over_whom(record: Record) -> list[str]:
     """Return the hosts that were measured, and those left out, one line for each reason."""
-    measured, out = record.hosts, {item.host for item in record.left_out}
-    asked = len(record.asked)
+    measured = record.hosts
     over = nodeset.brief(measured, SENTENCE) if measured else "no node"
-    lines = ["measured over %d of %d requested hosts: %s" % (len(measured), asked, over)]
-    reasons = nodeset.grouped((item.reason, item.host) for item in record.left_out)
-    known = {*measured, *out}
-    silent = [host for host in record.asked if host not in known]
-    if silent:
+    lines = ["measured over %d of %d requested hosts: %s" % (len(measured), len(record.asked), over)]
+    known = {*measured, *(item.host for item in record.left_out)}
+    if silent := [host for host in record.asked if host not in known]:
         lines.append(f"no figure, from no job: {nodeset.brief(silent, SENTENCE)}")
-    told = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in told[:ROWS]]
-    if len(told) > ROWS:
-        lines.append("... and %d more reasons; the record has all" % (len(told) - ROWS))
-    return lines
+    alike = nodeset.grouped((item.reason, item.host) for item in record.left_out)
+    reasons = sorted(alike.items(), key=lambda item: -len(item[1]))
+    lines += [f"left out: {nodeset.brief(hosts, SENTENCE)}: {short(reason)}" for reason, hosts in reasons[:ROWS]]
+    return lines + (
+        ["... and %d more reasons; the record has all" % (len(reasons) - ROWS)] if len(reasons) > ROWS else []
+    )
 
 
 def transport(record: Record) -> str:
     """Return the transports of all jobs in one line, from NCCL's logs."""
-    said: dict[str, list[str]] = {}
-    for job in record.jobs:
-        if job.rows and len(job.hosts) > 1:
-            said.setdefault(_by(job.transport), []).append(job.name)
-    if not said:
-        return "transport: nothing went between hosts"
-    if len(said) == 1:
-        return "transport: " + next(iter(said))
-    counted = sorted(said.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
+    jobs = nodeset.grouped((_by(job.transport), job.name) for job in record.jobs if job.rows and len(job.hosts) > 1)
+    ways = sorted(jobs.items(), key=lambda item: (item[0].startswith("proven"), len(item[1])))
     parts = [
-        f"{text} ({len(names)} job{'s' * (len(names) != 1)}, as {short(names[0], 60)})" for text, names in counted[:3]
+        f"{text} ({terminal.counted(len(names), 'job')}, as {short(names[0], 60)})" if len(ways) > 1 else text
+        for text, names in ways[:3]
     ]
-    more = f"; and {len(counted) - 3} other ways" if len(counted) > 3 else ""
-    return "transport: " + "; ".join(parts) + more
+    parts += [f"and {len(ways) - 3} other ways"] if len(ways) > 3 else []
+    return "transport: " + ("; ".join(parts) or "nothing went between hosts")
 
 
 def _by(of_job: Mapping[str, Any]) -> str:
@@ -304,33 +264,23 @@ def _by(of_job: Mapping[str, Any]) -> str:
         return "not proven: no log of NCCL's"
     if not of_job.get("proven"):
         return short("not proven: " + ("; ".join(of_job.get("missing", ())) or "no reason was reported"))
-    if tuple(of_job.get("networks", ())) == (NVLINK,):
+    networks = of_job.get("networks", ())
+    if tuple(networks) == (NVLINK,):
         return "proven: NVLink between all nodes, nothing over the network"
-    words = [" and ".join(of_job.get("networks", ())) or "no network"]
-    hosts = of_job.get("hosts", {})
-    counts = sorted({len(one["devices"]) for one in hosts.values()})
-    if counts and "Socket" not in of_job.get("networks", ()):
-        each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    words = [" and ".join(networks) or "no network"]
+    counts = sorted({len(one["devices"]) for one in of_job.get("hosts", {}).values()})
+    if counts and "Socket" not in networks:
+        each = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
         words.append(f"{each} HCA{'s' * (each != '1')} on each node")
-    # A rank uses the nearest HCA: of more HCAs than ranks some are idle.
-    idle = {
-        host: sorted({*one["found"]} - {*one["devices"]})
-        for host, one in hosts.items()
-        if len(one["devices"]) < min(len(one["found"]), one["ranks"])
-    }
-    if idle:
-        names = sorted({device for devices in idle.values() for device in devices})
-        words.append(f"idle on {nodeset.brief(idle, _NAMES)}: {', '.join(names[:4])}{' and more' * (len(names) > 4)}")
-    gdr = of_job.get("gdr")
-    words.append("GDR unknown" if gdr is None else "GDR on every connection" if gdr else "GDR not on every connection")
+    words.append(
+        {None: "GDR unknown", True: "GDR on every connection"}.get(of_job.get("gdr"), "GDR not on every connection")
+    )
     return "proven: " + short(", ".join(words))
 
 
 def verdict(record: Record) -> str:
     """Return how many jobs are ok, over how many hosts, the launcher, and whether anything is simulated."""
-    head = "CLUSTER BENCHMARK"
-    if record.simulated:
-        head += " (simulated: no figure in it is a measurement)"
+    head = f"CLUSTER BENCHMARK{SIMULATED * record.simulated}"
     good = sum(job.ok for job in record.jobs)
     launcher = f"{record.launcher.kind} {record.launcher.version}".strip()
     lasted = duration(1e6 * max(record.finished - record.begun, 0.0))

@@ -60,6 +60,9 @@ class Kind:
     name: str
     bars: Sequence[Sequence[Bar]]
 
+    def of_scope(self, scope: str) -> Kind:
+        return replace(self, settings=replace(self.settings, scope=scope))
+
     @property
     def variables(self) -> dict[str, str]:
         """Return NCCL's variables, as the site sets them."""
@@ -79,6 +82,12 @@ class Kind:
         # SHARP needs the network's switches.
         sharp = self.variables.get("NCCL_COLLNET_ENABLE") == "1" and self.settings.scope not in ("rail", NVLINK_DOMAIN)
         return "SHARP" if sharp else ""
+
+    def one_size(self, size: int) -> Measure:
+        """Return all_reduce of one size, as the benchmark of this scope makes it."""
+        own = "NCCL_ALGO" in self.values["nccl_benchmark_environment"]
+        pair = self.settings.scope == "pair" and not own
+        return Measure("all_reduce", size, size, PAIR_ALGORITHM["all_reduce"] if pair else "")
 
     def measures(self, nodes: int) -> list[Measure]:
         asked = self.settings.collectives
@@ -164,7 +173,7 @@ class Kinds:
     def of_scope(self, settings: Settings, scope: str) -> Kind:
         """Return the kind of hosts with these settings but for the scope, for another scope than theirs."""
         kind = next(one for found, one in self._of_settings.items() if replace(found, scope=settings.scope) == settings)
-        return replace(kind, settings=replace(kind.settings, scope=scope))
+        return kind.of_scope(scope)
 
     def measures(self, settings: Settings, nodes: int) -> list[Measure]:
         return self._of_settings[settings].measures(nodes)

@@ -8,20 +8,19 @@ One cause, one line: a node's finding is caused by its rail or its rank, where o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation, RailSearch
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    LEAVES,
     PAIR,
-    RAILS,
     Evidence,
+    HostFinding,
     Node,
     node_outcome,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
@@ -113,21 +112,34 @@ BAR = Check(
 "Is there a bar, and are more nodes good than slow against it"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """hosts: those with the finding.   evidence: every figure that it rests on."""
+# Hosts, and the finding that they have.
+Judged = tuple[tuple[str, ...], Finding]
+# Number of slow directions of a rail, each loaded alone: the usual cause, and what to do about it.
+_RAIL_FAULTS = {
+    2: (
+        "slow in both directions: NIC, cable or switch port",
+        "swap the cable of rail {rail} of {host} with that of a good rail: what goes with the cable is the cable,"
+        " what stays is the NIC or its PCIe slot, what stays at the switch is its port",
+    ),
+    1: (
+        "slow only where it {end}: one fibre or one end's transceiver",
+        "clean and reseat both ends of the cable of rail {rail} of {host}, compare transmit and receive power of"
+        " the NIC's and the switch's transceiver (mlxlink -m), then swap the cable",
+    ),
+    0: (
+        "each direction alone is fast, both at once are slow: PCIe or ordering",
+        "look at PCIe width and speed, MRRS, ACS and relaxed ordering of rail {rail}'s NIC: run ansible-playbook"
+        " site.yml -i INVENTORY --tags pcie_path --limit {host}",
+    ),
+}
 
-    hosts: tuple[str, ...]
-    finding: Finding
-    evidence: tuple[Evidence, ...] = ()
 
-
-def verdicts(search: Localisation) -> tuple[Verdict, ...]:
+def verdicts(search: Localisation) -> tuple[HostFinding, ...]:
     """Return the verdicts so far; final once ``next_round`` is empty. Nodes that were not tested are ``unknown``."""
-    return tuple(_verdicts(search))
+    return tuple(HostFinding(hosts=hosts, finding=finding) for hosts, finding in _verdicts(search))
 
 
-def findings(found: Iterable[Verdict | HostFinding]) -> dict[str, list[Finding]]:
+def findings(found: Iterable[HostFinding]) -> dict[str, list[Finding]]:
     """Return host -> its findings."""
     of_host: dict[str, list[Finding]] = {}
     for verdict in found:
@@ -136,23 +148,20 @@ def findings(found: Iterable[Verdict | HostFinding]) -> dict[str, list[Finding]]
     return of_host
 
 
-def _verdicts(search: Localisation) -> Iterator[Verdict]:
+def _verdicts(search: Localisation) -> Iterator[Judged]:
     for host, node in search.nodes.items():
-        left_out = _left_out(search, node)
-        yield from left_out
-        if not left_out:
-            yield from _of_node(search, host)
+        left_out = [*_left_out(search, node)]
+        yield from left_out or _of_node(search, host)
     everybody = tuple(search.screened)
     if not everybody:
         return
-    yield _bar(search, everybody)
-    shut = set(search.pairs.shut)
-    places = nodeset.grouped((node.leaf, host) for host, node in search.screened.items())
+    yield everybody, _bar(search, everybody)
     if search.pairs.stopped or search.no_bar:
         return
+    places = nodeset.grouped((node.leaf, host) for host, node in search.screened.items())
     for leaf, hosts in places.items():
-        if leaf in shut:
-            yield _shut(search, leaf, hosts)
+        if leaf in search.pairs.shut:
+            yield tuple(hosts), _shut(search, leaf, hosts)
         else:
             yield from _team(LEAF, _leaf(leaf), search.leaves.get(leaf, ()))
     if search.uplinks is not None:
@@ -160,7 +169,16 @@ def _verdicts(search: Localisation) -> Iterator[Verdict]:
     yield from _team(CLUSTER, "cluster", search.cluster)
 
 
-def _left_out(search: Localisation, node: Node) -> list[Verdict]:
+def _left_out(search: Localisation, node: Node) -> Iterator[Judged]:
+    hosts = (node.host,)
+    if node.unfit is None and node.host not in search.no_leaf and node_outcome(node) == FAIL:
+        want, have = "at least %.4g GB/s" % (node.alone_bar or 0), "%.4g GB/s" % (node.alone or 0)
+        ranks = [*_ranks(search, node.host)]
+        yield from ((hosts, one) for one in ranks)
+        have += "" if ranks else _of_gpus(search, node.host)
+        cause = ranks[0] if ranks else None
+        yield hosts, ALONE.judge("host", "drift", want, have, "nccl-tests on the node", because=cause)
+        return
     if node.unfit is not None:
         have, fix = node.unfit
     elif node.host in search.no_leaf:
@@ -168,129 +186,89 @@ def _left_out(search: Localisation, node: Node) -> list[Verdict]:
     elif node_outcome(node) == SILENT:
         have = "it was not measured alone" if node.alone_bar is not None else "it has no bar for itself"
         fix = "see nccl_benchmark and nccl_perf of this node, repair it, and search again: " + SEARCH
-    elif node_outcome(node) == FAIL:
-        want = "at least %.4g GB/s" % (node.alone_bar or 0)
-        roots = _ranks(search, node.host)
-        have = "%.4g GB/s%s" % (node.alone or 0, "" if roots else _of_gpus(search, node.host))
-        cause = roots[0].finding if roots else None
-        found = ALONE.judge("host", "drift", want, have, "nccl-tests on the node", because=cause)
-        return [*roots, Verdict((node.host,), found)]
     else:
-        return []
-    found = MEMBER.judge("host", "unknown", "measured with others", f"left out: {have}", "inventory and facts", fix)
-    return [Verdict((node.host,), found)]
+        return
+    yield (
+        hosts,
+        MEMBER.judge("host", "unknown", "measured with others", f"left out: {have}", "inventory and facts", fix),
+    )
 
 
-def _passed(evidence: Sequence[Evidence]) -> Evidence:
-    return next(one for one in evidence if one.outcome == PASS)
-
-
-def _of_node(search: Localisation, host: str) -> Iterator[Verdict]:
-    item = search.pairs.items[host]
-    evidence = tuple(search.of_host(host))
+def _of_node(search: Localisation, host: str) -> Iterator[Judged]:
+    item, hosts, evidence = search.pairs.items[host], (host,), search.of_host(host)
     want = "as fast with a good node as the bar"
     if host in search.lost:
         have = f"it was lost while it was measured: {search.lost[host]}"
-        yield Verdict((host,), MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE), evidence)
+        yield hosts, MEMBER.judge("host", "unknown", "there to the end", have, _SOURCE)
     if item.state == GOOD:
-        yield Verdict(
-            (host,), NODE.judge("host", "ok", want, _evidence_text(_passed(evidence), host), _SOURCE), evidence
-        )
+        yield hosts, NODE.judge("host", "ok", want, _passed(evidence, host), _SOURCE)
     elif item.state == ACCUSED:
-        yield from _accused(search, host, evidence, want)
+        roots = [*_rails(search, host), *_ranks(search, host)]
+        yield from ((hosts, one) for one in roots)
+        have = _several(evidence, host)
+        if not roots:
+            have += _of_rails(search, host) + _of_gpus(search, host)
+        yield hosts, NODE.judge("host", "drift", want, have, _SOURCE, because=roots[0] if roots else None)
     elif item.state != LOST:
-        have = _why_open(search, host, evidence)
+        have = _why_open(search, host)
         fix = "free another node of its leaf, see the output of the tests without a result, and search again: " + SEARCH
         cause = LEAF.finding_id(_leaf(item.place)) if item.place in search.pairs.shut else None
         if search.no_bar or search.pairs.stopped:
             cause = BAR.finding_id("bar")
-        yield Verdict((host,), NODE.judge("host", "unknown", want, have, _SOURCE, fix, because=cause), evidence)
+        yield hosts, NODE.judge("host", "unknown", want, have, _SOURCE, fix, because=cause)
 
 
-def _why_open(search: Localisation, host: str, evidence: Sequence[Evidence]) -> str:
-    item = search.pairs.items[host]
-    shown = _several(evidence, host)
-    if search.no_bar:
-        return "there is no bar: %s" % search.no_bar
-    if search.pairs.stopped:
-        return "too few nodes are good for a verdict: %s" % shown
-    if item.place in search.pairs.shut:
-        return "no node of its leaf passes, which blames the leaf: %s" % shown
-    if not evidence:
-        return "no other node of its leaf was free"
-    if len(set(item.unheard)) > 1:
-        return "no result with two good nodes: %s" % shown
-    if item.across and not item.against:
-        return "slow over uplinks only, with no good node of the same leaf: %s" % shown
-    return "neither passed nor failed with two good nodes of its leaf: %s" % shown
+def _why_open(search: Localisation, host: str) -> str:
+    item, evidence = search.pairs.items[host], search.of_host(host)
+    reasons = (
+        (bool(search.no_bar), f"there is no bar: {search.no_bar}"),
+        (search.pairs.stopped, "too few nodes are good for a verdict"),
+        (item.place in search.pairs.shut, "no node of its leaf passes, which blames the leaf"),
+        (not evidence, "no other node of its leaf was free"),
+        (len(set(item.unheard)) > 1, "no result with two good nodes"),
+        (bool(item.across) and not item.against, "slow over uplinks only, with no good node of the same leaf"),
+        (True, "neither passed nor failed with two good nodes of its leaf"),
+    )
+    why = next(text for applies, text in reasons if applies)
+    return why if search.no_bar or not evidence else f"{why}: {_several(evidence, host)}"
 
 
-def _accused(search: Localisation, host: str, evidence: tuple[Evidence, ...], want: str) -> Iterator[Verdict]:
-    rails = search.rails.get(host, RailSearch(host, ()))
-    roots = [*_rails(search, rails), *_ranks(search, host)]
-    yield from roots
-    have = _several(evidence, host)
-    if not roots:
-        heard = {each for each, tests in rails.evidence.items() if any(one.outcome != SILENT for one in tests)}
-        slow = rails.slow()
-        if slow:
-            have += "; every rail is slow alone"
-        elif heard and set(rails.directions()) == rails.passed:
-            have += "; each rail alone is fast, in both directions"
-        else:
-            have += "; its rails were not proven one by one"
-        have += _of_gpus(search, host)
-    cause = roots[0].finding if roots else None
-    yield Verdict((host,), NODE.judge("host", "drift", want, have, _SOURCE, because=cause), evidence)
+def _rails(search: Localisation, host: str) -> Iterator[Finding]:
+    for rail in search.slow_rails(host):
+        of_host = search.rails[host]
+        slow = [each for each in of_host.slow() if each[0] == rail]
+        evidence = [one for each in slow for one in of_host.evidence[each] if one.outcome == FAIL]
+        single = [sends for _rail, sends, both in slow if not both]
+        end = "sends" if single and single[0] else "receives"
+        why, fix = (text.format(rail=rail, host=host, end=end) for text in _RAIL_FAULTS[len(single)])
+        fix += "; then measure again: ansible-playbook playbooks/verify.yml -i INVENTORY"
+        want = "%s GB/s each way" % _least(evidence[0])
+        yield RAIL.judge(f"rail {rail}", "drift", want, f"{why}; {_several(evidence, host)}", _SOURCE, fix)
 
 
-def _rails(search: Localisation, rails: RailSearch) -> list[Verdict]:
-    slow = rails.slow()
-    return [_rail(rails, rail, [each for each in slow if each[0] == rail]) for rail in search.slow_rails(rails.host)]
+def _of_rails(search: Localisation, host: str) -> str:
+    rails = search.rails.get(host)
+    if rails is None or not rails.rails:
+        return ""
+    if rails.slow():
+        return "; every rail is slow alone"
+    if set(rails.directions()) == rails.passed:
+        return "; each rail alone is fast, in both directions"
+    return "; its rails were not proven one by one"
 
 
-def _rail(search: RailSearch, rail: int, slow: Sequence[tuple[int, bool, bool]]) -> Verdict:
-    single = [sends for _rail, sends, both in slow if not both]
-    evidence = tuple(one for each in slow for one in search.evidence[each] if one.outcome == FAIL)
-    host = search.host
-    if len(single) == 2:
-        said = "slow in both directions: NIC, cable or switch port"
-        fix = (
-            f"swap the cable of rail {rail} of {host} with that of a good rail: what goes with the cable is the cable,"
-            " what stays is the NIC or its PCIe slot, what stays at the switch is its port"
-        )
-    elif single:
-        end = "sends" if single[0] else "receives"
-        said = f"slow only where it {end}: one fibre or one end's transceiver"
-        fix = (
-            f"clean and reseat both ends of the cable of rail {rail} of {host}, compare transmit and receive power of"
-            " the NIC's and the switch's transceiver (mlxlink -m), then swap the cable"
-        )
-    else:
-        said = "each direction alone is fast, both at once are slow: PCIe or ordering"
-        fix = (
-            f"look at PCIe width and speed, MRRS, ACS and relaxed ordering of rail {rail}'s NIC: run ansible-playbook"
-            f" site.yml -i INVENTORY --tags pcie_path --limit {host}"
-        )
-    fix += "; then measure again: ansible-playbook playbooks/verify.yml -i INVENTORY"
-    want = "%s GB/s each way" % _least(evidence[0])
-    have = "%s; %s" % (said, _several(evidence, host))
-    return Verdict((host,), RAIL.judge(f"rail {rail}", "drift", want, have, _SOURCE, fix), evidence)
-
-
-def _ranks(search: Localisation, host: str) -> list[Verdict]:
+def _ranks(search: Localisation, host: str) -> Iterator[Finding]:
     gpus = (search.gpus or {}).get(host)
-    found = []
     for gpu in gpus.slow() if gpus else ():
-        evidence = tuple(gpus.evidence[gpu]) if gpus else ()
+        evidence = gpus.evidence[gpu] if gpus else []
         want = "%s GB/s with another GPU of the node" % _least(evidence[0])
-        finding = RANK.judge(f"gpu {gpu}", "drift", want, _several(evidence, str(gpu)), "nccl-tests on the node")
-        found.append(Verdict((host,), finding, evidence))
-    return found
+        yield RANK.judge(f"gpu {gpu}", "drift", want, _several(evidence, str(gpu)), "nccl-tests on the node")
 
 
 def _of_gpus(search: Localisation, host: str) -> str:
     gpus = (search.gpus or {}).get(host)
+    if not search.nodes[host].gpus:
+        return ""
     if gpus is None or not gpus.evidence:
         return "; its GPUs were not measured in pairs"
     tests = list(dict.fromkeys(one for of_gpu in gpus.evidence.values() for one in of_gpu))
@@ -300,62 +278,56 @@ def _of_gpus(search: Localisation, host: str) -> str:
     return "; %d of its %d GPUs are fast with another one: %s" % (good, len(gpus.passes.items), _several(tests))
 
 
-def _bar(search: Localisation, hosts: tuple[str, ...]) -> Verdict:
+def _bar(search: Localisation, hosts: Sequence[str]) -> Finding:
     want = "a bar that more nodes reach than miss"
-    tests = tuple(one for one in search.evidence if one.test.kind == PAIR)
+    tests = [one for one in search.evidence if one.test.kind == PAIR]
     good = len(search.pairs.of_state(GOOD))
     if search.no_bar:
         fix = "put a bar for it into bars.yml beside the inventory, as in docs/bars.md"
-        return Verdict(hosts, BAR.judge("bar", "unknown", want, search.no_bar, _SOURCE, fix))
-    failed = [one for one in tests if one.outcome == FAIL]
+        return BAR.judge("bar", "unknown", want, search.no_bar, _SOURCE, fix)
     if search.pairs.stopped:
+        state = "drift" if any(one.outcome == FAIL for one in tests) else "unknown"
         have = "%d of %d nodes passed with another, and none is blamed: %s" % (good, len(hosts), _several(tests))
-        return Verdict(hosts, BAR.judge("bar", "drift" if failed else "unknown", want, have, _SOURCE), tests)
+        return BAR.judge("bar", state, want, have, _SOURCE)
     if not good:
-        return Verdict(hosts, BAR.judge("bar", "unknown", want, "no pair was measured", _SOURCE, MEMBER.fix), tests)
-    return Verdict(hosts, BAR.judge("bar", "ok", want, "%d of %d nodes are good" % (good, len(hosts)), _SOURCE), tests)
+        return BAR.judge("bar", "unknown", want, "no pair was measured", _SOURCE, MEMBER.fix)
+    return BAR.judge("bar", "ok", want, "%d of %d nodes are good" % (good, len(hosts)), _SOURCE)
 
 
-def _shut(search: Localisation, leaf: str, hosts: Sequence[str]) -> Verdict:
-    evidence = tuple(one for one in search.evidence if one.test.kind == PAIR and set(hosts) & set(one.test.hosts))
+def _shut(search: Localisation, leaf: str, hosts: Sequence[str]) -> Finding:
+    evidence = [one for one in search.evidence if one.test.kind == PAIR and set(hosts) & set(one.test.hosts)]
     state = "drift" if any(one.outcome == FAIL for one in evidence) else "unknown"
     have = "none of its %d nodes passes, with each other or with good nodes of other leaves: %s" % (
         len(hosts),
         _several(evidence),
     )
-    want = "nodes that are fast in pairs"
-    return Verdict(tuple(hosts), LEAF.judge(_leaf(leaf), state, want, have, _SOURCE), evidence)
+    return LEAF.judge(_leaf(leaf), state, "nodes that are fast in pairs", have, _SOURCE)
 
 
-def _team(check: Check, subject: str, tests: Sequence[Evidence]) -> Iterator[Verdict]:
+def _team(check: Check, subject: str, tests: Sequence[Evidence]) -> Iterator[Judged]:
     """Judge a team, with a finding on each host. A leaf of two, or a cluster of one leaf, has no test."""
     if not tests:
         return
-    passed = [one for one in tests if one.outcome == PASS]
-    state = "ok" if passed else "drift" if all(one.outcome == FAIL for one in tests) else "unknown"
-    if passed:
-        have = _evidence_text(passed[0])
-    else:
-        have = "%s, over %s" % (_several(tests), nodeset.brief(tests[-1].test.hosts, _ROOM))
-    want = "%s GB/s over %d nodes" % (_least(tests[-1]), len(tests[-1].test.hosts))
-    yield Verdict(tests[-1].test.hosts, check.judge(subject, state, want, have, _SOURCE), tuple(tests))
+    hosts, outcomes = tests[-1].test.hosts, {one.outcome for one in tests}
+    state = "ok" if PASS in outcomes else "drift" if outcomes == {FAIL} else "unknown"
+    have = _passed(tests) if state == "ok" else "%s, over %s" % (_several(tests), nodeset.brief(hosts, _ROOM))
+    want = "%s GB/s over %d nodes" % (_least(tests[-1]), len(hosts))
+    yield hosts, check.judge(subject, state, want, have, _SOURCE)
 
 
-def _uplinks(search: Localisation, uplinks: PairwiseSearch, places: Mapping[str, Sequence[str]]) -> Iterator[Verdict]:
-    want = "as fast to another leaf as the bar"
+def _uplinks(search: Localisation, uplinks: PairwiseSearch, places: Mapping[str, Sequence[str]]) -> Iterator[Judged]:
     for leaf, item in uplinks.items.items() if len(uplinks.items) > 1 else ():
-        evidence = tuple(one for one in search.evidence if one.test.kind == "leaves" and leaf in one.test.about)
+        evidence = [one for one in search.evidence if one.test.kind == LEAVES and leaf in one.test.about]
         shown = _several(evidence)
         if item.state == GOOD:
-            state, have = "ok", _evidence_text(_passed(evidence))
+            state, have = "ok", _passed(evidence)
         elif item.state == ACCUSED:
             state, have = "drift", f"slow with leaves that are fast with others: {shown}"
         elif uplinks.stopped and any(one.outcome == FAIL for one in evidence):
             state, have = "drift", f"no leaf is left to show which uplinks are slow, or whether the spine is: {shown}"
         else:
-            state, have = "unknown", f"neither fast nor slow for certain: {shown or 'not measured'}"
-        finding = UPLINK.judge(_leaf(leaf), state, want, have, _SOURCE)
-        yield Verdict(tuple(places[leaf]), finding, evidence)
+            state, have = "unknown", f"neither fast nor slow for certain: {shown if evidence else 'not measured'}"
+        yield tuple(places[leaf]), UPLINK.judge(_leaf(leaf), state, "as fast to another leaf as the bar", have, _SOURCE)
 
 
 # -- texts -------------------------------------------------------------------------------------------------------------
@@ -369,19 +341,21 @@ def _least(one: Evidence) -> str:
     return "at least %.4g" % one.bar.value if one.bar.value is not None else "a bar of"
 
 
+def _passed(evidence: Sequence[Evidence], host: str = "") -> str:
+    return _several([one for one in evidence if one.outcome == PASS][:1], host)
+
+
 def _several(evidence: Sequence[Evidence], host: str = "") -> str:
-    """Return the last figures, those with good partners; a disturbed first test proves the least."""
-    told = evidence[-_SHOWN:]
-    # A bar that all of them share is reported once.
-    sources = list(dict.fromkeys(one.bar.source for one in told if one.outcome != SILENT))
-    shown = [_evidence_text(one, host, len(sources) > 1) for one in told]
-    more = ["%d earlier" % (len(evidence) - _SHOWN)] if len(evidence) > _SHOWN else []
-    source = f" (bar: {sources[0]})" if len(sources) == 1 else ""
-    return ("; ".join([*shown, *more]) or "no test") + source
+    """Format the last figures, those with good partners, and their bars; a disturbed first test proves the least."""
+    texts = [_evidence_text(one, host) for one in evidence[-_SHOWN:]]
+    if len(evidence) > _SHOWN:
+        texts.append("%d earlier" % (len(evidence) - _SHOWN))
+    sources = dict.fromkeys(one.bar.source for one in evidence[-_SHOWN:] if one.outcome != SILENT)
+    return ("; ".join(texts) or "no test") + (f" (bar: {', '.join(sources)})" if sources else "")
 
 
-def _evidence_text(one: Evidence, host: str = "", source: bool = True) -> str:
-    """Format ``round 2 with n07: 231 of 346 GB/s``, ``round 4 rail 3 to n07: 20 of 43.2 GB/s``. source: bar's, too."""
+def _evidence_text(one: Evidence, host: str) -> str:
+    """Format ``round 2 with n07: 231 of 346 GB/s``, ``round 4 rail 3 to n07: 20 of 43.2 GB/s``."""
     test = one.test
     others = [each for each in test.hosts if each != host]
     if one.pair is not None:
@@ -391,12 +365,10 @@ def _evidence_text(one: Evidence, host: str = "", source: bool = True) -> str:
         end = "to" if one.way.source == host else "from"
         both = " with both directions full" if one.way.both else ""
         where = f"rail {one.way.rail} {end} {others[0]}{both}"
-    elif test.kind in (PAIR, RAILS):
+    elif test.kind == PAIR:
         where = f"with {others[0]}" if host else " with ".join(others)
     else:
-        where = " with ".join(test.about) if len(test.about) < 3 else "%d leaves" % len(test.about)
-        where = where or "all nodes"
+        where = (" with ".join(test.about) if len(test.about) < 3 else "%d leaves" % len(test.about)) or "all nodes"
     if one.outcome == SILENT:
         return "round %d %s: %s" % (test.number, where, one.said or "no figure")
-    figures = "%.4g of %.4g GB/s" % (one.figure or 0, one.bar.value or 0)
-    return "round %d %s: %s" % (test.number, where, figures) + (f" (bar: {one.bar.source})" if source else "")
+    return "round %d %s: %.4g of %.4g GB/s" % (test.number, where, one.figure or 0, one.bar.value or 0)

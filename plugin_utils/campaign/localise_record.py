@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read and write the record of one search for slow nodes, a JSON file: nodes, tests with bars, findings.
+"""Describe the nodes and tests of a search for slow nodes; read and write its record, a JSON file.
 
 It is rewritten after each round, ``complete`` only at the end, so that a killed run leaves its measurements. Its
 figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are GB/s (1e9 bytes), times seconds since
@@ -11,7 +11,8 @@ figures come from nodes: ``from_dict`` types and sizes all of it. Bandwidths are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,119 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
-    CLUSTER,
-    GPUS,
-    LEAF,
-    LEAVES,
-    PAIR,
-    RAILS,
-    Node,
-    Way,
-)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain, shortened
+from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
+
+# Kinds of tests. LEAVES: hosts of two leaves alternate, so that each hop of a ring crosses the uplinks.
+PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER = "pair", "rails", "gpus", "leaf", "leaves", "cluster"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host, measured alone before the search.
+
+    leaf: "" where the inventory has none.   rails: numbers of the profile's.   alone: busbw of the node alone in
+    GB/s, None where it was not measured.   alone_bar: its bar.   gpus: of the profile, by index.
+    unfit: why it takes no part (busy, not reached), and what to do.
+    """
+
+    host: str
+    leaf: str = ""
+    rails: tuple[int, ...] = ()
+    alone: float | None = None
+    alone_bar: float | None = None
+    gpus: tuple[int, ...] = ()
+    unfit: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """A measurement over some hosts. number: of the round, from 1.
+
+    kind PAIR: a collective by Ring.   RAILS: each of ``rails`` alone, a write from the first host to the second,
+    then from the second to the first, then both at once.   GPUS: a collective within the one host, between the two
+    GPUs of each of ``pairs``, which are disjoint, all at once.   LEAF, LEAVES, CLUSTER: one over all of its hosts.
+    about: the node whose rails, or the leaves, that are tested.
+    """
+
+    # pytest collects what is called Test.
+    __test__ = False
+
+    kind: str
+    hosts: tuple[str, ...]
+    number: int
+    rails: tuple[int, ...] = ()
+    about: tuple[str, ...] = ()
+    pairs: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One rail in one direction: GB/s, None without a result. both: while the other direction was loaded, too."""
+
+    rail: int
+    source: str
+    figure: float | None
+    both: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """figure: busbw in GB/s; None, 0 or less, or no number: no result, ``said`` has the reason.
+
+    ways: of a test of RAILS.   pairs: of a test of GPUS, the busbw of each pair in GB/s, None where there is none.
+    lost: host -> why it no longer takes part (busy, not reached).
+    """
+
+    test: Test
+    figure: float | None = None
+    said: str = ""
+    ways: tuple[Way, ...] = ()
+    pairs: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The bar of a test in GB/s, of each way of RAILS and each pair of GPUS; None where unknown.
+
+    source: of the bar.
+    """
+
+    value: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One figure against its bar. way: None but for a rail.   pair: of GPUs.   outcome: PASS, FAIL or SILENT."""
+
+    test: Test
+    figure: float | None
+    bar: Bar
+    outcome: str
+    said: str = ""
+    way: Way | None = None
+    pair: tuple[int, int] | None = None
+
+
+def screened(node: Node) -> bool:
+    """Return whether the node is free and good alone."""
+    return node.unfit is None and node_outcome(node) == PASS
+
+
+def node_outcome(node: Node) -> str:
+    return judge_figure(node.alone, Bar(node.alone_bar, ""))
+
+
+def judge_figure(figure: float | None, bar: Bar) -> str:
+    """Return PASS, FAIL or SILENT; an invalid figure, or one without a bar, proves nothing."""
+    if figure is None or bar.value is None or not math.isfinite(figure) or figure <= 0:
+        return SILENT
+    return PASS if figure >= bar.value else FAIL
+
+
+# -- the record --------------------------------------------------------------------------------------------------------
 
 FORMAT = 1
 NAME = "localise.json"
@@ -40,14 +142,23 @@ LIMIT = 64 << 20
 HOSTS, TESTS = 20_000, 200_000
 
 
+@dataclass(frozen=True)
+class GpuPair:
+    """Two GPUs of a node, and their busbw; None without one."""
+
+    gpu: int
+    other: int
+    figure: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTest:
     """One test of the search with its result.
 
-    number: of its round, from 1.   kind, hosts, rails, about: as in ``localise_tests.Test``.   figure: busbw; None
+    number: of its round, from 1.   kind, hosts, rails, about: as in ``Test``.   figure: busbw; None
     without one, of RAILS, whose figures are ``ways``, and of GPUS, whose are ``pairs``.   bar: in GB/s, of RAILS
     each way; None where unknown.   outcome: PASS, FAIL or SILENT; of RAILS and GPUS the worst.   said: why there
-    is no figure.   pairs: two GPUs -> busbw.   lost: host -> why it no longer takes part.
+    is no figure.   lost: host -> why it no longer takes part.
     """
 
     number: int
@@ -61,7 +172,7 @@ class MeasuredTest:
     bar_source: str = ""
     said: str = ""
     ways: tuple[Way, ...] = ()
-    pairs: Mapping[tuple[int, int], float | None] = field(default_factory=dict)
+    pairs: tuple[GpuPair, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -111,11 +222,13 @@ _LIMITS = {
     "outcome": codec.one_of(PASS, FAIL, SILENT),
     "number": codec.whole(1, TESTS),
 }
-_pair = codec.record(gpu=_LIMITS["gpu"], other=_LIMITS["gpu"], figure=codec.maybe(_LIMITS["figure"]))
 _unfit = codec.record(reason=result_schema.line, fix=result_schema.line)
 _node = codec.of_class(Node, _LIMITS, unfit=codec.maybe(_unfit))
 _test = codec.of_class(
-    MeasuredTest, _LIMITS, pairs=codec.many(_pair, 1000), lost=codec.table(result_schema.line, _name, HOSTS)
+    MeasuredTest,
+    _LIMITS,
+    pairs=codec.many(codec.of_class(GpuPair, _LIMITS), 1000),
+    lost=codec.table(result_schema.line, _name, HOSTS),
 )
 _finding = codec.record(hosts=_hosts, finding=result_schema.a_finding)
 _record = codec.of_class(
@@ -130,46 +243,31 @@ _file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
 
 def to_dict(record: Record) -> dict[str, Any]:
     """Return plain data. Texts are cut to what ``from_dict`` accepts, without terminal control characters."""
-    nodes = [{**plain(node), "unfit": _unfit_of(node)} for node in record.nodes]
-    tests = [{**plain(replace(test, pairs={})), "pairs": _pairs_of(test)} for test in record.tests]
-    return {"format": FORMAT, **plain(replace(record, nodes=(), tests=())), "nodes": nodes, "tests": tests}
-
-
-def _unfit_of(node: Node) -> dict[str, str] | None:
-    return node.unfit and {"reason": shortened(node.unfit[0]), "fix": shortened(node.unfit[1])}
-
-
-def _pairs_of(test: MeasuredTest) -> list[dict[str, Any]]:
-    return [{"gpu": gpu, "other": other, "figure": figure} for (gpu, other), figure in test.pairs.items()]
+    data = {"format": FORMAT, **plain(record)}
+    for node in data["nodes"]:
+        node["unfit"] = node["unfit"] and dict(zip(("reason", "fix"), node["unfit"], strict=True))
+    return data
 
 
 def _build(data: Any) -> Record:
     _file(data)
-    nodes = [
-        codec.build(Node, {**one, "unfit": one["unfit"] and (one["unfit"]["reason"], one["unfit"]["fix"])})
-        for one in data["nodes"]
-    ]
-    tests = [
-        replace(codec.build(MeasuredTest, {**one, "pairs": {}}), pairs=_built_pairs(one["pairs"]))
-        for one in data["tests"]
-    ]
-    found = [found_of(one) for one in data["findings"]]
-    rest = {name: value for name, value in data.items() if name not in ("format", "nodes", "tests", "findings")}
-    record = Record(**rest, nodes=tuple(nodes), tests=tuple(tests), findings=tuple(found))
+    found = tuple(map(found_of, data["findings"]))
+    nodes = [{**one, "unfit": one["unfit"] and [one["unfit"]["reason"], one["unfit"]["fix"]]} for one in data["nodes"]]
+    rest = {name: value for name, value in data.items() if name not in ("format", "findings")}
+    record = replace(codec.build(Record, {**rest, "nodes": nodes}), findings=found)
     known = {node.host for node in record.nodes}
     if len(known) < len(record.nodes):
         raise ParseError("nodes: a host is there twice")
     for part, named in (
-        ("tests", {name for test in tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))}),
+        (
+            "tests",
+            {name for test in record.tests for name in (*test.hosts, *test.lost, *(way.source for way in test.ways))},
+        ),
         ("findings", {host for one in found for host in one.hosts}),
     ):
         if not named <= known:
             raise ParseError(f"{part}: {min(named - known)} is not one of the nodes")
     return record
-
-
-def _built_pairs(data: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], float | None]:
-    return {(one["gpu"], one["other"]): one["figure"] for one in data}
 
 
 FILE = RecordFile("localise", NAME, LIMIT, _build)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -105,7 +106,6 @@ class RailSearch:
 class GpuSearch:
     """The GPUs of one node. evidence: GPU -> its tests."""
 
-    host: str
     passes: PairwiseSearch
     evidence: dict[int, list[Evidence]] = field(default_factory=dict)
 
@@ -124,8 +124,6 @@ class Localisation:
 
     def __init__(self, nodes: Sequence[Node], bar_of: BarOf) -> None:
         self.nodes = {node.host: node for node in nodes}
-        if len(self.nodes) < len(nodes):
-            raise ValueError("a host is there twice")
         self.bar_of = bar_of
         some = any(node.leaf for node in nodes)
         self.no_leaf = frozenset(node.host for node in nodes if some and not node.leaf)
@@ -142,7 +140,6 @@ class Localisation:
         self.rounds: dict[str, int] = {}
         self.tests: dict[str, int] = {}
         self.no_bar = ""
-        self._good_of_leaf: dict[str, tuple[str, ...]] | None = None
         self._of_host: dict[str, list[Evidence]] = {}
         self._round: tuple[Test, ...] | None = None
         self._number = 0
@@ -169,34 +166,19 @@ class Localisation:
         return self._round
 
     def take(self, results: Sequence[Result]) -> None:
-        """Take the results of the round, in any order; a test without one is silent.
-
-        Raises ValueError for a result of a test that was not requested, two of one test, or a host that is not of it.
-        """
-        asked = self.next_round()
-        if not asked:
-            raise ValueError("there is no round to take results of")
-        given = {result.test: result for result in results}
-        if len(given) < len(results) or not set(given) <= set(asked):
-            raise ValueError("a result is of no test of this round, or of one that has a result")
-        lost = {host: why for result in given.values() for host, why in result.lost.items()}
-        if not set(lost) <= {host for test in asked for host in test.hosts}:
-            raise ValueError("a host was lost that was not measured")
+        """Take the results of the round, one of each test."""
+        kind = results[0].test.kind
+        lost = {host: why for result in results for host, why in result.lost.items()}
         self.lost.update(lost)
-        if lost:
-            self._good_of_leaf = None
         self._number += 1
-        kind = asked[0].kind
         self.rounds[kind] = self.rounds.get(kind, 0) + 1
-        self.tests[kind] = self.tests.get(kind, 0) + len(asked)
-        complete = [given.get(test, Result(test, said="no result came back")) for test in asked]
+        self.tests[kind] = self.tests.get(kind, 0) + len(results)
         self._round = None
-        within = {RAILS: self._take_rails, GPUS: self._take_gpus}.get(kind)
-        if within is not None:
-            for result in complete:
-                within(result.test, result)
+        if kind in (RAILS, GPUS):
+            for result in results:
+                (self._take_rails if kind == RAILS else self._take_gpus)(result.test, result)
             return
-        found = [self._judged(result) for result in complete]
+        found = [self._judged(result) for result in results]
         self.evidence += found
         if kind == PAIR:
             self._take_pairs(found, lost)
@@ -218,7 +200,6 @@ class Localisation:
         for one in found:
             if one.outcome == PASS:
                 self.pairs.clear(*one.test.hosts)
-                self._good_of_leaf = None
 
     def _judged(self, result: Result) -> Evidence:
         bar = self.bar_of(result.test)
@@ -276,18 +257,17 @@ class Localisation:
             suspects = [node.host for node in self.nodes.values() if node.unfit is None and node_outcome(node) == FAIL]
             suspects += [search.host for search in self.rails.values() if not self.slow_rails(search.host)]
             self.gpus = {
-                host: GpuSearch(host, PairwiseSearch({str(gpu): "" for gpu in self.nodes[host].gpus}))
+                host: GpuSearch(PairwiseSearch({str(gpu): "" for gpu in self.nodes[host].gpus}))
                 for host in suspects
                 if len(self.nodes[host].gpus) > 1
             }
-        found = []
-        for search in self.gpus.values():
-            pairs = search.next_pairs() if search.host not in self.lost else ()
-            test = Test(GPUS, (search.host,), number, pairs=pairs)
-            # Nodes are compared without it anyway.
-            if pairs and self.bar_of(test).value is not None:
-                found.append(test)
-        return found
+        found = [
+            Test(GPUS, (host,), number, pairs=pairs)
+            for host, search in self.gpus.items()
+            if host not in self.lost and (pairs := search.next_pairs())
+        ]
+        # Nodes are compared without a bar of GPUs anyway.
+        return [test for test in found if self.bar_of(test).value is not None]
 
     def _take_gpus(self, test: Test, result: Result) -> None:
         [host] = test.hosts
@@ -310,15 +290,8 @@ class Localisation:
         for host in self.pairs.of_state(ACCUSED):
             explained = self.rails[host].slow() or (host in (self.gpus or {}) and (self.gpus or {})[host].slow())
             item = self.pairs.items[host]
-            may = [] if explained or host in self.lost else self.good
-            partner = next(
-                (
-                    each
-                    for each in may
-                    if self.nodes[each].leaf == item.place and not item.met(each) and each not in used
-                ),
-                None,
-            )
+            may = [] if explained or host in self.lost else self._teams().get(item.place, [])
+            partner = next((each for each in may if not item.met(each) and each not in used), None)
             if partner is not None:
                 used.add(partner)
                 self.appeals[host] = Test(PAIR, (host, partner), number)
@@ -330,14 +303,9 @@ class Localisation:
         slow = list(dict.fromkeys(rail for rail, _sends, _both in search.slow())) if search else []
         return [] if search and len(slow) == len(search.rails) > 1 else slow
 
-    def _teams(self) -> dict[str, tuple[str, ...]]:
-        """Return leaf -> its good nodes. Once the pairs have ended only a lost node changes that."""
-        if self._good_of_leaf is None:
-            found: dict[str, list[str]] = {}
-            for host in self.good:
-                found.setdefault(self.nodes[host].leaf, []).append(host)
-            self._good_of_leaf = {leaf: tuple(hosts) for leaf, hosts in found.items()}
-        return self._good_of_leaf
+    def _teams(self) -> dict[str, list[str]]:
+        """Return leaf -> its good nodes."""
+        return nodeset.grouped((self.nodes[host].leaf, host) for host in self.good)
 
     def _of_leaves(self, number: int) -> list[Test]:
         if not self.leaves:
@@ -345,7 +313,7 @@ class Localisation:
         # Two nodes of a leaf were measured as a pair already.
         teams = {leaf: hosts for leaf, hosts in self._teams().items() if len(hosts) > 2}
         return [
-            Test(LEAF, hosts, number, about=(leaf,))
+            Test(LEAF, tuple(hosts), number, about=(leaf,))
             for leaf, hosts in teams.items()
             if _needs_test(self.leaves.get(leaf, ()))
         ]
@@ -353,7 +321,7 @@ class Localisation:
     def fast_leaves(self) -> list[str]:
         """Return leaves that are not slow alone, with good nodes."""
         teams = self._teams()
-        return [leaf for leaf, tests in self.leaves.items() if leaf in teams and (not tests or _cleared(tests))]
+        return [leaf for leaf, tests in self.leaves.items() if leaf in teams and (not tests or _passed(tests))]
 
     def _of_uplinks(self, number: int) -> list[Test]:
         if self.uplinks is None:
@@ -388,10 +356,10 @@ class Localisation:
 
 def _needs_test(tests: Sequence[Evidence]) -> bool:
     """Return whether a team is to be measured (again): one pass clears, and one disturbed test accuses no team."""
-    return not any(one.outcome == PASS for one in tests) and len(tests) < TEAM_TESTS
+    return not _passed(tests) and len(tests) < TEAM_TESTS
 
 
-def _cleared(tests: Sequence[Evidence]) -> bool:
+def _passed(tests: Sequence[Evidence]) -> bool:
     return any(one.outcome == PASS for one in tests)
 
 

@@ -10,20 +10,23 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_table import short, wrapped
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest, Record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
     LEAVES,
     PAIR,
     RAILS,
+    MeasuredTest,
     Node,
+    Record,
 )
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 
 # Tests of a round that are reported one by one, and characters of host names and of reasons for no figure.
 EACH, _NAMES, _WHY = 6, 60, 160
+# Checks whose hosts have a line instead of a row, or beside it.
+_LISTED = (localise_judge.MEMBER, localise_judge.NODE)
 # Characters of host names in a cell and in a sentence.
 CELL, SENTENCE = 22, 180
 _WORDS = {
@@ -64,23 +67,19 @@ def round_lines(tests: Sequence[MeasuredTest]) -> list[str]:
 
 
 def _test_text(test: MeasuredTest) -> str:
-    hosts, said, bar = nodeset.brief(test.hosts, _NAMES), short(test.said, _WHY), f"of {test.bar or 0:.4g} GB/s"
-    slow = []
-    if test.kind == RAILS:
-        slow = [
-            f"rail {way.rail} from {way.source}{' (both ways full)' if way.both else ''} {way.figure:.4g}"
-            for way in test.ways
-            if _below(way.figure, test)
-        ]
-    elif test.kind == GPUS:
-        below = [(pair, figure) for pair, figure in test.pairs.items() if _below(figure, test)]
-        slow = [f"gpus {one}+{other} {figure:.4g}" for (one, other), figure in below]
-    elif test.figure is None or test.outcome == SILENT:
-        return f"{hosts}: no result: {said or 'no output'}"
-    else:
+    hosts, said = nodeset.brief(test.hosts, _NAMES), short(test.said, _WHY)
+    slow = [
+        f"rail {way.rail} from {way.source}{' (both ways full)' if way.both else ''} {way.figure:.4g}"
+        for way in test.ways
+        if _below(way.figure, test)
+    ]
+    slow += [f"gpus {one.gpu}+{one.other} {one.figure:.4g}" for one in test.pairs if _below(one.figure, test)]
+    if test.kind not in (RAILS, GPUS):
+        if test.figure is None or test.outcome == SILENT:
+            return f"{hosts}: no result: {said or 'no output'}"
         slow = [f"{test.figure:.4g}"]
     more = f" and {len(slow) - EACH} more" if len(slow) > EACH else ""
-    figures = f"{', '.join(slow[:EACH])}{more} {bar}" if slow else ""
+    figures = f"{', '.join(slow[:EACH])}{more} of {test.bar or 0:.4g} GB/s" if slow else ""
     return f"{hosts}: {'; '.join(filter(None, (figures, said)))}"
 
 
@@ -121,17 +120,12 @@ def _key(found: Finding) -> tuple[str, ...]:
 
 
 def sentences(record: Record) -> Iterator[str]:
-    out = [one for one in record.findings if one.finding.check == localise_judge.MEMBER.id and not one.finding.ok]
-    alike = nodeset.grouped((one.finding.have or "", host) for one in out for host in one.hosts)
+    of_check = {check.id: [one for one in record.findings if one.finding.check == check.id] for check in _LISTED}
+    absent = [one for one in of_check[localise_judge.MEMBER.id] if not one.finding.ok]
+    alike = nodeset.grouped((one.finding.have or "", host) for one in absent for host in one.hosts)
     for have, hosts in alike.items():
         yield f"{nodeset.brief(hosts, SENTENCE)}: {have}"
-    good = [
-        host
-        for one in record.findings
-        if one.finding.check == localise_judge.NODE.id and one.finding.ok
-        for host in one.hosts
-    ]
-    if good:
+    if good := [host for one in of_check[localise_judge.NODE.id] if one.finding.ok for host in one.hosts]:
         yield f"good: {nodeset.brief(good, SENTENCE)}"
     counts = {word: sum(test.kind == kind for test in record.tests) for kind, word in _WORDS.items()}
     tests = ", ".join(f"{word} {count}" for word, count in counts.items() if count)

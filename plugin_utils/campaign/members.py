@@ -15,7 +15,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRES
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
 
 AGAIN = "run it again for this host with -vvv"
-NOT_READ = ("its inventory was not read", AGAIN)
 # Characters of reasons.
 REASONS = 300
 
@@ -110,28 +109,6 @@ def address_of(host: str, wanted: PlainView) -> str:
     return host
 
 
-def unfit(of_host: PlainView, read: PlainView, address: str, there: bool) -> tuple[str, str] | None:
-    """Return why a host cannot take part, and what to do; None where it can. read: of phase ``member``."""
-    lock = result_schema.given(of_host.get("node_lock_result"), "node_lock")
-    if lock.get("held") is False:
-        return "another run works on it", "run it again when that run has ended"
-    if read.get("unreachable") or lock.get("unreachable"):
-        return "unreachable", "check that the node is up and that ssh to it works"
-    if read.get("failed"):
-        return " ".join(str(read.get("msg")).split())[:REASONS], AGAIN
-    if there and "profile" not in (of_host.get("busbar_intent") or {}):
-        return NOT_READ
-    if "member" not in read or not there:
-        return "it was lost before it could be queried", AGAIN
-    found = read.get("unfit") or []
-    if found:
-        more = " (and %d more)" % (len(found) - 1) if len(found) > 1 else ""
-        return found[0]["have"][:REASONS] + more, found[0]["fix"] or AGAIN
-    if ADDRESS.fullmatch(address) is None:
-        return f"{address!r} is not an address for a launcher", "set nccl_benchmark_address for this host"
-    return None
-
-
 class Site:
     """The hosts of a play and the way to their nodes.
 
@@ -212,4 +189,21 @@ class Site:
 
     def unfit(self, host: str, read: Result) -> tuple[str, str] | None:
         """Return why a host cannot take part, and what to do; None where it can. read: of phase ``member``."""
-        return unfit(self.variables[host], read, address_of(host, self.values(host)), host in self.there)
+        lock = result_schema.given(self.variables[host].get("node_lock_result"), "node_lock")
+        there, address = host in self.there, address_of(host, self.values(host))
+        if lock.get("held") is False:
+            return "another run works on it", "run it again when that run has ended"
+        if read.get("unreachable") or lock.get("unreachable"):
+            return "unreachable", "check that the node is up and that ssh to it works"
+        if read.get("failed"):
+            return " ".join(str(read.get("msg")).split())[:REASONS], AGAIN
+        if there and "profile" not in self.intent(host):
+            return "its inventory was not read", AGAIN
+        if "member" not in read or not there:
+            return "it was lost before it could be queried", AGAIN
+        if found := read.get("unfit"):
+            more = " (and %d more)" % (len(found) - 1) if len(found) > 1 else ""
+            return found[0]["have"][:REASONS] + more, found[0]["fix"] or AGAIN
+        if ADDRESS.fullmatch(address) is None:
+            return f"{address!r} is not an address for a launcher", "set nccl_benchmark_address for this host"
+        return None

@@ -16,11 +16,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster,
+    cluster_table,
     localise,
     localise_record,
-    localise_stored,
+    localise_table,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_table as table
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.nodes import Nodes
@@ -59,29 +59,31 @@ def play(action: Any, variables: Values, given: Values) -> Values:
 
 def _cluster(site: Site, kinds: Kinds, path: str, check_mode: bool) -> Values:
     outcome = cluster.play(site, kinds, check_mode)
-    if outcome.record is None:
-        display.display(cluster.last_table(path, _cut))
-    else:
+    if outcome.record is not None:
         cluster.store(site, outcome.stores)
-        cluster.write(site, outcome.record, path, _cut)
+        _show(cluster_table.render(outcome.record, terminal.COLUMNS), path)
+        if path:
+            cluster.write(site, outcome.record, path)
     return {"hosts": outcome.hosts, "search": outcome.misses}
 
 
 def _localise(site: Site, kinds: Kinds, path: str, days: float, judged: Values, check_mode: bool) -> Values:
     if check_mode:
-        text, hosts = localise_stored.judged(path, [*site.variables], days, time.time())
-        display.display(text)
+        record, hosts = localise.judge_record(path, [*site.variables], days, time.time())
+        if record is not None:
+            when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.finished))
+            display.display(f"\nLAST SEARCH, not of this run: {when}")
+            _show(localise_table.render(record, terminal.COLUMNS), "its record")
         return {"hosts": hosts, "cluster": {}, "record": {}}
     outcome = localise.play(site, kinds, judged, path)
-    text = _cut(table.render(outcome.record, terminal.COLUMNS), outcome.folder or "the record")
-    display.display(f"\n{text}\n")
+    _show(localise_table.render(outcome.record, terminal.COLUMNS), outcome.folder or "the record")
     if outcome.folder:
         display.display(f"results: {outcome.folder}")
-    record = localise_record.to_dict(outcome.record)
-    return {"hosts": outcome.hosts, "cluster": outcome.cluster, "record": record}
+    record_data = localise_record.to_dict(outcome.record)
+    return {"hosts": outcome.hosts, "cluster": outcome.cluster, "record": record_data}
 
 
-def _cut(text: str, place: str) -> str:
-    """Return as much of a table as fits on a screen. place: where all of it is."""
+def _show(table: str, place: str) -> None:
+    """Print as much of a table as fits on a screen. place: where all of it is."""
     more = f"-v, or {place or 'nccl_benchmark_results_path'}"
-    return screen.cut(text, terminal.COLUMNS, more, display.verbosity > 0)
+    display.display(f"\n{screen.cut(table, terminal.COLUMNS, more, display.verbosity > 0)}\n")

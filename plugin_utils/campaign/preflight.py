@@ -12,21 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_judge import Verdict
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Bar, Test
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import ENOUGH, FAIL, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import ENOUGH, UNKNOWN
 
-# Share of the median that a pair or a node has to reach without a bar; and figures needed for a median.
-SHARE, FIGURES = 0.90, 3
-# Figures in a line.
-_SHOWN = 3
 _SOURCE = "steps in the job's allocation"
 _LEAVE_OUT = "leave the node out (sbatch --exclude, or srun --exclude in this job)"
 
@@ -54,14 +48,6 @@ ALONE = Check(
 )
 "Does a short collective within each node of the job succeed"
 
-TOGETHER = Check(
-    "preflight.together",
-    severity="critical",
-    why="fast pairs do not prove a collective over all nodes",
-    fix="run the program by hand over these nodes with NCCL_DEBUG=INFO",
-)
-"Does a short collective over all good nodes of the job succeed, if pairs are only compared with each other"
-
 COMPLETE = Check(
     "preflight.complete",
     severity="minor",
@@ -88,11 +74,10 @@ class RollCallResult:
 class Observations:
     """Facts besides the search. own: node -> its finding in the roll call or alone, which is not ok.
 
-    together: of TOGETHER; None where it was not measured.   cut: why the search was not finished, "" where it was.
+    cut: why the search was not finished, "" where it was.
     """
 
     own: dict[str, Finding] = field(default_factory=dict)
-    together: Finding | None = None
     cut: str = ""
 
     def add(self, check: Check, state: str, nodes: Mapping[str, str]) -> None:
@@ -107,7 +92,7 @@ class Outcome:
 
     exclude: Mapping[str, str]
     unknown: Mapping[str, str]
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[HostFinding]
 
     @property
     def code(self) -> int:
@@ -123,16 +108,15 @@ class Outcome:
 
 def judge(search: Localisation, seen: Observations) -> Outcome:
     """Return the outcome of a search, also of an unfinished one."""
-    found = [Verdict((host,), finding) for host, finding in seen.own.items()]
+    found = [HostFinding(hosts=(host,), finding=finding) for host, finding in seen.own.items()]
     nodes = tuple(search.nodes)
     found += [one for one in localise_judge.verdicts(search) if not seen.own.keys() >= set(one.hosts)]
     if len(nodes) == 1:
         # One node has no partner to be fast with.
         found = [one for one in found if one.hosts != nodes or one.finding.check in (localise_judge.ALONE.id, *_OWN)]
-    if seen.together is not None:
-        found.append(Verdict(nodes, seen.together))
     state, have = ("unknown", seen.cut) if seen.cut else ("ok", "everything was checked")
-    found.append(Verdict(nodes, COMPLETE.judge("job", state, "everything was checked", have, _SOURCE)))
+    complete = COMPLETE.judge("job", state, "everything was checked", have, _SOURCE)
+    found.append(HostFinding(hosts=nodes, finding=complete))
     exclude: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for verdict in found:
@@ -141,7 +125,7 @@ def judge(search: Localisation, seen: Observations) -> Outcome:
             continue
         for host in verdict.hosts:
             where = exclude if finding.state == "drift" or _unheard(search, host) else unknown
-            where.setdefault(host, _why(host, verdict))
+            where.setdefault(host, _why(finding))
     return Outcome(exclude, {host: why for host, why in unknown.items() if host not in exclude}, found)
 
 
@@ -150,50 +134,13 @@ _OWN = tuple(_WANTED)
 _OF_NODES = (*_OWN, localise_judge.ALONE.id, localise_judge.NODE.id, localise_judge.MEMBER.id)
 
 
-def _why(host: str, verdict: Verdict) -> str:
-    """Return one line: ``localise.node: slow with node01 (38 GB/s), node02 (37 GB/s) of 85.1 GB/s``."""
-    finding = verdict.finding
+def _why(finding: Finding) -> str:
     if finding.because is not None and finding.state != "drift":
         return f"{finding.check}: see {finding.because.partition('[')[0]}"
-    slow = [one for one in verdict.evidence if one.outcome == FAIL]
-    if finding.state != "drift" or not slow:
-        return f"{finding.check}: {finding.have}"
-    shown = []
-    for one in slow[-_SHOWN:]:
-        [other] = [each for each in one.test.hosts if each != host] or [host]
-        shown.append("%s (%.4g GB/s)" % (other, one.figure or 0))
-    bar = slow[-1].bar
-    return "%s: slow with %s of %.4g GB/s: %s" % (finding.check, ", ".join(shown), bar.value or 0, bar.source)
+    return f"{finding.check}: {finding.have}"
 
 
 def _unheard(search: Localisation, host: str) -> bool:
     """Return whether tests with two good nodes gave no result, or the node was lost in the middle."""
     item = search.pairs.items.get(host)
     return host in search.lost or (item is not None and item.state == UNKNOWN and len(set(item.unheard)) >= ENOUGH)
-
-
-# -- relative bars -----------------------------------------------------------------------------------------------------
-
-
-class Relative:
-    """Bars of --relative: a share of the median of the first round. They do not detect a fault that all nodes share.
-
-    Until a kind of tests has its median, its bar is a placeholder: ``learn`` comes before the results are judged.
-    """
-
-    def __init__(self) -> None:
-        self._of_kind: dict[str, Bar] = {}
-
-    def learn(self, kind: str, figures: Sequence[float | None]) -> None:
-        """Learn from the first figures of a kind: later rounds test suspects only."""
-        there = [figure for figure in figures if figure is not None]
-        if kind not in self._of_kind:
-            few = "too few figures for a median: %d, %d are needed" % (len(there), FIGURES)
-            bar = Bar(round(SHARE * median(there), 4), f"{SHARE:g} of the median") if len(there) >= FIGURES else None
-            self._of_kind[kind] = bar or Bar(None, few)
-
-    def of_kind(self, kind: str) -> Bar:
-        return self._of_kind.get(kind, Bar(0.0, "no node has been measured yet"))
-
-    def __call__(self, test: Test) -> Bar:
-        return self.of_kind(test.kind)

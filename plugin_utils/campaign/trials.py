@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
@@ -17,9 +17,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster imp
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -27,12 +25,15 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     PAIR,
     RAILS,
     Bar,
+    GpuPair,
+    MeasuredTest,
     Node,
     Result,
     Test,
     Way,
     judge_figure,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
@@ -40,18 +41,14 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Pl
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}
 COLLECTIVE = "all_reduce"
-# Writes of each rail: from the first host to the second, then back, then both at once.
-PASSES = ((True, False), (False, True), (True, True))
+# Hosts that write over each rail at once: the first to the second, then back, then both.
+PASSES = ((0,), (1,), (0, 1))
 # Characters of the reason why a test has no figure.
 _SAID = 200
 
 
-@dataclass(frozen=True)
-class Screen:
-    """A node's own benchmark. alone, bar: GB/s of the run closest to its bar, or furthest below; None without one."""
-
-    alone: float | None = None
-    bar: float | None = None
+# GB/s of a node alone in the run closest to its bar, or furthest below, and the bar; None without one.
+Screen = tuple[float | None, float | None]
 
 
 def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Screen:
@@ -62,9 +59,9 @@ def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Scree
     judged = [run for run in runs or wanted if run["bar"]]
     silent = next((run for run in judged if not run.get("busbw")), None)
     if silent is not None:
-        return Screen(None, silent["bar"])
+        return None, silent["bar"]
     worst = min(judged, key=lambda run: run["busbw"] / run["bar"], default=None)
-    return Screen() if worst is None else Screen(worst["busbw"], worst["bar"])
+    return (None, None) if worst is None else (worst["busbw"], worst["bar"])
 
 
 def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
@@ -74,9 +71,9 @@ def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Nod
         left.update(unlike([one for one in group if one.unfit is None and one.host not in left]))
     found = []
     for one in members:
-        alone = screens.get(one.host, Screen())
-        of_profile = (one.settings.rails, alone.alone, alone.bar, tuple(range(one.settings.gpus)))
-        found.append(Node(one.host, one.leaf, *of_profile, one.unfit or left.get(one.host)))
+        alone, bar = screens.get(one.host, (None, None))
+        gpus, unfit = tuple(range(one.settings.gpus)), one.unfit or left.get(one.host)
+        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, gpus, unfit))
     return tuple(found)
 
 
@@ -113,12 +110,7 @@ class Group:
         key = (test.kind, len(test.hosts))
         if key not in self._expected:
             kind = self._kind_of(SCOPES[test.kind])
-            most = kind.settings.sizes[1]
-            every = [one for one in kind.measures(len(test.hosts)) if one.collective == COLLECTIVE and not one.what]
-            if not every:
-                asked = replace(kind.settings, collectives=(COLLECTIVE,))
-                every = cluster_plan.measures(asked, ())
-            measure = replace(every[0], min_bytes=most, max_bytes=most)
+            measure = kind.one_size(kind.settings.sizes[1])
             self._expected[key] = (measure, kind.expected(measure, len(test.hosts)))
         return self._expected[key]
 
@@ -126,16 +118,16 @@ class Group:
         """Return the bar of the slowest of its rails, by the profile: what each way has to carry."""
         kind = self._kind_of(SCOPES[PAIR])
         share = kind.values["perftest_share"]
-        rails = [one for one in kind.profile.rails if one.number in test.rails]
         mtu = rail_pairs.mtu_of(kind.values)
-        least = min(
-            rails, key=lambda one: one.rate_gbps * mtu / (mtu + perftest.HEADERS[one.link_layers[0]]), default=None
-        )
-        if least is None:
+        rates = [
+            (one.rate_gbps * mtu / (mtu + perftest.HEADERS[one.link_layers[0]]), one.rate_gbps)
+            for one in kind.profile.rails
+            if one.number in test.rails
+        ]
+        if not rates:
             return Bar(None, "the profile has no such rail")
-        carried = least.rate_gbps * mtu / (mtu + perftest.HEADERS[least.link_layers[0]])
-        source = "%g of what %g Gb/s carries in packets of %d bytes" % (share, least.rate_gbps, mtu)
-        return Bar(share * carried / 8, source)
+        carried, rate = min(rates)
+        return Bar(share * carried / 8, "%g of what %g Gb/s carries in packets of %d bytes" % (share, rate, mtu))
 
     def gpu_bar(self) -> Bar:
         """Return the bar of two GPUs of one node: a share of what their NVLinks carry, by the profile."""
@@ -184,30 +176,36 @@ def name_of(test: Test) -> str:
     return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
 
 
-def sessions(test: Test, candidates: Mapping[str, rail_pairs.Candidate]) -> tuple[dict[str, list[list[Plain]]], str]:
-    """Return host -> its perftest sessions of each of PASSES; and why there are none, "" where there are.
+def rail_calls(
+    test: Test, candidates: Mapping[str, rail_pairs.Candidate], values: Callable[[str], PlainView]
+) -> tuple[tuple[tuple[Call, ...], ...], str]:
+    """Return the calls of each of PASSES; and why there are none, "" where there are.
 
-    candidates: host -> its rails.
+    candidates: host -> its rails.   values: host -> values of its intent.
     """
-    one, other = test.hosts
-    found: dict[str, list[list[Plain]]] = {one: [], other: []}
-    absent = [host for host in test.hosts if candidates[host].info is None]
-    if absent:
-        return found, f"{absent[0]}: {candidates[absent[0]].absent}"
-    for directions in PASSES:
-        of_pass: dict[str, list[Plain]] = {one: [], other: []}
-        for asked, (sender, receiver) in zip(directions, ((one, other), (other, one)), strict=True):
-            for session, served in rail_pairs.sessions(candidates[sender], candidates[receiver]) if asked else ():
-                if session.rail in test.rails:
-                    of_pass[sender].append(dict(session.__dict__))
-                    of_pass[receiver].append(dict(served.__dict__))
-        for host, of_host in of_pass.items():
-            found[host].append(of_host)
-    if any(map(len, found[one])):
-        return found, ""
+    for host in test.hosts:
+        if candidates[host].info is None:
+            return (), f"{host}: {candidates[host].absent}"
+    passes = []
+    for senders in PASSES:
+        sessions: dict[tuple[str, str], list[Plain]] = {}
+        for number in senders:
+            sender, receiver = test.hosts[number], test.hosts[1 - number]
+            for sent, served in rail_pairs.sessions(candidates[sender], candidates[receiver]):
+                if sent.rail in test.rails:
+                    sessions.setdefault((receiver, perftest.SERVER), []).append(dict(served.__dict__))
+                    sessions.setdefault((sender, perftest.CLIENT), []).append(dict(sent.__dict__))
+        # What verify.yml has measured of all rails stays stored. With both directions at once, one end would find the
+        # other on the node.
+        options = {"tests": ["bw"], "store_result": False, "require_idle": len(senders) < 2}
+        passes.append(
+            tuple(rail_pairs.call(host, values(host), mine, **options) for (host, _role), mine in sessions.items())
+        )
+    if any(passes):
+        return tuple(passes), ""
     infos = [(host, info) for host in test.hosts if (info := candidates[host].info) is not None]
     said = [f"rail {rail} of {host}: {why}" for host, info in infos for rail, why in sorted(info.missing.items())]
-    return found, "; ".join(said) or "they have none of these rails in common"
+    return (), "; ".join(said) or "they have none of these rails in common"
 
 
 def result_of(
@@ -221,13 +219,7 @@ def result_of(
     if test.kind == GPUS:
         return of_gpus(test, dict(zip(test.pairs, measured[0], strict=True)))
     if test.kind == RAILS:
-        sent = {
-            (call.host, number): result
-            for number, (calls, results) in enumerate(zip(passes, measured, strict=True))
-            for call, result in zip(calls, results, strict=True)
-            if call.arguments["sessions"][0]["role"] == perftest.CLIENT
-        }
-        return of_rails(test, sent, untested)
+        return of_rails(test, passes, measured, untested)
     one = judged_result(group.job(test), measured[0][0])
     figure, said = busbw_of(one.result) if one.result else (None, one.failure[:_SAID])
     return Result(test, figure, said)
@@ -260,15 +252,18 @@ def busbw_of(given: PlainView) -> tuple[float | None, str]:
     return float(given["busbw"]), said[:_SAID]
 
 
-def of_rails(test: Test, sent: Mapping[tuple[str, int], PlainView], failure: str) -> Result:
-    """Return the result. sent: host and number of the pass -> result of its sending end.   failure: why none ran."""
-    ways, said = [], [failure] if failure else []
-    for number, directions in enumerate(PASSES):
-        for source, asked in zip(test.hosts, directions, strict=True):
-            for rail in test.rails if asked else ():
-                figure, why = (None, failure) if failure else _figure(sent.get((source, number), {}), rail)
-                ways.append(Way(rail, source, figure, all(directions)))
-                said += [f"rail {rail} from {source}: {why}"] if why and not failure else []
+def of_rails(
+    test: Test, passes: Sequence[Sequence[Call]], measured: Sequence[Sequence[engine.Result]], untested: str
+) -> Result:
+    """Return the result, from the sending ends."""
+    ways, said = [], [untested] if untested else []
+    for calls, results in zip(passes, measured, strict=True):
+        for call, result in zip(calls, results, strict=True):
+            for session in call.arguments["sessions"]:
+                if session["role"] == perftest.CLIENT:
+                    figure, why = _figure(result, session["rail"])
+                    ways.append(Way(session["rail"], call.host, figure, not call.arguments["require_idle"]))
+                    said += [f"rail {session['rail']} from {call.host}: {why}"] if why else []
     return Result(test, said="; ".join(said)[:_SAID], ways=tuple(ways))
 
 
@@ -307,24 +302,18 @@ def play_round(
 
 def measured_test(result: Result, bar: Bar) -> MeasuredTest:
     test = result.test
-    each = [judge_figure(figure, bar) for figure in (*(way.figure for way in result.ways), *result.pairs.values())]
     outcome = judge_figure(result.figure, bar)
     if test.kind in (RAILS, GPUS):
-        outcome = next((worst for worst in (FAIL, SILENT) if worst in each), PASS if each else SILENT)
+        figures = (*(way.figure for way in result.ways), *result.pairs.values())
+        each = {judge_figure(figure, bar) for figure in figures}
+        outcome = FAIL if FAIL in each else SILENT if SILENT in each or is_silent(result) else PASS
     return MeasuredTest(
-        number=test.number,
-        kind=test.kind,
-        hosts=test.hosts,
-        rails=test.rails,
-        about=test.about,
-        figure=result.figure,
+        **{name: getattr(test, name) for name in ("number", "kind", "hosts", "rails", "about")},
+        **{name: getattr(result, name) for name in ("figure", "said", "ways", "lost")},
+        pairs=tuple(GpuPair(*pair, figure) for pair, figure in result.pairs.items()),
         bar=bar.value,
         bar_source=bar.source,
         outcome=outcome,
-        said=result.said,
-        ways=result.ways,
-        pairs=result.pairs,
-        lost=result.lost,
     )
 
 
@@ -333,5 +322,6 @@ def is_silent(result: Result) -> bool:
     if result.test.kind == GPUS:
         return any(result.pairs.get(pair) is None for pair in result.test.pairs)
     if result.test.kind == RAILS:
-        return not result.ways or any(way.figure is None for way in result.ways)
+        each_way = len(result.test.rails) * sum(map(len, PASSES))
+        return sum(way.figure is not None for way in result.ways) < each_way
     return result.figure is None

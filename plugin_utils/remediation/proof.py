@@ -11,7 +11,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import random
 
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import PAIR
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import PAIR
 
 from tests.bench.conftest import Show
 from tests.localising import Cluster, accused, any_faults, wanted

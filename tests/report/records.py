@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import measured_test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry

@@ -13,7 +13,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Pla
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import finding_groups, screen
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster_judge,
     cluster_plan,
@@ -55,22 +54,21 @@ def result(job: Job, busbw: float | None, *bad: Finding, smallest: float = 47.0)
 
 
 def judged(
-    jobs: list[Job], figures: dict[int, float | None], earlier: dict[str, list[Finding]] | None = None
+    jobs: list[Job],
+    figures: dict[int, float | None],
+    earlier: dict[str, list[Finding]] | None = None,
+    advise: bool = False,
 ) -> cluster_judge.Judged:
     measured = []
     for job in jobs:
         figure = figures.get(len(job.hosts))
         bad = [] if figure is None or figure > 250 else [busbw(job, figure)]
         measured.append(result(job, figure, *bad))
-    return cluster_judge.judge(measured, earlier or {})
+    return cluster_judge.judge(measured, earlier or {}, advise)
 
 
 def busbw(job: Job, figure: float) -> Finding:
     return perf.BUSBW.judge(job.name, "drift", "at least 300 GB/s", f"{figure} GB/s", "a test")
-
-
-def bad(findings: Any) -> list[tuple[str, str, str | None]]:
-    return [(one.check, one.state, one.have) for one in findings if not one.ok and one.because is None]
 
 
 HEALTHY: dict[int, float | None] = {1: 480.0, 2: 380.0, 4: 360.0, 5: 350.0}
@@ -100,6 +98,25 @@ def beside(state: str) -> cluster_judge.Judged:
     return judged(jobs_of(plan(4)), {1: 480.0, 2: 180.0, 4: 170.0}, {"node03": [port]})
 
 
+def explained() -> cluster_judge.Judged:
+    """node03 has the cause of what is slow over it, and is named where the others report that."""
+    jobs = jobs_of(plan(4, collectives=("all_reduce", "all_gather")))
+    cause = PEERMEM.judge("nvidia_peermem", "drift", "loaded", "not loaded", "/proc/modules")
+    return judged(jobs, {1: 480.0, 2: 180.0, 4: 170.0}, {"node03": [cause], "node01": []})
+
+
+def over_nvlinks() -> cluster_judge.Judged:
+    """IMEX explains what is slow over NVLinks, a rail does not, and pairs over the network would find nothing of it."""
+    job = replace(jobs_of(plan(2, "pair"))[0], scope="nvlink_domain", latency_bar_us=None)
+    rail = Check("platform.rail_link", why="a test", fix="a test").judge("rail 0", "drift", source="a test")
+    service = Check("imex.service", why="a test", fix="a test").judge("nvidia-imex", "drift", source="a test")
+    slow = perf.BUSBW.judge(f"all_reduce 8 ranks 8G{OVER_NVLINK} n0,n1", "drift", "at least 600", "96 GB/s", "a test")
+    found = cluster_judge.judge([result(job, 96.0, slow)], {"node00": [rail], "node01": [rail, service]}, advise=True)
+    assert not cluster_judge.misses([slow])
+    assert slow.fix in {one.fix for one in found.findings["node00"]}
+    return found
+
+
 SCENARIOS: dict[str, Callable[[], cluster_judge.Judged]] = {
     "healthy": lambda: judged(jobs_of(plan(5)), HEALTHY),
     "slow over five": lambda: judged(jobs_of(plan(5)), {**HEALTHY, 5: 300.0}),
@@ -112,6 +129,8 @@ SCENARIOS: dict[str, Callable[[], cluster_judge.Judged]] = {
     "a slow rail": rails,
     "a switch port that is set up wrong": lambda: beside("drift"),
     "a switch port that is silent": lambda: beside("unknown"),
+    "a cause that another role has found": explained,
+    "slow over NVLinks": over_nvlinks,
 }
 
 
@@ -140,49 +159,22 @@ def test_a_job_that_fails_leaves_its_hosts_without_a_state() -> None:
     assert {host: one["state"] for host, one in records.items()} == dict(zip(sorted(records), states, strict=True))
 
 
-def test_what_another_role_has_found_on_one_host_is_named_on_all_and_the_cause_on_its_own() -> None:
-    jobs = jobs_of(plan(4, collectives=("all_reduce", "all_gather")))
-    cause = PEERMEM.judge("nvidia_peermem", "drift", "loaded", "not loaded", "/proc/modules")
-    figures: dict[int, float | None] = {1: 480.0, 2: 180.0, 4: 170.0}
-    found = judged(jobs, figures, {"node03": [cause], "node01": []})
-    # node03 is in the jobs over all four, and what they say there follows from what it has itself.
-    assert bad(found.findings["node03"]) == []
-    said = [have for _check, _state, have in bad(found.findings["node00"])]
-    assert "170.0 GB/s; begin with node03 (gpudirect.module)" in said
-    assert "180.0 GB/s" in said
-    # All hosts of a job say it in the same words: one line of the verdict.
-    rows = finding_groups.rows_of({host: found.findings[host] for host in ("node00", "node01", "node02")})
-    of_all = [row for row in rows if row.finding.check == perf.BUSBW.id and "begin with" in str(row.finding.have)]
-    assert [row.host for row in of_all] == ["node00", "node01", "node02"]
-    assert len(screen.rows(finding_groups.fold(of_all))) == 1
-
-
-def test_what_is_slow_over_nvlinks_follows_from_imex_and_not_from_a_rail() -> None:
-    job = replace(jobs_of(plan(2, "pair"))[0], scope="nvlink_domain", latency_bar_us=None)
-    rail = Check("platform.rail_link", why="a test", fix="a test").judge("rail 0", "drift", source="a test")
-    service = Check("imex.service", why="a test", fix="a test").judge("nvidia-imex", "drift", source="a test")
-    slow = perf.BUSBW.judge(f"all_reduce 8 ranks 8G{OVER_NVLINK} n0,n1", "drift", "at least 600", "96 GB/s", "a test")
-    earlier = {"node00": [rail], "node01": [rail, service]}
-    found = cluster_judge.judge([result(job, 96.0, slow)], earlier, advise=True).findings
-    told = {host: next(one for one in of_host if one.check == perf.BUSBW.id) for host, of_host in found.items()}
-    assert {host: one.because for host, one in told.items()} == {"node00": None, "node01": service.id}
-    assert (told["node00"].have or "").endswith("begin with node01 (imex.service)")
-    # Pairs over the network would find nothing of it.
-    assert not cluster_judge.misses([slow])
-    assert told["node00"].fix == slow.fix
-
-
-def test_a_bar_that_is_missed_is_searched_for_or_says_how_to() -> None:
+@pytest.mark.parametrize(
+    ("figures", "advise", "missed", "fixes"),
+    [
+        ({2: 200.0}, False, True, 0),
+        ({2: 200.0}, True, True, 1),
+        (HEALTHY, True, False, 0),
+        ({}, True, False, 0),
+    ],
+)
+def test_a_bar_that_is_missed_is_searched_for_or_says_how_to(
+    figures: dict[int, float | None], advise: bool, missed: bool, fixes: int
+) -> None:
     [job] = jobs_of(plan(2, "pair"))
-    slow = judged([job], {2: 200.0}).findings[job.head]
-    assert cluster_judge.misses(slow)
-    assert not cluster_judge.misses(judged([job], HEALTHY).findings[job.head])
-    assert not cluster_judge.misses(judged([job], {}).findings[job.head])
-    assert not any("localise" in one.fix for one in slow)
-    advised = cluster_judge.judge([result(job, 200.0, busbw(job, 200.0))], {}, advise=True).findings[job.head]
-    assert [one.check for one in advised if one.fix.startswith(cluster_judge.LOCALISE)] == [perf.BUSBW.id]
-    [again] = [one for one in pairs({}, smallest=161.0).findings["node01"] if not one.ok]
-    assert again.fix.endswith("-e nccl_benchmark_scope=pair")
+    found = judged([job], figures, advise=advise).findings[job.head]
+    assert cluster_judge.misses(found) == missed
+    assert sum(one.fix.startswith(cluster_judge.LOCALISE) for one in found) == fixes
 
 
 # -- a round as soon as it has ended -----------------------------------------------------------------------------------
@@ -198,27 +190,14 @@ def pair(number: int, busbw: float | None, failure: str = "", **more: Any) -> Me
     return Measured(job, {} if failure else {"busbw": busbw, "findings": findings}, failure)
 
 
-def test_a_job_is_a_line_with_its_figure_or_why_there_is_none() -> None:
-    measured = [pair(0, 170.0), pair(1, 350.0, algorithm="", bar=None), pair(2, None, "n4: no end"), pair(3, None)]
-    assert cluster_table.round_lines(3, 12, measured) == [
-        "round 3 of 12: all_reduce (Ring) 8G over n[0-1]: 170.0 GB/s, 50 % of the bar; drift: 170 GB/s",
-        "round 3 of 12: all_reduce 8G over n[2-3]: 350.0 GB/s",
-        "round 3 of 12: all_reduce (Ring) 8G over n[4-5]: no figure: n4: no end",
-        "round 3 of 12: all_reduce (Ring) 8G over n[6-7]: no figure",
-    ]
-
-
-def test_many_jobs_are_few_lines() -> None:
+@pytest.mark.golden
+def test_a_round_is_a_line_for_each_job_and_of_many_jobs_few_lines() -> None:
+    figures = [pair(0, 170.0), pair(1, 350.0, algorithm="", bar=None), pair(2, None, "n4: no end"), pair(3, None)]
     fast = [pair(number, 350.0 - number / 100) for number in range(490)]
     silent = [pair(number, None, f"reason {number % 7}") for number in range(490, 500)]
-    lines = cluster_table.round_lines(1, 2, [*fast, *silent])
-    first = "490 of 500 jobs, all_reduce (Ring) 8G: median 347.6 GB/s, lowest 345.1 over n[978-979], bar 340.0"
-    assert lines[0] == f"round 1 of 2: {first}"
-    assert lines[1] == "round 1 of 2: n[980-981,994-995]: no figure: reason 0"
-    assert len(lines) == 6
-    assert lines[5] == "round 1 of 2: and 3 other reasons without a result"
-    nothing = [pair(number, None) for number in range(500)]
-    assert cluster_table.round_lines(1, 2, nothing) == ["round 1 of 2: n[0-999]: no figure"]
+    rounds = (figures, [*fast, *silent], [pair(number, None) for number in range(500)])
+    lines = [line for number, of in enumerate(rounds, 1) for line in cluster_table.round_lines(number, len(rounds), of)]
+    goldens.text("cluster_rounds", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -30,7 +30,7 @@ LINES = [
     *("benchmark {}", "benchmark {} --against {}", "benchmark object.json --against {}"),
     *("report --history {}", "report --run 7 --history {}"),
     *("certify {}", "certify {} --answers {}", "fabric plan {}", "watch --last --store {}"),
-    *("preflight --relative --gate {}", "remediate object.json -i missing --check"),
+    *("remediate object.json -i missing --check",),
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
     *("kubernetes --node n --state {} --check", "kubernetes --node n --token-file {} --check"),

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_tests
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import (
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
     GPUS,
     LEAF,
     PAIR,
@@ -24,6 +23,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_te
     Test,
     Way,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import (
     ACCUSED,
     FAIL,
@@ -89,14 +89,6 @@ def test_the_bound_holds_without_noise() -> None:
         assert {int(name) for name in search.of_state(ACCUSED)} == slow
         assert len(search.of_state(GOOD)) == nodes - k
         assert search.rounds <= 1 + 2 * math.ceil(2 * k / (nodes - 2 * k)), (nodes, k)
-
-
-def test_the_odd_one_of_three_is_accused_by_three_failures() -> None:
-    search = PairwiseSearch(dict.fromkeys("abx", ""))
-    while pairs := search.next_round():
-        assert search.rounds < 4
-        search.take({pair: FAIL if "x" in pair else PASS for pair in pairs})
-    assert (search.of_state(ACCUSED), search.items["x"].failed) == (["x"], ["a", "b", "a"])
 
 
 def node(host: str, **more: Any) -> Node:
@@ -219,27 +211,8 @@ def test_a_leaf_is_accused_by_tests_with_different_others() -> None:
 
 @pytest.mark.parametrize("figure", [None, 0.0, -1.0, math.nan, math.inf])
 def test_a_figure_that_is_none_proves_nothing(figure: float | None) -> None:
-    assert localise_tests.judge_figure(figure, Bar(1.0, "")) == "silent"
-    assert localise_tests.judge_figure(1.0, Bar(None, "")) == "silent"
-
-
-def test_results_that_were_not_asked_for_are_refused() -> None:
-    search = Localisation([node("a"), node("b")], Cluster.bar)
-    [test] = search.next_round()
-    lost = Result(test, lost={"z": "not reached"})
-    for results in ([Result(Test(PAIR, ("a", "z"), 1))], [Result(test), Result(test, 1.0)], [lost]):
-        with pytest.raises(ValueError, match=r"result|lost"):
-            search.take(results)
-    with pytest.raises(ValueError, match="twice"):
-        Localisation([node("a"), node("a")], Cluster.bar)
-
-
-def test_each_pair_of_gpus_is_measured_in_a_round_of_its_own() -> None:
-    search = SEARCHES["a slow GPU"]()
-    tests = [one.test for one in search.gpus["n0003"].evidence[5]] if search.gpus else []
-    assert len({test.number for test in tests}) == len(tests) == 3
-    # The whole node's tests of a round are of different GPUs.
-    assert all(len({gpu for pair in test.pairs for gpu in pair}) == 2 * len(test.pairs) for test in tests)
+    assert localise_record.judge_figure(figure, Bar(1.0, "")) == "silent"
+    assert localise_record.judge_figure(1.0, Bar(None, "")) == "silent"
 
 
 @pytest.mark.parametrize(("last", "accused_now"), [(384.0, False), (231.0, True), (None, True)])
@@ -324,21 +297,3 @@ def test_partners_that_die_one_after_the_other_leave_a_node_neither_accused_nor_
         assert search.items[x].state == "open"
     search.take({search.next_round()[0]: PASS})
     assert search.items["x"].state == GOOD
-
-
-def test_what_a_result_says_of_other_hosts_changes_nothing() -> None:
-    cluster = Cluster(8, [Fault("receives slowly", "n0001", 2)], noise=False)
-    ways = tuple(Way(rail, "n9999", 48.0, both) for rail in range(8) for both in (True, False))
-
-    def answer(test: Test) -> Result:
-        one = cluster.answer(test)
-        return replace(one, ways=(*one.ways, *ways), pairs={**one.pairs, (0, 8): 1.0})
-
-    assert accused(played(cluster.members(), answer)) == wanted(cluster)
-
-
-def test_every_verdict_that_is_not_ok_says_what_to_do() -> None:
-    cluster = Cluster(40, any_faults(Cluster(40), 3, random.Random(1)), leaf_size=8)
-    for verdict in localise_judge.verdicts(searched(cluster)):
-        assert verdict.finding.ok or verdict.finding.fix
-        assert verdict.evidence or verdict.finding.state == "unknown"

@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_table
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, MeasuredTest
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Way
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+    GpuPair,
+    HostFinding,
+    MeasuredTest,
+    Way,
+)
 
 from tests import goldens
 
@@ -20,7 +24,7 @@ PARTS = replace(GOOD, hosts=("n3",), outcome="fail", figure=None)
 WAYS = (Way(3, "n3", 20.0), Way(3, "n1", 48.0), Way(3, "n3", 21.0, True), Way(3, "n1", None, True))
 NO_CLIENT = "rail 3 from n1: no client connected in time"
 RAILS = replace(PARTS, kind="rails", hosts=("n3", "n1"), bar=43.2, ways=WAYS, said=NO_CLIENT)
-GPUS = replace(PARTS, kind="gpus", bar=323.7, pairs={(0, 1): 180.0, (2, 3): 360.0})
+GPUS = replace(PARTS, kind="gpus", bar=323.7, pairs=(GpuPair(0, 1, 180.0), GpuPair(2, 3, 360.0)))
 FAST = localise_judge.NODE.judge("host", "ok", "x", "round 1: 380 GB/s", "tests")
 NODE = HostFinding(hosts=("n1", "n2"), finding=FAST)
 LEFT = localise_judge.MEMBER.judge("host", "unknown", "x", "left out: busy: a job", "tests")

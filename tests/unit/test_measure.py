@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure, measure_ledger
+from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
@@ -23,6 +23,7 @@ from busbar import measure as command
 from busbar.cli import main
 from busbar.drift import inventory
 from busbar.drift.inventory import Manifest
+from tests import goldens
 from tests.campaigns import RUN
 from tests.trees import put
 from tests.unit.sample_cluster_record import RECORD
@@ -36,70 +37,47 @@ def old(host: str, days: float | None, **more: Any) -> Node:
     return Node(host, last=last, **{"minutes": 5.0, **more})
 
 
-def chosen(*nodes: Node, budget: float = 1000.0) -> list[tuple[str, ...]]:
-    return [unit.hosts for unit in measure.plan(nodes, budget, BEGUN).units]
-
-
-def left(*nodes: Node, budget: float = 1000.0) -> dict[str, str]:
-    return {one.host: one.why for one in measure.plan(nodes, budget, BEGUN).left}
-
-
 # -- the plan --------------------------------------------------------------------------------------------------------
 
-
-def test_never_measured_comes_first_then_the_oldest() -> None:
-    assert chosen(old("a", 3), old("b", None), old("c", 40), old("d", 10)) == [("b",), ("c",), ("d",), ("a",)]
-
-
-def test_who_is_not_idle_was_measured_tonight_or_costs_too_much_is_left_with_the_reason() -> None:
-    nodes = [old("a", 50), old("b", 40), old("c", 45, why="allocated in Slurm"), old("d", 0)]
-    nodes += [old("e", 41, minutes=20.0), old("f", 9)]
-    found = measure.plan(nodes, 11, BEGUN)
-    assert [unit.hosts for unit in found.units] == [("a",), ("b",)]
-    assert {one.host: one.why for one in found.left} == {
-        "c": "allocated in Slurm",
-        "d": "measured in this budget period",
-        "e": "costs 20 node-minutes, 6 are left",
-        "f": "costs 5 node-minutes, 1 are left",
-    }
-    assert {one.host: one.last for one in found.left} == {node.host: node.last for node in nodes[2:]}
-    assert found.cost == 10
-
-
-def test_what_was_tried_tonight_and_gave_nothing_is_not_tried_again_and_later_comes_behind_the_others() -> None:
-    failed = old("a", None, tried=NOW - 60)
-    assert left(failed) == {"a": "tried in this budget period"}
-    assert chosen(replace(failed, tried=NOW - DAY), old("b", 2)) == [("b",), ("a",)]
-
-
-def test_pairs_are_of_one_leaf_and_partition_and_the_odd_one_is_left() -> None:
-    places = [("a", 9, "main leaf1"), ("b", 8, "main leaf2"), ("c", 7, "main leaf1"), ("d", 6, "main leaf1")]
-    places += [("e", 5, "main leaf2"), ("f", 9, "other leaf2")]
-    nodes = [old(host, days, scope="pair", group=group) for host, days, group in places]
-    assert chosen(*nodes) == [("a", "c"), ("b", "e")]
-    assert set(left(*nodes)) == {"d", "f"}
+INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
+FAILED = old("a", None, tried=NOW - 60)
+PLACES = [
+    ("a", 9, "leaf1"),
+    ("b", 8, "leaf2"),
+    ("c", 7, "leaf1"),
+    ("d", 6, "leaf1"),
+    ("e", 5, "leaf2"),
+    ("f", 9, "leaf3"),
+]
+LEAF = [old(name, 9, scope="leaf", group="leaf1") for name in "abc"]
+# Case -> nodes, and node-minutes that are left.
+PLANS: dict[str, tuple[list[Node], float]] = {
+    "never measured, then the oldest": ([old("a", 3), old("b", None), old("c", 40), old("d", 10)], 1000),
+    "busy, measured tonight, or too expensive": (
+        [
+            *(old("a", 50), old("b", 40), old("c", 45, why="allocated in Slurm"), old("d", 0)),
+            *(old("e", 41, minutes=20.0), old("f", 9)),
+        ],
+        11,
+    ),
+    "tried tonight": ([FAILED], 1000),
+    "tried last night, behind the others": ([replace(FAILED, tried=NOW - DAY), old("b", 2)], 1000),
+    "pairs of one leaf": ([old(host, days, scope="pair", group=leaf) for host, days, leaf in PLACES], 1000),
+    "a leaf": (LEAF, 1000),
+    "a leaf that is too expensive": (LEAF, 14),
+    "one of a leaf": (LEAF[:1], 1000),
+    "never timed": ([measure.node_of("a", INTENT, measure.Known())], 100),
+}
 
 
-def test_a_leaf_is_measured_whole_or_not_at_all() -> None:
-    nodes = [old(name, 9, scope="leaf", group="leaf1") for name in "abc"]
-    assert chosen(*nodes) == [("a", "b", "c")]
-    assert chosen(*nodes, budget=14) == []
-    assert left(*nodes, budget=14) == dict.fromkeys("abc", "costs 15 node-minutes, 14 are left")
-    assert left(nodes[0]) == {"a": "no other idle node that it could be measured with"}
-
-
-def test_what_nobody_has_timed_is_estimated_and_said_to_be() -> None:
-    found = measure.plan([old("a", None, minutes=None)], 100, BEGUN)
-    assert (found.units[0].minutes, found.units[0].estimated) == (measure.ESTIMATE["node"], True)
-    text = "\n".join(measure.plan_lines(found, NOW, 30, check_mode=True))
-    assert text == "would be measured: a, each alone; never measured; 10 node-minutes, estimated, not timed yet"
-    again = "\n".join(measure.plan_lines(measure.plan([old("a", 31)], 100, BEGUN), NOW, 30, check_mode=False))
-    assert again.startswith("to be measured: a, each alone; last measured 2026-")
-    assert "more than 30 days ago; 5 node-minutes, by what the last took" in again
-    left_alone = measure.plan_lines(
-        measure.plan([old("a", 31, why="down"), old("b", None, why="down")], 9, BEGUN), NOW, 30, True
-    )
-    assert left_alone == ["left for another run: a,b: down; 1 of 2 never measured"]
+@pytest.mark.golden
+def test_who_is_measured_and_who_is_left_with_the_reason() -> None:
+    lines = []
+    for name, (nodes, budget) in PLANS.items():
+        found = measure.plan(nodes, budget, BEGUN)
+        lines += [f"== {name}: {' '.join('+'.join(unit.hosts) for unit in found.units)}"]
+        lines += measure.plan_lines(found, NOW, 30, check_mode=budget < 1000)
+    goldens.text("measure_plan", "\n".join(lines) + "\n")
 
 
 def test_a_batch_is_of_one_partition_and_of_no_more_nodes_than_are_taken_at_a_time() -> None:
@@ -133,8 +111,8 @@ def node_results(results: Path, stamp: str, host: str, *finished: float | None) 
     put(results, f"{stamp}/{host}.json", json.dumps(data))
 
 
-def scanned(results: Path, now: float) -> measure_ledger.Ledger:
-    ledger = measure_ledger.Ledger()
+def scanned(results: Path, now: float) -> measure.Ledger:
+    ledger = measure.Ledger()
     ledger.scan(results, now)
     return ledger
 
@@ -155,8 +133,8 @@ def test_ages_are_those_of_the_results_whoever_had_them_measured(tmp_path: Path)
     assert ledger.hosts["node02"].finished == {"pair": pytest.approx(now - DAY)}
     assert ledger.hosts["node02"].minutes == {"pair": 2.0}
     assert "node03" not in ledger.hosts
-    measure_ledger.save(tmp_path, ledger)
-    again = measure_ledger.load(tmp_path)
+    measure.save(tmp_path, ledger)
+    again = measure.load(tmp_path)
     assert again == ledger
     (tmp_path / f"{stamp}-aaaa/node01.json").write_text("{")
     again.scan(tmp_path, now)
@@ -179,10 +157,10 @@ def test_a_clock_of_a_node_that_is_ahead_makes_it_no_younger_than_now(tmp_path: 
 
 
 def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
-    ledger = measure_ledger.Ledger(nights={"2026-11-22": 5.0})
+    ledger = measure.Ledger(nights={"2026-11-22": 5.0})
     ledger.grant("2026-11-22", 20.0, ["node01"], NOW)
-    measure_ledger.save(tmp_path, ledger)
-    after = measure_ledger.load(tmp_path)
+    measure.save(tmp_path, ledger)
+    after = measure.load(tmp_path)
     was = after.book()
     assert was is not None
     assert (was.hosts, after.nights, after.hosts["node01"].tried) == (["node01"], {"2026-11-22": 25.0}, NOW)
@@ -194,9 +172,9 @@ def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "nights": {"x": -1}}', "[" * 100_000])
 def test_a_ledger_that_is_none_is_an_error_and_no_empty_one(tmp_path: Path, text: str) -> None:
-    measure_ledger.path_of(tmp_path).write_text(text)
+    measure.path_of(tmp_path).write_text(text)
     with pytest.raises(ParseError, match=r"measure\.json: .*remove it"):
-        measure_ledger.load(tmp_path)
+        measure.load(tmp_path)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -221,9 +199,6 @@ def test_a_wrong_inventory_is_told_in_its_own_words(
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
         command._intents([Path("inventory")], None, Manifest(("node01", "node02"), (), False))
-
-
-INTENT = intent.read({"busbar_platform": "hgx-h100", "busbar_fabric": "infiniband", "busbar_measure_budget": 100})
 
 
 BY_SLURM = {"busbar_engine": "slurm"}

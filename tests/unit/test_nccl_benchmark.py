@@ -241,18 +241,6 @@ def test_the_table() -> None:
     goldens.text("benchmark_table", "".join(f"== {name}\n{text}\n" for name, text in tables.items()))
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_hosts_of_which_the_same_is_said_are_one_line_and_its_words_are_all_there(width: int) -> None:
-    runs = wanted(nccl_benchmark_collectives=["all_reduce"])
-    said = "busy: a process of another user has been on GPU 3 since the day before yesterday, and who it is nobody says"
-    busy = finding("nccl_perf.idle", runs[0].subject, "unknown", have=said)
-    results = {f"node{n:04d}": host(runs, [measured(runs[0], None, busy)]) for n in range(1, 1001)}
-    text = table(results, 1e6, width)
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("node")] == ["node[0001-1000]"]
-    assert said in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= max(width, 100)
-
-
 def test_a_run_that_measured_nothing_leaves_the_results_of_the_last_one(tmp_path: Path) -> None:
     runs = wanted()
     for stored, new in ((7, False), (6, True), (0, True)):

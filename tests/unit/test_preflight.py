@@ -28,7 +28,6 @@ from busbar.preflight import steps
 from busbar.preflight.command import print_outcome
 from busbar.preflight.search import Preflight
 from tests import goldens
-from tests.trees import tool
 
 GOOD_ALONE, GOOD = 470.0, 360.0
 
@@ -58,9 +57,7 @@ class Nodes:
     def _gone(self, node: str) -> bool:
         return self.dead.get(node, 1 << 30) <= self.step
 
-    def query(
-        self, nodes: Sequence[str], limit: float, gate: Sequence[str] = ()
-    ) -> tuple[dict[str, RollCallResult], dict[str, str]]:
+    def query(self, nodes: Sequence[str], limit: float) -> tuple[dict[str, RollCallResult], dict[str, str]]:
         self.now += 1
         there = [node for node in nodes if not self._gone(node)]
         found = {node: RollCallResult(node, node, self.gates.get(node), "GPU 3 lost") for node in there}
@@ -107,21 +104,13 @@ JOBS: dict[str, tuple[int, dict[str, Any], float]] = {
     **{f"8 healthy within {limit} s": (8, {}, limit) for limit in (4, 12, 16)},
     # It is a mistake of Busbar's, and of no node.
     "no figure at all": (4, {"hung": dict.fromkeys(names(4), 1)}, 120),
-    # Pairs are compared with their median, and what all share is not judged.
-    "relative, slow with others": (8, {"slow": {"node05": 0.7}, "good": 20.0}, 120),
-    "relative, healthy": (8, {"good": 20.0}, 120),
-    # All at once is tried twice, and then it is unknown.
-    "relative, hangs with all": (8, {"hung": {"node01": 3}}, 120),
-    # Of two pairs none is known to be slow.
-    "relative, two pairs": (4, {}, 120),
 }
 
 
 def simulated(name: str, site: sites.Site, said: list[str] | None = None) -> tuple[Preflight, Nodes, Outcome]:
     count, more, limit = JOBS[name]
     nodes = Nodes(names(count), **more)
-    of = sites.relative(8, None, "/opt/nccl-tests") if name.startswith("relative") else site
-    run = Preflight(nodes.names, {}, of, nodes, limit, ("gate",), ([] if said is None else said).append, nodes.clock)
+    run = Preflight(nodes.names, {}, site, nodes, limit, ([] if said is None else said).append, nodes.clock)
     return run, nodes, run.run()
 
 
@@ -174,7 +163,7 @@ def inventory(tmp_path: Path, **hosts: Any) -> Path:
 def test_an_inventory_says_bars_leaves_and_programs(tmp_path: Path) -> None:
     hosts = {"a.example": {"busbar_leaf": "l1"}, "other": {"drain_slurm_node": "b", "busbar_leaf": "l2"}, "c": {}}
     found = sites.of_inventory([inventory(tmp_path, **hosts)], ["a", "b"], None, None)
-    assert (found.gpus, found.size, found.program) == (8, 8 << 30, "/opt/nccl-tests/all_reduce_perf")
+    assert (found.size, found.program) == (8 << 30, "/opt/nccl-tests/all_reduce_perf")
     assert found.leaves == {"a": "l1", "b": "l2"}
     assert found.node_bar().value == 455
 
@@ -256,23 +245,6 @@ def test_the_gates_last_verdict_is_of_this_boot_and_young(tmp_path: Path, change
     assert (found[0], says in found[1]) == (gate, True)
 
 
-@pytest.mark.parametrize(
-    ("script", "gate", "says"),
-    [
-        ("exit 0", 0, "exit code 0"),
-        ("echo bad; exit 1", 1, "bad"),
-        ("exit 3", 1, "exit code 3"),
-        ("exit 2", 2, "exit code 2"),
-        ("sleep 60", 2, "no end within 0.5 s"),
-    ],
-)
-def test_a_program_of_the_sites_own_says_it_by_its_exit_code(tmp_path: Path, script: str, gate: int, says: str) -> None:
-    assert roll_call.run_gate(0.5, [str(tmp_path / "check")]) == (None, "")
-    tool(tmp_path, "check", script)
-    found = roll_call.run_gate(0.5, [str(tmp_path / "check")])
-    assert (found[0], says in found[1]) == (gate, True)
-
-
 def test_a_job_is_read_from_the_environment_or_missed_with_the_way_out() -> None:
     with pytest.raises(SlurmError, match="below salloc"):
         steps.allocation({}, {"scontrol": "/bin/false"})
@@ -280,15 +252,14 @@ def test_a_job_is_read_from_the_environment_or_missed_with_the_way_out() -> None
         steps.allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}, {"scontrol": "/bin/false"})
 
 
-def test_a_step_is_one_of_the_jobs_own_with_none_of_its_counts(tmp_path: Path) -> None:
+def test_a_step_is_one_of_the_jobs_own_with_none_of_its_counts(site: sites.Site, tmp_path: Path) -> None:
     job = steps.Allocation("42", ("n1", "n2"), {})
     given = {"SLURM_NTASKS": "1", "SLURM_CONF": "/c", "NCCL_IB_TC": "106", "NCCL_DEBUG_FILE": "/x", "SECRET": "hush"}
     runs = steps.Steps(job, "/usr/bin/srun", tmp_path, ["--qos=x"], environment={**given, "PATH": "/p"})
     assert runs._handed_on == {"NCCL_IB_TC": "106", "PATH": "/p:/usr/local/bin:/usr/bin:/bin"}
-    site = sites.relative(8, "1G", "/t")
     call = site.job(["n1", "n2"], {"n1": "n1", "n2": "n2"}, "pair").call(site.values(20))
     of_team = runs._launch(call.arguments["launch"])
-    assert steps._wanted(call, of_team).sizes == (1 << 30,)
+    assert steps._wanted(call, of_team).sizes == (8 << 30,)
     words = launch.words(of_team, runs.launcher, ["NCCL_IB_TC"], 20)
     assert {"--jobid=42", "--overlap", "--overcommit", "--nodelist=n1,n2", "--ntasks=16", "--qos=x"} <= set(words)
     assert not {"--exclusive", "--immediate=60"} & set(words)

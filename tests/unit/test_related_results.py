@@ -15,8 +15,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.plugin_utils import manifest
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record, localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import LeftOut
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import HostFinding, Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Mark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.filter.play_nodes import play_nod
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import codec
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge, localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_tests import Node
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Node
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import (
     action_log,
     machine,

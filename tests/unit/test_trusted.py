@@ -156,7 +156,6 @@ DOORS = {
     "module_utils/nccl_conf/proof.py": "our own Python",
     "module_utils/nccl/rank_program.py": "a rank's program; library/nccl_perf.py looks at it where a job is started",
     "module_utils/nccl_conf/parser_probe.py": "libraries, for nccl_proof.prove",
-    "module_utils/nccl/roll_call.py": "the program that --gate names, as the user of the job",
     "module_utils/nccl_tests/build.py": "the commands of a build, by Host.tool",
     "module_utils/core/orphans.py": "the C library that runs already, for prctl",
     "module_utils/core/process_group.py": "benchmarks; nccl_perf and perftest of library/ have looked at them",
