@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Any
 
 from . import image, nccl_tests, ofed, repository, tree
 from .machine import LabError, LabLockedError, Machine
@@ -354,18 +355,22 @@ class Lab:
         )
 
 
+def inventory_files(hosts: Mapping[str, Mapping[str, Any]], group: Sequence[str]) -> dict[str, str]:
+    """File name -> text. hosts: values of each node.   group: lines with the values of all."""
+    lines = ["---", "gpu_nodes:", "  hosts:"]
+    for node, values in hosts.items():
+        lines.append(f"    {node}:")
+        # JSON values are YAML, so nothing in them needs quoting rules.
+        lines += [f"      {key}: {json.dumps(value)}" for key, value in values.items()]
+    return {"hosts.yml": "\n".join(lines) + "\n", "group_vars/gpu_nodes.yml": "\n".join(["---", *group]) + "\n"}
+
+
 def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dict[str, str]:
     """File name -> text of the lab's inventory.
 
     ssh_config: its path, or a template that gives it.   key: expression for the path of the repository's key.
     """
-    lines = ["---", "gpu_nodes:", "  hosts:"]
-    for node, machine in machines.items():
-        lines.append(f"    {node}:")
-        # JSON values are YAML, so nothing in them needs quoting rules.
-        lines += [f"      {key}: {json.dumps(value)}" for key, value in machine.site.items()]
     group = [
-        "---",
         "# Simulated nodes: containers with a real Debian, and trees in place of GPUs, NICs and their drivers.",
         f'ansible_ssh_common_args: "-F {ssh_config}"',
         "# Nodes of two labs have the same names: one's open connection must not be taken for the other's.",
@@ -382,4 +387,4 @@ def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dic
         f"mofed_repository_key: \"{{{{ lookup('ansible.builtin.file', {key}) }}}}\"",
         f'mofed_version: "{ofed.INSTALLED}"',
     ]
-    return {"hosts.yml": "\n".join(lines) + "\n", "group_vars/gpu_nodes.yml": "\n".join(group) + "\n"}
+    return inventory_files({node: machine.site for node, machine in machines.items()}, group)

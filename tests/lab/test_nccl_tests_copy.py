@@ -77,15 +77,6 @@ def test_a_plan_alone_changes_nothing_and_says_what_the_host_could_do(node: Path
     assert run(build=False)["share"] == {"has": False, "can_build": False, "can_copy": True}
 
 
-def test_a_build_runs_on_after_an_upgrade_of_the_system_and_is_not_given_away(node: Path, run: Run) -> None:
-    before = run()
-    put(node, "etc/os-release", 'ID=ubuntu\nVERSION_ID="26.04"\n')
-    planned = run(build=False)
-    assert (planned["current"], planned["findings"]) == (True, [])
-    assert planned["share"] == {"has": False, "can_build": False, "can_copy": False}
-    assert planned["class_id"] != before["class_id"]
-
-
 def test_the_build_of_an_equal_host_is_put_in_place_without_a_compiler(node: Path, other: Path, run: Run) -> None:
     given = carry(run, node, other)
     predicted = run(check_mode=True, **given)
@@ -103,13 +94,6 @@ def test_the_build_of_an_equal_host_is_put_in_place_without_a_compiler(node: Pat
     assert not Path(given["prebuilt"]).exists()
     again = run(system_root=str(other))
     assert (again["changed"], again["origin"], again["findings"]) == (False, "unchanged", [])
-
-
-def test_what_came_too_late_is_removed_and_changes_nothing(node: Path, other: Path, run: Run) -> None:
-    given = carry(run, node, other)
-    run(system_root=str(other))
-    assert run(**given)["changed"] is False
-    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
 
 
 def test_the_same_build_is_packed_to_the_same_bytes(node: Path, run: Run) -> None:
@@ -146,17 +130,6 @@ def test_the_build_of_another_kind_of_host_is_refused_and_the_difference_named(
     assert "is not a build for this host (there -> here): " in result["msg"]
     assert said in result["msg"]
     assert left(other) == {".nccl-tests.lock"}
-
-
-def test_the_build_of_another_commit_is_refused_and_the_old_one_stays(node: Path, other: Path, run: Run) -> None:
-    run(system_root=str(other))
-    before = (build_of(other) / MARKER).read_bytes()
-    given = carry(run, node, other, commit="b" * 40) | {"commit": "c" * 40}
-    result = run(**given)
-    assert result["failed"]
-    assert "commit bbbbbbbbbbbb -> cccccccccccc" in result["msg"]
-    assert (build_of(other) / MARKER).read_bytes() == before
-    assert left(other) == {"nccl-tests", ".nccl-tests.lock"}
 
 
 Members = dict[str, tuple[tarfile.TarInfo, bytes]]
