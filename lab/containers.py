@@ -27,10 +27,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any
 
 from . import image, nccl_tests, ofed, repository, tree
 from .machine import LabError, LabLockedError, Machine
+from .toolkit.kernel_node import write
 
 HARDWARE = "/srv/busbar-lab/hw"
 SHARE = "/usr/share/busbar-lab"
@@ -151,19 +151,11 @@ class Lab:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Raises LabLockedError where another process starts or removes this lab."""
-        # The directory itself is locked: no file of ours stays behind.
         try:
-            lock = os.open(self.directory, os.O_RDONLY)
-        except OSError as error:
-            raise LabError(f"{self.directory}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with image.locked(self.directory, fcntl.LOCK_NB):
+                yield
         except BlockingIOError as error:
             raise LabLockedError(f"{self.directory}: another python3 -m lab up or down is at work there") from error
-        else:
-            yield
-        finally:
-            os.close(lock)
 
     def up(self, machines: Mapping[str, Machine], suite: str, say: Say) -> None:
         """Nodes that have booted and can be reached. Raises LabError; then ``down`` or ``up`` again cleans up."""
@@ -269,10 +261,7 @@ class Lab:
             return ""
 
     def _save(self, name: str) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        new = self.directory / ".containers.json.new"
-        new.write_text(json.dumps({"image": name}) + "\n")
-        new.replace(self.directory / "containers.json")
+        write(self.directory / "containers.json", json.dumps({"image": name}) + "\n")
 
     def _settle(self, name: str) -> None:
         """Whether podman as it is set up here can start a container; if not, with the settings of testbeds' machines.
@@ -355,7 +344,7 @@ class Lab:
         )
 
 
-def inventory_files(hosts: Mapping[str, Mapping[str, Any]], group: Sequence[str]) -> dict[str, str]:
+def inventory_files(hosts: Mapping[str, Mapping[str, object]], group: Sequence[str]) -> dict[str, str]:
     """File name -> text. hosts: values of each node.   group: lines with the values of all."""
     lines = ["---", "gpu_nodes:", "  hosts:"]
     for node, values in hosts.items():

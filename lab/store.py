@@ -38,7 +38,7 @@ from .machines import (
     oci_bm_gpu_h100_8,
 )
 from .toolkit import firmware_tools
-from .toolkit.kernel_node import STACK
+from .toolkit.kernel_node import STACK, write
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
 PLATFORMS: dict[str, Callable[[str], Machine]] = {
@@ -367,10 +367,7 @@ def _replace(node: Path, path: str, state: _State) -> None:
 
 
 def _save(file: Path, data: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(json.dumps(data, indent=1) + "\n")
-    new.replace(file)
+    write(file, json.dumps(data, indent=1) + "\n")
 
 
 def _save_node(node: Path, machine: Machine, faults: Sequence[str]) -> None:
@@ -388,9 +385,7 @@ def _load(file: Path) -> Any:
 
 def _write_inventory(directory: Path, files: Mapping[str, str]) -> None:
     for file, text in files.items():
-        path = directory / "inventory" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        write(directory / "inventory" / file, text)
 
 
 def _inventory(directory: Path, machines: Mapping[str, Machine]) -> dict[str, str]:

@@ -33,6 +33,7 @@ from . import (
 from .machine import Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import DATA, TOOLKIT
 from .toolkit import start
+from .toolkit.kernel_node import write as write_file
 
 TOOL = "usr/bin/nvidia-smi"
 # Kind of directory -> file -> its text with places for values; and names of counters.
@@ -180,13 +181,9 @@ def write_tools(machine: Machine, system_root: Path) -> None:
 def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
     """nvidia-smi and its answers; nothing else is touched."""
     Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(data)
-    tool.parent.mkdir(parents=True, exist_ok=True)
     scripts = {"ok": nvidia_smi.SCRIPT, "hang": nvidia_smi.HANGING_SCRIPT, "garbage": nvidia_smi.GARBAGE_SCRIPT}
     if machine.gpu_tool in scripts:
-        new = tool.with_name(f".{tool.name}.new")
-        new.write_text(scripts[machine.gpu_tool])
-        new.chmod(0o755)
-        new.replace(tool)
+        write_file(tool, scripts[machine.gpu_tool], 0o755)
     else:
         tool.unlink(missing_ok=True)
 

@@ -24,7 +24,6 @@ from tests.trees import put_all
 BUILDERS = {"node01": hgx_h100, "node02": hgx_h200_roce, "node03": hgx_b200, "vm01": h200_vm}
 # The others need a node that can run a benchmark.
 SHOWN = [name for name, fault in FAULTS.items() if not fault.measured]
-MEASURED = [name for name, fault in FAULTS.items() if fault.measured]
 CONF = "NCCL_IB_HCA==mlx5_0,mlx5_1\nNCCL_SOCKET_IFNAME==eno1\n"
 
 
