@@ -23,13 +23,14 @@ def ip(system: str, root: str, arguments: list[str]) -> int:
     words = [word for word in arguments if not word.startswith("-")]
     flags = {word for word in arguments if word.startswith("-")}
     noun, rest = (words[0] if words else ""), words[1:]
-    shows, as_json = rest[:1] in ([], ["show"]), "-j" in flags
-    if flags <= {"-4", "-d", "-j"} and noun in ("rule", "route") and shows == as_json:
+    plain, shows, as_json = flags <= {"-4", "-d", "-j"}, rest[:1] in ([], ["show"]), "-j" in flags
+    known = as_json if shows else rest[0] in ("add", "replace", "del") and not as_json
+    if plain and noun in ("rule", "route") and known:
         return {"rule": _rule, "route": _route}[noun](root, rest or ["show"])
-    if as_json and shows and noun in ("address", "link"):
+    if plain and as_json and shows and not rest[1:] and noun in ("address", "link"):
         return _show(root, noun == "address", "-d" in flags)
     named = [word for word in rest[1:3] if os.path.exists(f"{root}/sys/class/net/{word}")]
-    if noun == "link" and rest[:1] == ["set"] and named:
+    if plain and noun == "link" and rest[:1] == ["set"] and named:
         return _link(root, named[0], rest[rest.index(named[0]) + 1 :])
     run_real(system, "ip", arguments)
 
