@@ -18,9 +18,6 @@ from pathlib import Path
 from . import containers, faults, image, ofed, store
 from .machine import LabError, LabLockedError
 
-# Lines of a list, which with the count of the others fit a terminal.
-SCREEN = 22
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code."""
@@ -64,11 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: 2)")
     text = f"platform of all nodes (default: {' and '.join(standard)} in turn)"
     action.add_argument("--platform", choices=sorted(store.PLATFORMS), help=text)
-    text = "print everything, not one screen"
-    action = action_of("status", _lab_status, "list nodes and their faults")
-    action.add_argument("-v", "--verbose", action="store_true", help=text)
+    action_of("status", _lab_status, "list nodes and their faults")
     action = action_of("faults", _lab_faults, "list all faults that can be injected")
-    action.add_argument("-v", "--verbose", action="store_true", help=text)
     action.add_argument("words", nargs="*", metavar="WORD", help="only those whose line has one of the words")
     action = action_of("reboot", _lab_reboot, "reboot a node with its boot loader's command line")
     action.add_argument("node")
@@ -140,23 +134,10 @@ def _lab_create(arguments: argparse.Namespace) -> int:
 def _lab_status(arguments: argparse.Namespace) -> int:
     directory = _directory(arguments)
     states = containers.Lab(directory).states() if containers.is_lab(directory) else None
-    lines = []
     # Those with faults first.
     for node, present in sorted(store.status(directory).items(), key=lambda item: not item[1]):
         state = "" if states is None else f"{states.get(node, 'no container')}, "
-        lines.append(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
-    return _print(lines, arguments.verbose, "nodes: python3 -m lab status -v")
-
-
-def _print(lines: Sequence[str], verbose: bool, more: str) -> int:
-    """Print one screen of lines, or all with ``verbose``. more: what the others are, and how to see them."""
-    width, room = shutil.get_terminal_size((120, 40)).columns, SCREEN
-    for number, line in enumerate(lines):
-        room -= -(-len(line) // width)
-        if room < 0 and not verbose:
-            print(f"{len(lines) - number} more {more}")
-            break
-        print(line)
+        print(f"{node}: {state}{', '.join(present) or 'healthy'} (simulated)")
     return 0
 
 
@@ -174,7 +155,8 @@ def _lab_faults(arguments: argparse.Namespace) -> int:
     for name, between in store.BETWEEN.items():
         lines.append(f"{name:18} {between.description} -> {between.localised} (between nodes)")
     found = [line for line in lines if not arguments.words or any(word in line for word in arguments.words)]
-    return _print(found or ["none"], arguments.verbose, "faults: python3 -m lab faults WORD, or -v")
+    print("\n".join(found or ["none"]))
+    return 0
 
 
 def _lab_break(arguments: argparse.Namespace) -> int:

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from . import image, nccl_tests, ofed, repository, tree
 from .machine import LabError, LabLockedError, Machine
+from .toolkit.kernel_node import write
 
 HARDWARE = "/srv/busbar-lab/hw"
 SHARE = "/usr/share/busbar-lab"
@@ -150,19 +151,11 @@ class Lab:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Raises LabLockedError where another process starts or removes this lab."""
-        # The directory itself is locked: no file of ours stays behind.
         try:
-            lock = os.open(self.directory, os.O_RDONLY)
-        except OSError as error:
-            raise LabError(f"{self.directory}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with image.locked(self.directory, fcntl.LOCK_NB):
+                yield
         except BlockingIOError as error:
             raise LabLockedError(f"{self.directory}: another python3 -m lab up or down is at work there") from error
-        else:
-            yield
-        finally:
-            os.close(lock)
 
     def up(self, machines: Mapping[str, Machine], suite: str, say: Say) -> None:
         """Nodes that have booted and can be reached. Raises LabError; then ``down`` or ``up`` again cleans up."""
@@ -268,10 +261,7 @@ class Lab:
             return ""
 
     def _save(self, name: str) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        new = self.directory / ".containers.json.new"
-        new.write_text(json.dumps({"image": name}) + "\n")
-        new.replace(self.directory / "containers.json")
+        write(self.directory / "containers.json", json.dumps({"image": name}) + "\n")
 
     def _settle(self, name: str) -> None:
         """Whether podman as it is set up here can start a container; if not, with the settings of testbeds' machines.
@@ -354,18 +344,22 @@ class Lab:
         )
 
 
+def inventory_files(hosts: Mapping[str, Mapping[str, object]], group: Sequence[str]) -> dict[str, str]:
+    """File name -> text. hosts: values of each node.   group: lines with the values of all."""
+    lines = ["---", "gpu_nodes:", "  hosts:"]
+    for node, values in hosts.items():
+        lines.append(f"    {node}:")
+        # JSON values are YAML, so nothing in them needs quoting rules.
+        lines += [f"      {key}: {json.dumps(value)}" for key, value in values.items()]
+    return {"hosts.yml": "\n".join(lines) + "\n", "group_vars/gpu_nodes.yml": "\n".join(["---", *group]) + "\n"}
+
+
 def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dict[str, str]:
     """File name -> text of the lab's inventory.
 
     ssh_config: its path, or a template that gives it.   key: expression for the path of the repository's key.
     """
-    lines = ["---", "gpu_nodes:", "  hosts:"]
-    for node, machine in machines.items():
-        lines.append(f"    {node}:")
-        # JSON values are YAML, so nothing in them needs quoting rules.
-        lines += [f"      {key}: {json.dumps(value)}" for key, value in machine.site.items()]
     group = [
-        "---",
         "# Simulated nodes: containers with a real Debian, and trees in place of GPUs, NICs and their drivers.",
         f'ansible_ssh_common_args: "-F {ssh_config}"',
         "# Nodes of two labs have the same names: one's open connection must not be taken for the other's.",
@@ -380,4 +374,4 @@ def inventory(machines: Mapping[str, Machine], ssh_config: str, key: str) -> dic
         f"mofed_repository_key: \"{{{{ lookup('ansible.builtin.file', {key}) }}}}\"",
         f'mofed_version: "{ofed.INSTALLED}"',
     ]
-    return {"hosts.yml": "\n".join(lines) + "\n", "group_vars/gpu_nodes.yml": "\n".join(group) + "\n"}
+    return inventory_files({node: machine.site for node, machine in machines.items()}, group)

@@ -4,7 +4,8 @@
 
 A text may name a part of the machine: "{nic 2}" is the PCI address of rail 2's NIC, "{rail 2.name}" a field of it.
 ``set`` of a change is part -> field -> value; dicts are merged, and "+field" appends to a list. ``call`` names a
-function of fault_changes.py for what no value says, with its arguments; ``edit`` one that rewrites a file.
+function of fault_changes.py, or a method of Machine, for what no value says, with its arguments; ``edit`` one that
+rewrites a file.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def apply(machine: Machine, row: Mapping[str, Any]) -> None:
             _set(machine, found, name, value)
     if "call" in row:
         function, *arguments = row["call"]
-        getattr(fault_changes, function)(machine, *(fill(machine, argument) for argument in arguments))
+        change = getattr(fault_changes, function, None) or getattr(Machine, function)
+        change(machine, *(fill(machine, argument) for argument in arguments))
 
 
 def _set(machine: Machine, found: Any, name: str, value: Any) -> None:

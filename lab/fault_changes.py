@@ -33,10 +33,6 @@ def netdev(machine: Machine, rail: int) -> Netdev:
 # -- of the model ----------------------------------------------------------------------------------------------------
 
 
-def unplug(machine: Machine, address: str) -> None:
-    machine.unplug(address)
-
-
 def move_nic(machine: Machine, rail: int) -> None:
     """Move a rail's NIC to the free slot."""
     if machine.spare_slot is None:
@@ -108,10 +104,6 @@ def forget_dscp(machine: Machine, rail: int) -> None:
 def map_dscp(machine: Machine, rail: int, dscp: int, prio: int) -> None:
     if port := netdev(machine, rail).qos:
         port.set_app(dscp, prio)
-
-
-def load_ofed(machine: Machine, release: str) -> None:
-    machine.load_ofed(release)
 
 
 def unload(machine: Machine, module: str) -> None:

@@ -1,25 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a simulated node shows of its health: elements of nvidia-smi -q -x, nvlink -e, AER, the kernel's log, the unit
-of the Fabric Manager.
+"""What a simulated node shows of its health: nvlink -e, AER, the kernel's log, the unit of the Fabric Manager.
 
-Elements and their healthy values are those of nvidia-smi 580 on an idle H200; NVLink 5 has other counters than 4. The
-kernel's log is made when it is asked for: its lines have an age, and the node was booted UPTIME seconds ago.
+NVLink 5 has other counters than 4. The kernel's log is made when it is asked for: its lines have an age, and the node
+was booted UPTIME seconds ago.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Mapping
 
-from .machine import Gpu, LabError, Machine
-from .nccl_tests import DATA
+from .machine import Gpu, Machine
 
 UPTIME = 10 * 86400
 UNIT = "nvidia-fabricmanager.service"
-# Elements of a GPU that is well, by their place in the output: other parts come between.
-FIRST, IN_PCI, LAST = json.loads((DATA / "gpu_health.json").read_text()).values()
 _NVLINK_4 = ("Replay Errors", "Recovery Errors", "CRC Errors")
 _NVLINK_5 = (
     *("Malformed packet Errors", "Buffer overrun Errors", "Rx Errors", "Rx remote Errors", "Rx General Errors"),
@@ -34,36 +28,6 @@ _NVLINK_5_LARGE = (
     "Symbol BER: 15e-255",
 )
 _AER = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
-
-
-def lines(gpu: Gpu, values: Mapping[str, str], depth: int = 2) -> list[str]:
-    """XML of these elements, of which one with a slash is within another."""
-    known = {*FIRST, *LAST, *(f"pci/{name}" for name in IN_PCI)}
-    strange = set(gpu.health) - known
-    if strange:
-        raise LabError(f"GPU {gpu.number}: nvidia-smi of the lab has no element {', '.join(sorted(strange))}")
-    tree: dict[str, object] = {}
-    for path, value in values.items():
-        *folders, name = path.split("/")
-        at = tree
-        for folder in folders:
-            inner = at.setdefault(folder, {})
-            if not isinstance(inner, dict):
-                raise LabError(f"{path}: {folder} is a value")
-            at = inner
-        at[name] = gpu.health.get(path, gpu.health.get(f"pci/{path}", value))
-    return _elements(tree, depth)
-
-
-def _elements(tree: Mapping[str, object], depth: int) -> list[str]:
-    found = []
-    for name, value in tree.items():
-        tabs = "\t" * depth
-        if isinstance(value, dict):
-            found += [f"{tabs}<{name}>", *_elements(value, depth + 1), f"{tabs}</{name}>"]
-        else:
-            found.append(f"{tabs}<{name}>{value}</{name}>")
-    return found
 
 
 def link_errors(title: str, gpu: Gpu) -> str:

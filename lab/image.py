@@ -91,15 +91,19 @@ def ensure(podman: Podman, suite: str, say: Callable[[str], None]) -> str:
 
 
 @contextlib.contextmanager
-def one_by_one() -> Iterator[None]:
-    """For what all labs of this checkout share: the machine's packages and the images."""
-    # A directory can be locked as a file can, and no file of ours stays behind.
-    lock = os.open(TOOLKIT, os.O_RDONLY)
+def locked(directory: Path, how: int = 0) -> Iterator[None]:
+    """Hold a lock of a directory: no file of ours stays behind. how: LOCK_NB raises BlockingIOError if it is held."""
+    lock = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX | how)
         yield
     finally:
         os.close(lock)
+
+
+def one_by_one() -> contextlib.AbstractContextManager[None]:
+    """For what all labs of this checkout share: the machine's packages and the images."""
+    return locked(TOOLKIT)
 
 
 def _build(podman: Podman, name: str, suite: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from . import ofed, repository
 from .machine import LabError, Machine
 from .nccl_tests import TOOLKIT
-from .toolkit import dkms, kernel_tools
+from .toolkit import dkms, kernel_node, kernel_tools
 from .toolkit.kernel_node import Node
 
 # Where each tool is on a node -> its file in the toolkit.
@@ -56,9 +56,7 @@ def write(machine: Machine, data: Path) -> None:
         return
     info = "" if answer.depends is None else f"depends: {answer.depends}\n"
     for name, text in {"stderr": answer.stderr, "log": answer.log, "modinfo": info}.items():
-        new = data / f".{name}.new"
-        new.write_text(text)
-        new.replace(data / name)
+        kernel_node.write(data / name, text)
 
 
 def tools() -> dict[str, str]:
@@ -78,17 +76,12 @@ def install(machine: Machine, system_root: Path) -> None:
         packages = ofed.standard(machine.ofed) if machine.ofed else []
         for package in packages:
             for path, text in package.files.items():
-                file = system_root / path.lstrip("/")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(text)
-                file.chmod(0o755 if path in package.programs else 0o644)
+                mode = 0o755 if path in package.programs else 0o644
+                kernel_node.write(system_root / path.lstrip("/"), text, mode)
             if package.dkms:
                 dkms.common_postinst(node, [*package.dkms])
         kernel_tools.lab_kernel(node, ["nvidia", machine.driver_version])
-    status = system_root / "var/lib/dpkg/status"
-    status.parent.mkdir(parents=True)
-    status.write_text(ofed.status(packages))
+    kernel_node.write(system_root / "var/lib/dpkg/status", ofed.status(packages))
     for version, release in ofed.RELEASES.items():
-        file = system_root / repository.TOP.lstrip("/") / release.folder / "packages.json"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps(ofed.pool(version)))
+        folder = system_root / repository.TOP.lstrip("/") / release.folder
+        kernel_node.write(folder / "packages.json", json.dumps(ofed.pool(version)))

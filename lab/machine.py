@@ -79,7 +79,6 @@ class Function:
     max_link: Link | None = None
     bus: str | None = None
     physfn: str | None = None
-    total_vfs: int = 0
     acs: int | None = None
     read_request: int = 512
     config_bytes: int = 4096
@@ -99,7 +98,7 @@ class Gpu:
     """``number`` is its place and stays; index and minor follow from the GPUs that the driver still has.
 
     slow: its clocks are throttled.   wrong: it computes wrong results. Only a benchmark shows either.
-    health: element of nvidia-smi -q -x -> what it says, where not as of a GPU that is well (gpu_health.py).
+    health: element of nvidia-smi -q -x -> what it says, where not as of a GPU that is well.
     link_errors: "11 Recovery Errors" -> count of that NVLink, where not 0.
     """
 
@@ -308,8 +307,6 @@ class Machine:
     lldpd: str = "ok"
     sysctls: dict[str, str] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
-    # Whether netplan sets the rails up, and not files of systemd-networkd.
-    netplan: bool = False
     # aarch64 has other words for its CPUs, and kernels of several page sizes (bytes).
     architecture: str = "x86_64"
     page_size: int = 4096

@@ -182,11 +182,11 @@ def _nvswitches(machine: Machine, count: int) -> None:
         _add(machine, address, port, "0x068000", _NVSWITCH, "nvidia-nvswitch", link, "0x1796", "0xa1")
 
 
-def _mlx5(machine: Machine, card: _Card, slot: int, address: str, parent: str, code: str, vfs: int = 0) -> str:
+def _mlx5(machine: Machine, card: _Card, slot: int, address: str, parent: str, code: str) -> str:
     """Add a port of an mlx5 card. ``slot`` tells cards apart; returns the port's MAC address."""
     ids = (MELLANOX, card.device)
     function = _add(machine, address, parent, code, ids, "mlx5_core", card.link, card.subsystem)
-    function.total_vfs, function.read_request = vfs, 4096
+    function.read_request = 4096
     return _mac(machine.hostname, slot, int(address[-1]))
 
 
@@ -230,7 +230,7 @@ def _port(
     ipv4: str = "",
 ) -> Rdma:
     """Add a port with its netdev: RoCE with an IPv4 address; without, on an InfiniBand fabric, and of IPoIB."""
-    mac = _mlx5(machine, _CARDS[card], slot, address, parent, ETHERNET if ipv4 else INFINIBAND, vfs=16)
+    mac = _mlx5(machine, _CARDS[card], slot, address, parent, ETHERNET if ipv4 else INFINIBAND)
     rdma = _rdma(machine, _CARDS[card], name, address, mac, rail, gbps)
     if not ipv4:
         machine.netdevs.append(_ipoib(rdma, netdev_name(address, 32, None, dual), gbps, "10:29"))

@@ -3,7 +3,7 @@
 """Who sets a RoCE node's interfaces up: the site's own files, as they are on a fresh node.
 
 NetworkManager has the management interface, systemd-networkd the rest. Files of rails name no MTU, so that these come
-up with 1500. Shapes of systemd.network(5), systemd.netdev(5), nm-settings-keyfile(5), netplan(5).
+up with 1500. Shapes of systemd.network(5), systemd.netdev(5), nm-settings-keyfile(5).
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from .machine import Machine, Netdev, Rdma
 
 FOLDER = "/etc/systemd/network"
 KEYFILES = "/etc/NetworkManager/system-connections"
-NETPLAN = "/etc/netplan/50-site.yaml"
 # What a NIC has before anybody sets it.
 MTU = 1500
 _UUID = "5f1b8b7e-2d6c-4c1e-9f0a-0000000000%02d"
 _HEADER = "# The site's own (simulated)."
-_NETPLAN = f"{_HEADER}\nnetwork:\n  version: 2\n  ethernets:\n"
 
 
 def _rail(machine: Machine, netdev: Netdev) -> Rdma | None:
@@ -40,10 +38,6 @@ def files(machine: Machine) -> dict[str, str]:
         gateways = [route.gateway for route in machine.routes if route.netdev == netdev.name and route.gateway]
         if gateways:
             found[f"{KEYFILES}/{netdev.name}.nmconnection"] = keyfile(netdev, 0, gateways[0])
-        elif rail and machine.netplan:
-            lines = [f"    {netdev.name}:", "      match:", f'        macaddress: "{netdev.mac}"', "      addresses:"]
-            found.setdefault(NETPLAN, _NETPLAN)
-            found[NETPLAN] += "\n".join([*lines, f"        - {netdev.ipv4}"]) + "\n"
         elif rail:
             # Its card may come to another slot, and its name with that.
             match = f"PermanentMACAddress={netdev.mac}"

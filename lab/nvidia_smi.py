@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from . import gpu_health
-from .machine import Gpu, Link, Machine
+from .machine import NVLINK_4, NVLINK_5, Gpu, Link, Machine, first
 from .nccl_tests import DATA, TOOLKIT
 
 _OF_FABRIC = ("bandwidth", "route_recovery_in_progress", "route_unhealthy", "access_timeout_recovery")
@@ -22,6 +23,8 @@ _FABRIC_HEALTH = {
     "Hopper": dict.fromkeys(_OF_FABRIC, "N/A"),
     "Blackwell": {"summary": "Healthy", **dict.fromkeys(_OF_FABRIC, "False"), "bandwidth": "Full"},
 }
+# GB/s of one NVLink in NCCL's own figures (graph/topo.h).
+_NVLINKS = {NVLINK_4: 20.6, NVLINK_5: 40.1}
 _PCIE_GEN = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5}
 
 # Heading -> value of a GPU.
@@ -41,6 +44,8 @@ _QUERY = {
     "compute_cap": "capability",
     "memory.total [MiB]": "mib",
 }
+# A GPU as nvidia-smi 580 shows an idle H200 that is well.
+_GPU = (DATA / "nvidia-smi-gpu.xml").read_text()
 SCRIPT = (TOOLKIT / "nvidia-smi").read_text()
 # What is left of the tool under the faults that break it.
 HANGING_SCRIPT = "#!/bin/sh\nexec sleep 2147483647\n"
@@ -50,8 +55,8 @@ GARBAGE_SCRIPT = "#!/bin/sh\nprintf '\\377\\376\\200GPU\\000\\001\\033[8m\\377'\
 def answers(machine: Machine) -> dict[str, str]:
     """File name -> text, for the script's data directory.
 
-    .driver.json is not the tool's: it tells the model of nccl-tests what no tool and no file of the node shows. Nor are
-    fabric-manager and kernel-log, which nv-fabricmanager and dmesg print.
+    .driver.json is not the tool's: it is what the model of nccl-tests has of GPUs. fabric-manager and kernel-log are
+    what nv-fabricmanager and dmesg print.
     """
     gpus = machine.driver_gpus()
     return {
@@ -122,17 +127,29 @@ def _processes(machine: Machine) -> str:
 
 
 def _driver(machine: Machine, gpus: list[Gpu]) -> str:
-    held: dict[str, int] = {}
-    for process in machine.gpu_processes:
-        address = machine.gpu(process.gpu).address
-        held[address] = held.get(address, 0) + process.memory_mib
-    state = {
-        "slow": [gpu.address for gpu in gpus if gpu.slow],
-        "wrong": [gpu.address for gpu in gpus if gpu.wrong],
-        "held_mib": held,
-        "hang": machine.collectives_hang,
-    }
-    return json.dumps(state) + "\n"
+    """Return what the model of nccl-tests has of GPUs: nccl_model.node.Gpu."""
+    rows = []
+    for number, gpu in enumerate(gpus):
+        held = sum(process.memory_mib for process in machine.gpu_processes if process.gpu == gpu.number)
+        domain = gpu.domain or machine.nvlink_domain
+        joined = machine.fabric[0] == "Completed" and re.search("[1-9a-f]", domain.split(" ")[0])
+        rows.append(
+            {
+                "address": gpu.address.rpartition(".")[0],
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "memory": gpu.memory_mib << 20,
+                "nvlink": sum(gpu.nvlinks) * _NVLINKS[gpu.nvlink_gbps],
+                "blackwell": gpu.nvlink_gbps == NVLINK_5,
+                "fabric": machine.fabric[0],
+                "slow": gpu.slow,
+                "wrong": gpu.wrong,
+                "held_mib": held,
+                "number": number,
+                "domain": domain if joined else "",
+            }
+        )
+    return json.dumps({"gpus": rows, "hang": machine.collectives_hang}) + "\n"
 
 
 def _matrix(machine: Machine, gpus: list[Gpu]) -> str:
@@ -212,12 +229,11 @@ def _values(machine: Machine, index: int, gpu: Gpu) -> dict[str, object]:
 def _xml_gpu(machine: Machine, index: int, gpu: Gpu) -> str:
     values = _values(machine, index, gpu)
     health = _FABRIC_HEALTH[str(values["architecture"])]
-    parts = {
-        "first": gpu_health.lines(gpu, gpu_health.FIRST),
-        "in_pci": gpu_health.lines(gpu, gpu_health.IN_PCI, depth=3),
-        "last": gpu_health.lines(gpu, gpu_health.LAST),
-        "health": [f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health.items()],
-    }
-    texts = {name: "\n".join(lines) for name, lines in parts.items()}
-    template = (DATA / "nvidia-smi-gpu.xml").read_text()
-    return template.format(**{name: escape(str(value)) for name, value in values.items()}, **texts)
+    lines = "\n".join(f"\t\t\t\t<{name}>{value}</{name}>" for name, value in health.items())
+    text = _GPU.format(**{name: escape(str(value)) for name, value in values.items()}, health=lines)
+    if not gpu.health:
+        return text
+    root = ElementTree.fromstring(text)
+    for path, value in gpu.health.items():
+        first(f"element {path} of nvidia-smi -q -x", root.findall(path)).text = value
+    return f"\t{ElementTree.tostring(root, encoding='unicode', short_empty_elements=False)}\n"

@@ -19,6 +19,7 @@ from pathlib import Path
 from . import ofed
 from .machine import LabError
 from .ofed import Package
+from .toolkit.kernel_node import write
 
 # On a node.
 TOP = "/opt/busbar-lab/repository"
@@ -100,19 +101,13 @@ def pack(package: Package, file: Path, work: Path) -> None:
         base = Path(name)
         base.chmod(0o755)
         for path, text in package.files.items():
-            _put(base / path.lstrip("/"), text, 0o755 if path in package.programs else 0o644)
-        _put(base / "DEBIAN/control", package.control(), 0o644)
+            write(base / path.lstrip("/"), text, 0o755 if path in package.programs else 0o644)
+        write(base / "DEBIAN/control", package.control(), 0o644)
         for script, text in package.scripts.items():
-            _put(base / "DEBIAN" / script, text, 0o755)
+            write(base / "DEBIAN" / script, text, 0o755)
         if package.conffiles:
-            _put(base / "DEBIAN/conffiles", "".join(f"{path}\n" for path in package.conffiles), 0o644)
+            write(base / "DEBIAN/conffiles", "".join(f"{path}\n" for path in package.conffiles), 0o644)
         _run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(base), str(file)], epoch=True)
-
-
-def _put(path: Path, text: str, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
 
 
 def sign(folder: Path, home: Path) -> None:

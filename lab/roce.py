@@ -14,7 +14,7 @@ from pathlib import Path
 from . import network, qos
 from .machine import Machine, Netdev
 from .nccl_tests import TOOLKIT
-from .toolkit.roce_program import real
+from .toolkit.kernel_node import write
 from .toolkit.roce_tools import FIRMWARE, PERFTEST, PLACES
 
 _LAUNCHER = "bin/roce"
@@ -104,10 +104,11 @@ def write_share(machine: Machine, share: Path) -> None:
         launcher.unlink(missing_ok=True)
         (share / ETHTOOL).unlink(missing_ok=True)
         return
-    sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
+    sources = {"qos.py": TOOLKIT.parent / "qos.py"}
     tools = (
-        *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "netplan.py", "networkd.py", "ping.py"),
-        *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
+        *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "networkd.py", "ping.py"),
+        "dcb.py",
+        *("start.py", "udev.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
         "ethtool_statistics.py",
         *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie", "ways")),
     )
@@ -115,21 +116,17 @@ def write_share(machine: Machine, share: Path) -> None:
     for name, source in sources.items():
         file, text = share / "roce" / "lab" / name, source.read_text()
         if not file.is_file() or file.read_text() != text:
-            _put(file, text, 0o644)
+            write(file, text, 0o644)
             # The tools write no bytecode themselves, and compiling is most of what a call takes.
             py_compile.compile(str(file), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
-    _put(launcher, (TOOLKIT / "roce").read_text(), 0o755)
-    _put(share / ETHTOOL, (TOOLKIT / "ethtool").read_text(), 0o755)
+    write(launcher, (TOOLKIT / "roce").read_text(), 0o755)
+    write(share / ETHTOOL, (TOOLKIT / "ethtool").read_text(), 0o755)
     by_name = share / "roce/ethtool"
     if not by_name.is_symlink():
         by_name.symlink_to(os.path.relpath(launcher, by_name.parent))
     for path, text in network.files(machine).items():
-        _put(share / f"network{path}", text, 0o644 if path.startswith(network.FOLDER) else 0o600)
-    mark = share / "lldpad"
-    if machine.lldpad:
-        mark.write_text("")
-    else:
-        mark.unlink(missing_ok=True)
+        write(share / f"network{path}", text, 0o644 if path.startswith(network.FOLDER) else 0o600)
+    _mark(share / "lldpad", "", machine.lldpad)
 
 
 def write_tools(machine: Machine, system_root: Path) -> None:
@@ -141,20 +138,14 @@ def write_tools(machine: Machine, system_root: Path) -> None:
     for name, place in [(name, PLACES[name]) for name in names]:
         link = system_root / place.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink() and (name != "dcb" or real("dcb")):
+        if not link.is_symlink():
             program = ETHTOOL if name == "ethtool" else _LAUNCHER
             link.symlink_to(os.path.relpath(share / program, link.parent))
-    pid = system_root / LLDPAD_PID
-    if machine.lldpad:
-        pid.parent.mkdir(exist_ok=True)
-        pid.write_text(f"{qos.LLDPAD}\n")
+    _mark(system_root / LLDPAD_PID, f"{qos.LLDPAD}\n", machine.lldpad)
+
+
+def _mark(path: Path, text: str, there: bool) -> None:
+    if there:
+        write(path, text)
     else:
-        pid.unlink(missing_ok=True)
-
-
-def _put(path: Path, text: str, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text)
-    new.chmod(mode)
-    new.replace(path)
+        path.unlink(missing_ok=True)

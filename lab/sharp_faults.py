@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,17 @@ class SharpFault:
 
     name: str
     description: str
-    change: Callable[[Path], None]
+    change: Callable[[Path], object]
     check: str
     subject: str
     state: str = "drift"
 
 
-def _no_library(root: Path) -> None:
-    shutil.rmtree(root / HPCX / "sharp")
+_PLUGIN = "nccl_rdma_sharp_plugin"
 
 
-def _no_plugin(root: Path) -> None:
-    shutil.rmtree(root / HPCX / "nccl_rdma_sharp_plugin")
-
-
-def _replace_plugin(root: Path, exported: Sequence[str] | None, needed: Sequence[str]) -> None:
-    sharp_files.plugin(root, HPCX, exported or EXPORTED, needed)
+def _remove(root: Path, folder: str) -> None:
+    shutil.rmtree(root / HPCX / folder)
 
 
 def _cut_off(root: Path) -> None:
@@ -45,26 +40,22 @@ def _cut_off(root: Path) -> None:
     file.write_bytes(file.read_bytes()[:100])
 
 
-def _off(root: Path) -> None:
-    (root / CONF).write_text("NCCL_DEBUG=WARN\n")
-
-
 def _one_user(root: Path, value: str) -> None:
     """Set CollNet for one user; switched on, for nobody else."""
     if value == "1":
-        _off(root)
+        (root / CONF).write_text("NCCL_DEBUG=WARN\n")
     add(root, "etc/passwd", "eve:x:1000:1000::/home/eve:/bin/bash")
     add(root, "home/eve/.nccl.conf", f"NCCL_COLLNET_ENABLE={value}")
 
 
-_CHANGES: dict[str, Callable[..., None]] = {
+_CHANGES: dict[str, Callable[..., object]] = {
     "add": add,
     "cut_off": _cut_off,
-    "no_library": _no_library,
-    "no_plugin": _no_plugin,
-    "off": _off,
+    "no_library": lambda root: _remove(root, "sharp"),
+    "no_plugin": lambda root: _remove(root, _PLUGIN),
+    "off": lambda root: (root / CONF).write_text("NCCL_DEBUG=WARN\n"),
     "one_user": _one_user,
-    "replace_plugin": _replace_plugin,
+    "replace_plugin": lambda root, exported, needed: sharp_files.plugin(root, HPCX, exported or EXPORTED, needed),
 }
 
 

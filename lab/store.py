@@ -38,7 +38,7 @@ from .machines import (
     oci_bm_gpu_h100_8,
 )
 from .toolkit import firmware_tools
-from .toolkit.kernel_node import STACK
+from .toolkit.kernel_node import STACK, write
 
 STANDARD: dict[str, Callable[[str], Machine]] = {"node01": hgx_h100, "node02": hgx_h200_roce}
 PLATFORMS: dict[str, Callable[[str], Machine]] = {
@@ -91,9 +91,8 @@ def create(directory: Path, names: Mapping[str, Callable[[str], Machine]] = STAN
     for name, machine in machines.items():
         node = directory / name
         tree.write(machine, node / "hw", node / "sys")
-        _save(node / "machine.json", to_dict(machine))
-        _save(node / "faults.json", [])
-    _write_inventory(directory, machines)
+        _save_node(node, machine, [])
+    _write_inventory(directory, _inventory(directory, machines))
 
 
 def up(
@@ -113,13 +112,9 @@ def up(
     lab.up(machines, suite, say)
     for name, machine in machines.items():
         if not (lab.directory / name / "machine.json").is_file():
-            _save(lab.directory / name / "faults.json", [])
-            _save(lab.directory / name / "machine.json", to_dict(machine))
+            _save_node(lab.directory / name, machine, [])
     key = f"'{lab.directory / repository.KEY}'"
-    for file, text in containers.inventory(machines, str(lab.directory / "ssh_config"), key).items():
-        path = lab.directory / "inventory" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    _write_inventory(lab.directory, containers.inventory(machines, str(lab.directory / "ssh_config"), key))
 
 
 def reboot(directory: Path, node: str) -> str:
@@ -142,9 +137,8 @@ def reboot(directory: Path, node: str) -> str:
         machine.modules.pop(name, None)
         if name in loads:
             machine.modules[name], machine.srcversions[name] = loads[name]
-    _save(folder / "machine.json", to_dict(machine))
     kept = [name for name in _load(folder / "faults.json") if name not in ("iommu-translated", "ofed-old-loaded")]
-    _save(folder / "faults.json", kept)
+    _save_node(folder, machine, kept)
     qos.reboot(str(folder / "hw"))
     if machine.rdma:
         firmware_tools.spend(str(folder / "hw"), "reboot")
@@ -203,27 +197,28 @@ def status(directory: Path) -> dict[str, list[str]]:
 
 def break_(directory: Path, node: str, fault: str) -> None:
     """Give a node a fault. Raises LabError where it is unknown, there already, hidden by another, or cannot be."""
-    if fault in BETWEEN:
-        _break_between(directory, node, fault)
-        return
-    path, machine, wanted = _node(directory, node), healthy(directory, node), named(fault)
-    present = status(directory)[node]
-    if machine.platform not in wanted.platforms:
+    between = fault in BETWEEN
+    wanted = None if between else named(fault)
+    path, machine, present = _node(directory, node), healthy(directory, node), status(directory)[node]
+    if wanted and machine.platform not in wanted.platforms:
         raise LabError(f"{fault} does not apply to {node} ({machine.platform}), only to {', '.join(wanted.platforms)}")
-    if wanted.measured and not containers.is_lab(directory):
+    if wanted and wanted.measured and not containers.is_lab(directory):
         raise LabError(f"{fault} shows only in a benchmark, which needs a lab of containers: python3 -m lab up")
+    if between and all(rdma.rail is None for rdma in machine.rdma):
+        raise LabError(f"{fault} does not apply to {node}: it has no rails")
     if fault in present:
         raise LabError(f"{node} has {fault} already")
-    if rivals := [other for other in present if other in FAULTS and not compatible([fault, other])]:
+    if rivals := [other for other in present if wanted and other in FAULTS and not compatible([fault, other])]:
         raise LabError(f"{fault} does not show beside {', '.join(rivals)}: repair {node} first")
     broken = _with(machine, [*present, fault])
-    if wanted.changed_file is not None:
+    if wanted and wanted.changed_file is not None:
         _break_file(path, fault, wanted.changed_file, machine)
-    elif isinstance(wanted.change, CommandFault):
+    elif wanted and isinstance(wanted.change, CommandFault):
         _run_all(path, wanted.change.break_, machine)
-    _save(path / "machine.json", to_dict(machine))
-    _save(path / "faults.json", [*present, fault])
+    _save_node(path, machine, [*present, fault])
     _render(path, broken)
+    if between:
+        _write_fabric(directory)
 
 
 def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
@@ -248,8 +243,7 @@ def repair(directory: Path, node: str, fault: str = "all") -> list[str]:
         elif isinstance(change, CommandFault):
             _run_all(path, change.repair, machine)
     left = [name for name in present if name not in taken]
-    _save(path / "machine.json", to_dict(machine))
-    _save(path / "faults.json", left)
+    _save_node(path, machine, left)
     _render(path, _with(machine, left))
     if set(taken) & BETWEEN.keys():
         _write_fabric(directory)
@@ -277,18 +271,6 @@ def _with(machine: Machine, faults: list[str]) -> Machine:
             machine = deepcopy(machine)
             change(machine)
     return machine
-
-
-def _break_between(directory: Path, node: str, fault: str) -> None:
-    """One that shows between nodes: in what perftest and nccl-tests make of their network."""
-    path, machine, present = _node(directory, node), healthy(directory, node), status(directory)[node]
-    if fault in present:
-        raise LabError(f"{node} has {fault} already")
-    if all(rdma.rail is None for rdma in machine.rdma):
-        raise LabError(f"{fault} does not apply to {node}: it has no rails")
-    _save(path / "faults.json", [*present, fault])
-    _render(path, _with(machine, [*present, fault]))
-    _write_fabric(directory)
 
 
 def _write_fabric(directory: Path) -> None:
@@ -385,10 +367,13 @@ def _replace(node: Path, path: str, state: _State) -> None:
 
 
 def _save(file: Path, data: object) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(json.dumps(data, indent=1) + "\n")
-    new.replace(file)
+    write(file, json.dumps(data, indent=1) + "\n")
+
+
+def _save_node(node: Path, machine: Machine, faults: Sequence[str]) -> None:
+    """Save the healthy machine last: it makes the folder a node."""
+    _save(node / "faults.json", faults)
+    _save(node / "machine.json", to_dict(machine))
 
 
 def _load(file: Path) -> Any:
@@ -398,18 +383,18 @@ def _load(file: Path) -> Any:
         raise LabError(f"{file} cannot be used: {error}") from error
 
 
-def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
-    """JSON values are YAML, so nothing in them needs quoting rules."""
-    lines = ["---", "gpu_nodes:", "  hosts:"]
+def _write_inventory(directory: Path, files: Mapping[str, str]) -> None:
+    for file, text in files.items():
+        write(directory / "inventory" / file, text)
+
+
+def _inventory(directory: Path, machines: Mapping[str, Machine]) -> dict[str, str]:
+    """Inventory of trees."""
+    hosts = {}
     for name, machine in machines.items():
-        roots = {
-            "busbar_hardware_root": str(directory / name / "hw"),
-            "busbar_system_root": str(directory / name / "sys"),
-        }
-        lines.append(f"    {name}:")
-        lines += [f"      {key}: {json.dumps(value)}" for key, value in {**machine.site, **roots}.items()]
+        roots = {"busbar_hardware_root": f"{directory / name}/hw", "busbar_system_root": f"{directory / name}/sys"}
+        hosts[name] = {**machine.site, **roots}
     group = [
-        "---",
         "ansible_connection: local",
         'ansible_python_interpreter: "{{ ansible_playbook_python }}"',
         "# No libnccl.so.2 on simulated nodes: the text is linted against this version's table, and not proven.",
@@ -422,6 +407,4 @@ def _write_inventory(directory: Path, machines: Mapping[str, Machine]) -> None:
         f"mofed_repository_key: {json.dumps(NO_KEY)}",
         "nccl_benchmark_collectives: []",
     ]
-    (directory / "inventory" / "group_vars").mkdir(parents=True)
-    (directory / "inventory" / "hosts.yml").write_text("\n".join(lines) + "\n")
-    (directory / "inventory" / "group_vars" / "gpu_nodes.yml").write_text("\n".join(group) + "\n")
+    return containers.inventory_files(hosts, group)

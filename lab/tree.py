@@ -30,9 +30,10 @@ from . import (
     qos,
     roce,
 )
-from .machine import BRIDGE, Function, LabError, Machine, Netdev, Rdma
+from .machine import Function, LabError, Machine, Netdev, Rdma
 from .nccl_tests import DATA, TOOLKIT
 from .toolkit import start
+from .toolkit.kernel_node import write as write_file
 
 TOOL = "usr/bin/nvidia-smi"
 # Kind of directory -> file -> its text with places for values; and names of counters.
@@ -180,13 +181,9 @@ def write_tools(machine: Machine, system_root: Path) -> None:
 def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
     """nvidia-smi and its answers; nothing else is touched."""
     Tree({f"/{name}": text for name, text in nvidia_smi.answers(machine).items()}).write(data)
-    tool.parent.mkdir(parents=True, exist_ok=True)
     scripts = {"ok": nvidia_smi.SCRIPT, "hang": nvidia_smi.HANGING_SCRIPT, "garbage": nvidia_smi.GARBAGE_SCRIPT}
     if machine.gpu_tool in scripts:
-        new = tool.with_name(f".{tool.name}.new")
-        new.write_text(scripts[machine.gpu_tool])
-        new.chmod(0o755)
-        new.replace(tool)
+        write_file(tool, scripts[machine.gpu_tool], 0o755)
     else:
         tool.unlink(missing_ok=True)
 
@@ -196,8 +193,6 @@ def _write_smi(machine: Machine, tool: Path, data: Path) -> None:
 
 def hardware(machine: Machine) -> Tree:
     tree = Tree(directories=["/proc", "/sys/class/infiniband", "/sys/class/net"])
-    for bridge in machine.host_bridges:
-        _bus(tree, machine, f"/sys/devices/{bridge.name}", bridge.name[3:], bridge.numa_node)
     for number, function in enumerate(machine.functions):
         _function(tree, machine, function)
         _iommu_group(tree, machine, function, number)
@@ -242,51 +237,12 @@ def _cpu_count(machine: Machine) -> int:
     return 1 + max(cpu for node in machine.nodes for cpu in _expand(node.cpulist))
 
 
-def _mask(machine: Machine, cpulist: str) -> str:
-    """As the kernel prints a CPU mask: 32 bits a group, the highest first, as many as there are CPUs."""
-    count = _cpu_count(machine)
-    digits = f"{sum(1 << cpu for cpu in _expand(cpulist)):0{-(-count // 4)}x}"
-    head = len(digits) % 8
-    groups = [digits[:head]] if head else []
-    return ",".join(groups + [digits[i : i + 8] for i in range(head, len(digits), 8)])
-
-
-def _bus(tree: Tree, machine: Machine, path: str, bus: str, numa_node: int) -> None:
-    directory, cpulist = f"{path}/pci_bus/{bus}", _cpus(machine, numa_node)
-    tree.add(directory, {"cpuaffinity": _mask(machine, cpulist), "cpulistaffinity": cpulist})
-    tree.links[f"/sys/class/pci_bus/{bus}"] = directory
-
-
 def _function(tree: Tree, machine: Machine, function: Function) -> None:
     path, cpulist = _path(machine, function.address), _cpus(machine, function.numa_node)
-    vendor, device, subsystem, code = (
-        text[2:].upper() for text in (function.vendor, function.device, function.subsystem, function.class_code)
-    )
-    subsystem_vendor = vendor if function.subsystem != "0x0000" else "0000"
-    ids = f"v{vendor:0>8}d{device:0>8}sv{subsystem_vendor:0>8}sd{subsystem:0>8}"
-    tree.fill(
-        path,
-        "function",
-        function=function,
-        cpulist=cpulist,
-        mask=_mask(machine, cpulist),
-        enable=int(bool(function.driver)),
-        bound=f"DRIVER={function.driver}\n" if function.driver else "",
-        modalias=f"pci:{ids}bc{code[:2]}sc{code[2:4]}i{code[4:]}",
-        pci_class=code.lstrip("0"),
-        vendor=vendor,
-        device=device,
-        subsystem_vendor=subsystem_vendor,
-        lower=subsystem_vendor.lower(),
-        subsystem=subsystem,
-    )
+    bound = f"DRIVER={function.driver}\n" if function.driver else ""
+    tree.fill(path, "function", function=function, cpulist=cpulist, bound=bound)
     virtual = sorted(f.address for f in machine.functions if f.physfn == function.address)
-    values: dict[str, object] = {
-        "secondary_bus_number": int(function.bus[5:], 16) if function.bus else None,
-        "sriov_totalvfs": function.total_vfs or None,
-        "sriov_numvfs": len(virtual) if function.total_vfs else None,
-        **gpu_health.errors(machine, function.address),
-    }
+    values: dict[str, object] = dict(gpu_health.errors(machine, function.address))
     for name, link in (("current", function.link), ("max", function.max_link)):
         values |= {f"{name}_link_speed": link.speed, f"{name}_link_width": link.width} if link else {}
     tree.add(path, values)
@@ -297,8 +253,6 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
         driver = f"/sys/bus/pci/drivers/{function.driver}"
         tree.links[f"{path}/driver"] = driver
         tree.links[f"{driver}/{function.address}"] = path
-    if function.class_code == BRIDGE and function.bus:
-        _bus(tree, machine, path, function.bus, function.numa_node)
     if function.physfn:
         tree.links[f"{path}/physfn"] = _path(machine, function.physfn)
     for index, address in enumerate(virtual):
@@ -362,7 +316,6 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
     path, parent = _netdev_path(machine, netdev), _netdev_parent(machine, netdev)
     admin_up = not any(r.address == netdev.address and r.phys_state.startswith("3:") for r in machine.rdma)
     running = netdev.operstate != "down"
-    length = netdev.mac.count(":") + 1
     tree.links[f"/sys/class/net/{netdev.name}"] = path
     tree.links[f"{path}/subsystem"] = "/sys/class/net"
     if parent:
@@ -373,8 +326,6 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
         netdev=netdev,
         # 0: the card's own, 3: set by somebody.
         assigned=3 if netdev.master or netdev.bond_mode else 0,
-        length=length,
-        broadcast=":".join(["ff" if netdev.kind == 1 else "00"] * length),
         changes=2 + (not running) + 2 * machine.flaps(netdev),
         flags=0x1002 | admin_up,
         index=machine.index(netdev),
@@ -417,7 +368,7 @@ def _nodes(tree: Tree, machine: Machine) -> None:
     for node in machine.nodes:
         distance = " ".join("10" if other is node else "21" for other in machine.nodes)
         path = f"{base}/node/node{node.number}"
-        tree.fill(path, "node", node=node, mask=_mask(machine, node.cpulist), distance=distance)
+        tree.fill(path, "node", node=node, distance=distance)
 
 
 def _dmi(tree: Tree, machine: Machine) -> None:

@@ -209,23 +209,6 @@ def modules(node: Node) -> list[Module]:
     return [Module(node, *names) for names in found]
 
 
-def autoinstall(node: Node, kernel: str) -> None:
-    """Install the newest version of everything, what others are built with first."""
-    newest: dict[str, Module] = {}
-    for module in modules(node):
-        newest[module.name] = max(module, newest.get(module.name, module), key=lambda one: number(one.version))
-    failed = False
-    for module in sorted(newest.values(), key=lambda one: (one.needed, one.name)):
-        try:
-            module.install(kernel)
-        except Stop as stop:
-            stop.say()
-            failed = True
-    if failed:
-        more = "Refer to previous errors for more information."
-        raise _die(11, "One or more modules failed to install during autoinstall.", more)
-
-
 def dkms(node: Node, argv: list[str]) -> None:
     """Raises getopt.GetoptError and Stop."""
     given, words = getopt.gnu_getopt(argv, "m:v:k:a:j:q", ["force", "all", "quiet", "no-depmod", "no-initrd"])
@@ -237,20 +220,15 @@ def dkms(node: Node, argv: list[str]) -> None:
         found = [m for m in modules(node) if (name or m.name, version or m.version) == (m.name, m.version)]
         print("".join(f"{line}\n" for module in found for line in module.status(kernel)), end="")
         return
-    if action == "autoinstall":
-        autoinstall(node, kernel or node.kernel())
-        return
     module = Module(node, name, version, "--force" in values)
-    if action in ("uninstall", "remove") and not module.added:
+    if action == "remove" and not module.added:
         raise _die(3, f"The module/version combo: {name}-{version} is not located in the DKMS tree.")
     kernels = module.kernels if "--all" in values else [kernel or node.kernel()]
-    if action == "add":
-        module.add()
-    elif action == "remove":
+    if action == "remove":
         module.remove(kernels)
-    else:
-        for each in kernels:
-            {"build": module.build, "install": module.install, "uninstall": module.uninstall}[action](each)
+        return
+    for each in kernels:
+        {"build": module.build, "install": module.install}[action](each)
 
 
 def common_postinst(node: Node, argv: list[str]) -> None:

@@ -17,26 +17,18 @@ from ..qos import Refused
 from .roce_program import Stop, read, run_real
 
 _MAIN = {"0": "local", "32766": "main", "32767": "default"}
-_SELECTORS = ("from", "to", "iif", "oif", "fwmark")
 
 
 def ip(system: str, root: str, arguments: list[str]) -> int:
     words = [word for word in arguments if not word.startswith("-")]
-    flags = [word for word in arguments if word.startswith("-")]
-    plain = all(flag in ("-4", "-6", "-d", "-j", "-json", "-o", "-oneline", "-br", "-N") for flag in flags)
+    flags = {word for word in arguments if word.startswith("-")}
     noun, rest = (words[0] if words else ""), words[1:]
-    as_json = "-j" in flags or "-json" in flags
-    if plain and noun and "rule".startswith(noun) and len(noun) > 1:
-        return _rule(root, rest or ["show"], as_json)
-    if plain and noun and "route".startswith(noun) and rest[:1] != ["get"]:
-        return _route(root, rest or ["show"], as_json)
-    if plain and as_json and len(noun) > 1 and rest[:1] in ([], ["show"], ["list"]):
-        only = [word for word in rest[1:] if word != "dev"]
-        if "address".startswith(noun):
-            wanted = [family for flag, family in (("-4", "inet"), ("-6", "inet6")) if flag in flags]
-            return _show(root, only, wanted, "-d" in flags)
-        if "link".startswith(noun):
-            return _show(root, only, None, "-d" in flags)
+    plain, shows, as_json = flags <= {"-4", "-d", "-j"}, rest[:1] in ([], ["show"]), "-j" in flags
+    known = as_json if shows else rest[0] in ("add", "replace", "del") and not as_json
+    if plain and noun in ("rule", "route") and known:
+        return {"rule": _rule, "route": _route}[noun](root, rest or ["show"])
+    if plain and as_json and shows and not rest[1:] and noun in ("address", "link"):
+        return _show(root, noun == "address", "-d" in flags)
     named = [word for word in rest[1:3] if os.path.exists(f"{root}/sys/class/net/{word}")]
     if plain and noun == "link" and rest[:1] == ["set"] and named:
         return _link(root, named[0], rest[rest.index(named[0]) + 1 :])
@@ -61,20 +53,15 @@ def interfaces(root: str) -> dict[str, dict[str, str]]:
 _LINK_TYPES = {"1": "ether", "32": "infiniband", "772": "loopback"}
 
 
-def _show(root: str, only: list[str], families: list[str] | None, details: bool) -> int:
-    """families: of addresses, none for both; None: links."""
-    there, shown = interfaces(root), []
-    for name in only:
-        if name not in there:
-            raise Stop(1, f'Device "{name}" does not exist.')
-    for name in only or there:
-        about = there[name]
+def _show(root: str, addresses: bool, details: bool) -> int:
+    """Print links, or with their addresses."""
+    shown = []
+    for name, about in interfaces(root).items():
         entry = _described(name, about)
-        if families is not None:
-            entry["addr_info"] = [a for a in _addresses(name, about) if not families or a["family"] in families]
-        elif details:
-            entry |= {"promiscuity": 0, "min_mtu": 68, "max_mtu": qos.MAX_MTU}
-            entry |= {"linkinfo": {"info_kind": about["kind"]}} if about["kind"] else {}
+        if addresses:
+            entry["addr_info"] = _addresses(name, about)
+        elif details and about["kind"]:
+            entry["linkinfo"] = {"info_kind": about["kind"]}
         shown.append(entry)
     print(json.dumps(shown, separators=(",", ":")))
     return 0
@@ -170,41 +157,32 @@ def _table(root: str) -> dict[str, str]:
     return found
 
 
-_SHOW = ("show", "list", "ls", "lst")
-
-
-def _rule(root: str, words: list[str], as_json: bool) -> int:
+def _rule(root: str, words: list[str]) -> int:
     command, options, own = words[0], _pairs(words[1:]), _table(root)
-    table = options.get("table") or options.get("lookup")
-    if command in _SHOW:
+    if command == "show":
         rules = [(number, "from all", f"lookup {name}") for number, name in _MAIN.items()]
         rules += [(*key.split(" ", 2)[1:], action) for key, action in own.items() if key.startswith("rule ")]  # type: ignore[misc]
-        rules = sorted((rule for rule in rules if table in (None, rule[2].split()[1])), key=lambda rule: int(rule[0]))
-        lines = "".join(f"{number}:\t{what} {action}\n" for number, what, action in rules)
-        in_json = json.dumps([_rule_json(*rule) for rule in rules], separators=(",", ":")) + "\n"
-        print(in_json if as_json else lines, end="")
+        found = [_rule_json(*rule) for rule in sorted(rules, key=lambda rule: int(rule[0]))]
+        print(json.dumps(found, separators=(",", ":")))
         return 0
     qos.note_write(root, "ip", "rule", *words)
-    given = [f"{key} {options[key]}" for key in _SELECTORS if key in options]
-    selector = " ".join(given if "from" in options else ["from all", *given])
-    number = next((options[key] for key in ("pref", "priority", "preference", "order") if key in options), None)
+    table, number = options.get("table") or options.get("lookup"), options.get("priority") or options.get("pref")
+    selector = f"from {options.get('from', 'all')}"
     if command == "add":
         taken = [int(key.split()[1]) for key in own if key.startswith("rule ")]
         key = f"rule {number or min([32766, *filter(None, taken)]) - 1} {selector}"
         if key in own:
             raise Stop(2, "RTNETLINK answers: File exists")
         own[key] = f"lookup {table or 'main'}"
-    elif command in ("del", "delete"):
+    else:
         for key, action in own.items():
             kind, its, what = key.split(" ", 2)
             same = number in (None, its) and table in (None, action.split()[1])
-            if kind == "rule" and same and (not given or what == selector):
+            if kind == "rule" and same and ("from" not in options or what == selector):
                 del own[key]
                 break
         else:
             raise Stop(2, "RTNETLINK answers: No such file or directory")
-    else:
-        raise Stop(255, f'Command "{command}" is unknown, try "ip rule help".')
     qos.replace(root + qos.RULES, json.dumps(own) + "\n")
     return 0
 
@@ -228,37 +206,32 @@ def _pairs(words: list[str]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def _route(root: str, words: list[str], as_json: bool) -> int:
+def _route(root: str, words: list[str]) -> int:
     command, rest, own = words[0], words[1:], _table(root)
-    if command in _SHOW:
-        options = _pairs(rest)
-        return _show_routes(root, own, options.get("table", "main"), options.get("dev"), as_json)
+    if command == "show":
+        _show_routes(root, own, _pairs(rest).get("table", "main"))
+        return 0
     qos.note_write(root, "ip", "route", *words)
     destination = "default" if rest[0] == "default" else str(ip_network(rest[0]))
     options = _pairs([word for word in rest[1:] if word != "onlink"])
     table = options.pop("table", "main")
     key = f"route {table} {destination}"
-    adds = command in ("add", "replace", "change")
-    if table == "main" and adds:
+    if table == "main":
         raise Stop(255, "ip: the lab's table main comes from its model alone")
     if "dev" in options and not os.path.exists(f"{root}/sys/class/net/{options['dev']}"):
         raise Stop(1, f'Cannot find device "{options["dev"]}"')
     if command == "add" and key in own:
         raise Stop(2, "RTNETLINK answers: File exists")
-    if adds:
+    if command in ("add", "replace"):
         order = ("via", "dev", "proto", "scope", "src", "metric", "mtu")
         own[key] = " ".join(f"{name} {options[name]}" for name in order if name in options)
-    elif command in ("del", "delete") and key in own:
-        del own[key]
-    elif command == "flush":
-        own = {key: value for key, value in own.items() if not key.startswith(f"route {table} ")}
-    else:
+    elif own.pop(key, None) is None:
         raise Stop(2, "RTNETLINK answers: No such process")
     qos.replace(root + qos.RULES, json.dumps(own) + "\n")
     return 0
 
 
-def _show_routes(root: str, own: dict[str, str], table: str, netdev: str | None, as_json: bool) -> int:
+def _show_routes(root: str, own: dict[str, str], table: str) -> None:
     found = [key.split(" ", 2)[1:] for key in own if key.startswith("route ") and table in ("all", key.split()[1])]
     more = f" table {table}" if table == "all" else ""
     routes = [(where, own[f"route {of} {where}"] + more.replace("all", of)) for of, where in found]
@@ -266,12 +239,7 @@ def _show_routes(root: str, own: dict[str, str], table: str, netdev: str | None,
         routes += _main_routes(root)
     elif not routes:
         raise Stop(2, "Error: ipv4: FIB table does not exist.", "Dump terminated")
-    routes = [route for route in routes if netdev is None or f" dev {netdev} " in f" {route[1]} "]
-    if as_json:
-        print(json.dumps([_route_json(*route) for route in routes], separators=(",", ":")))
-    else:
-        print("".join(f"{destination} {text} \n" for destination, text in routes), end="")
-    return 0
+    print(json.dumps([_route_json(*route) for route in routes], separators=(",", ":")))
 
 
 def _main_routes(root: str) -> list[tuple[str, str]]:

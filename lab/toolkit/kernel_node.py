@@ -55,10 +55,13 @@ def module(name: str) -> str:
     return name.replace("-", "_")
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a file beside this one, and put it in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.write_text(text)
+    if mode is not None:
+        new.chmod(mode)
     new.replace(path)
 
 

@@ -10,13 +10,15 @@ NAME.network.d/*.conf come after it and the last value of a key counts.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from fnmatch import fnmatchcase
 
-from . import netplan
+from .. import qos
 from .iproute import interfaces, set_mtu
 from .roce_program import Stop
+from .roce_program import read as read_text
 
 FOLDERS = ("etc/systemd/network", "run/systemd/network", "usr/local/lib/systemd/network", "usr/lib/systemd/network")
 # What is copied to the node at its first start, and the mark of that.
@@ -43,8 +45,8 @@ def start(root: str, system: str) -> None:
         wants = os.path.join(system, "etc/systemd/system/busbar-lab.target.wants")
         os.makedirs(wants, exist_ok=True)
         os.symlink("/lib/systemd/system/systemd-networkd.service", os.path.join(wants, "systemd-networkd.service"))
-    netplan.generate(system)
     apply(root, system)
+    add_routes(root, system)
     _network_manager(root, system)
 
 
@@ -55,6 +57,25 @@ def apply(root: str, system: str) -> None:
         _set(root, netdev, last(sections, "Link", "MTUBytes"))
         text = f"ADMIN_STATE=configured\nOPER_STATE=routable\nNETWORK_FILE=/{path}\n"
         _write(os.path.join(system, STATE, "links", interfaces(root)[netdev]["ifindex"]), text)
+
+
+def add_routes(root: str, system: str) -> None:
+    """Add rules and routes of the interfaces: [RoutingPolicyRule] and [Route]."""
+    if not os.path.exists(root + qos.RULES):
+        return
+    own = json.loads(read_text(root + qos.RULES))
+    for netdev, (_, sections) in configured(root, system).items():
+        for name, pairs in sections:
+            values = dict(pairs)
+            table = values.get("Table", "main")
+            if name == "RoutingPolicyRule" and values.get("From") and values.get("Priority", "").isdigit():
+                own[f"rule {values['Priority']} from {values['From']}"] = f"lookup {table}"
+            elif name == "Route" and table != "main":
+                key = f"route {table} {values.get('Destination', 'default')}"
+                words = {"via": values.get("Gateway"), "dev": netdev, "proto": "static"}
+                words |= {"scope": values.get("Scope"), "src": values.get("PreferredSource")}
+                own[key] = " ".join(f"{word} {value}" for word, value in words.items() if value)
+    qos.replace(root + qos.RULES, json.dumps(own) + "\n")
 
 
 def _network_manager(root: str, system: str) -> None:

@@ -3,13 +3,12 @@
 """The tools for RoCE on a simulated node, each by the name that it is called by (PLACES).
 
 mlnx_qos, cma_roce_tos, ibv_devinfo, and of ethtool and ip what a RoCE port is set up with: options, words and exit
-codes are those of the real ones (OFED's mlnx-tools and ethtool, iproute2). dcb is the real one, see dcb.py.
+codes are those of the real ones (OFED's mlnx-tools and ethtool, iproute2).
 busbar-lab-roce is the lab's own: what happens to a node. Everything that is to change something is noted in qos.WRITES.
 """
 
 from __future__ import annotations
 
-import functools
 import getopt
 import importlib
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from .. import qos
 from ..qos import Port, Refused
-from .roce_program import Stop, read, real, run_real
+from .roce_program import Stop, read, run_real
 
 FIRMWARE = ("mstconfig", "mstflint")
 PERFTEST = ("ib_write_bw", "ib_write_lat")
@@ -27,7 +26,6 @@ PLACES = {
     "mlnx_qos": "/usr/bin/mlnx_qos",
     "ibv_devinfo": "/usr/bin/ibv_devinfo",
     "cma_roce_tos": "/usr/sbin/cma_roce_tos",
-    "netplan": "/usr/sbin/netplan",
     "mstconfig": "/usr/bin/mstconfig",
     "mstflint": "/usr/bin/mstflint",
     "ib_write_bw": "/usr/bin/ib_write_bw",
@@ -46,9 +44,9 @@ PLACES = {
 # A node is queried dozens of times: each of these is imported by a call of its own alone.
 _MODULES = {
     "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
+    "dcb": ("dcb", "dcb"),
     "ip": ("iproute", "ip"),
     "ping": ("ping", "ping"),
-    "netplan": ("netplan", "netplan"),
     "sysctl": ("sysctl", "sysctl"),
     "lldpcli": ("lldpcli", "lldpcli"),
     **dict.fromkeys(PERFTEST, ("perftest_tools", "run")),
@@ -62,7 +60,6 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         "ibv_devinfo": ibv_devinfo,
         "cma_roce_tos": cma_roce_tos,
         "ethtool": _ethtool,
-        "dcb": _dcb,
         "busbar-lab-roce": _lab,
     }
     try:
@@ -82,15 +79,6 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         for line in stop.said:
             print(line, file=sys.stderr)
         return stop.code
-
-
-def _dcb(system: str, root: str, arguments: list[str]) -> int:
-    from .. import dcb
-
-    path = real("dcb")
-    if path is None:
-        raise Stop(127, "dcb: not found (it is in the package iproute2)")
-    return dcb.Endpoint(functools.partial(dcb.answer, root)).run([path, *arguments])
 
 
 # -- RDMA devices ----------------------------------------------------------------------------------------------------

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-from . import networkd, routing, sysctl, udev
+from . import networkd, sysctl, udev
 
 
 def main(root: str, system: str) -> None:
     """``root``, ``system``: the hardware root and the system root of the node."""
     sysctl.start(root, system)
     networkd.start(root, system)
-    routing.start(root, system)
     udev.added(root, system, udev.netdevs(root), at_boot=True)

@@ -40,48 +40,27 @@ def sysctl(system: str, root: str, arguments: list[str]) -> int:
 
 def start(root: str, system: str) -> None:
     """An interface that appears has the values of default, then its own: udev asks systemd-sysctl for these."""
-    settings = _settings(system)
-    base = f"{root}/proc/sys"
+    settings, base = _settings(system), f"{root}/proc/sys"
     paths = [path for path in glob.glob(f"{CONF}/*/*", root_dir=base) if path.rpartition("/")[2] in qos.SYSCTLS]
-    for path in sorted(paths, key=lambda path: path.split("/")[3] not in ("all", "default")):
+    for path in paths:
         _, _, _, interface, name = path.split("/")
-        value = _value(settings, path)
-        if value is None and interface not in ("all", "default") and _value(settings, f"{CONF}/default/{name}"):
-            value = read(f"{base}/{CONF}/default/{name}")
-        if value is not None and re.fullmatch(r"-?\d+", value):
+        usual = settings.get(f"{CONF}/default/{name}") if interface != "all" else None
+        if value := settings.get(path, usual):
             qos.replace(f"{base}/{path}", f"{value}\n")
 
 
-def _value(settings: dict[str, str | None], path: str) -> str | None:
-    """A line that names the path counts more than any pattern; of patterns the last one does."""
-    if path in settings:
-        return settings[path]
-    matching = [value for key, value in settings.items() if value is not None and _fits(key, path)]
-    return matching[-1] if matching else None
-
-
-def _fits(pattern: str, path: str) -> bool:
-    """No wildcard stands for a slash."""
-    words = (("[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char)) for char in pattern)
-    return re.fullmatch("".join(words), path) is not None
-
-
-def _settings(system: str) -> dict[str, str | None]:
-    """Path -> value, None for what patterns must not set; in the order in which they are written."""
+def _settings(system: str) -> dict[str, str]:
+    """Path -> value, of lines without a pattern."""
     files: dict[str, str] = {}
     for folder in FOLDERS:
-        for path in sorted(glob.glob(os.path.join(system, folder, "sysctl.d/*.conf"))):
+        for path in glob.glob(os.path.join(system, folder, "sysctl.d/*.conf")):
             files.setdefault(os.path.basename(path), path)
-    found: dict[str, str | None] = {}
+    found: dict[str, str] = {}
     for _, path in sorted(files.items()):
         for line in read(path).splitlines() if os.path.exists(path) else ():
-            name, equals, value = line.strip().partition("=")
-            if name and name[0] not in "#;" and (equals or name.startswith("-")):
-                key = _path(name.lstrip("-").strip())
-                said = value.strip() if equals else None
-                if key not in found or found[key] != said:
-                    found.pop(key, None)
-                    found[key] = said
+            name, equals, value = line.partition("=")
+            if equals and name[0] not in "#;":
+                found[_path(name)] = value.strip()
     return found
 
 

@@ -367,11 +367,6 @@ def test_a_wrong_argument_is_one_sentence_that_names_it(
     assert "Traceback" not in str(answer)
 
 
-def test_a_system_root_that_does_not_exist_is_not_created(on_node: Answer, tmp_path: Path) -> None:
-    assert on_node("nccl_conf", "node01", system_root=str(tmp_path / "typo"))["failed"]
-    assert not (tmp_path / "typo").exists()
-
-
 def test_libraries_that_are_none_are_findings_and_do_not_keep_the_file_from_being_judged(
     lab: Path, on_node: Answer
 ) -> None:

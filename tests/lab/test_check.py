@@ -19,7 +19,6 @@ from busbar import cli
 from lab import store, tree
 from tests import series
 from tests.lab.transcript import snapshot
-from tests.unit.elf import elf
 
 PLATFORMS = {
     "node01": "hgx-h100",
@@ -115,15 +114,3 @@ def test_no_number_of_lost_nics_is_good(lab: Path, lost: tuple[int, ...]) -> Non
     rails = [one for one in said["findings"] if one["check"] == "platform.rail_device"]
     assert rails or said["recognised"]["undecided"]
     assert code == 2
-
-
-def test_a_release_of_nccl_that_hangs_on_arm(lab: Path) -> None:
-    library = lab / "tray01/sys/usr/lib/aarch64-linux-gnu/libnccl.so.2"
-    library.parent.mkdir(parents=True, exist_ok=True)
-    library.write_bytes(elf({".rodata": b"\0NCCL version 2.28.9+cuda13.0\0NCCL_IB_HCA\0"}, machine=183))
-    code, said, lines = check(lab, "tray01")
-    library.unlink()
-    assert code == 2
-    [found] = [one for one in said["findings"] if one["check"] == "nccl_conf.release"]
-    assert (found["severity"], found["subject"]) == ("critical", "/usr/lib/aarch64-linux-gnu/libnccl.so.2")
-    assert any("2.29.3 or later" in line for line in lines)

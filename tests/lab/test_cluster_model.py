@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lab.cluster_faults import CATALOGUE, LOCALISED, broken, named, usual
+from lab.cluster_faults import CATALOGUE, LOCALISED, broken, usual
 from lab.machines import hgx_h100
 from lab.toolkit import perftest_tools
 from lab.toolkit.nccl_model import log
-from lab.toolkit.nccl_model.bandwidth import duration, peak
+from lab.toolkit.nccl_model.bandwidth import peak
 from lab.toolkit.nccl_model.fabric import Fabric
 from lab.toolkit.nccl_model.job import Job, Process, arrange, unpack
 from lab.toolkit.nccl_model.node import Gpu, Hca
@@ -104,13 +104,6 @@ def test_trays_of_a_domain_are_one_node_and_a_rank_is_known_by_its_host() -> Non
     assert fabric.endswith("fabric UUID 4000003c2d1e0f.ffeeddccbbaa0080 cliqueId 0x7ffe state 3 healthMask 0x1aa")
 
 
-def test_small_sizes_cost_hops() -> None:
-    """Published of two nodes with eight GPUs each: 47 us."""
-    times = [duration("all_reduce", 8, of, peak("all_reduce", of)) for of in (job(2), job(4), job(16))]
-    assert times[0] == pytest.approx(47, rel=0.05)
-    assert times == sorted(times)
-
-
 @pytest.mark.parametrize(("nodes", "gpus", "rails"), [(2, 8, 8), (3, 8, 7), (5, 4, 8), (4, 1, 1), (2, 2, 1)])
 def test_the_log_is_of_one_job(nodes: int, gpus: int, rails: int) -> None:
     of = job(nodes, gpus, rails)
@@ -143,15 +136,6 @@ def test_the_catalogue_names_each_fault_once_and_each_changes_something() -> Non
         assert changed == (["node03"] if fault.machine else []), fault.name
         assert fault.fabric is None or Fabric(**between) != Fabric(**healthy)
         assert changed or fault.fabric or fault.conf or fault.profile or fault.alone, fault.name
-
-
-def test_several_faults_are_there_together() -> None:
-    machines = [hgx_h100(f"node{number:02}") for number in range(1, 5)]
-    faults = {"node01": [named("slow-node")], "node02": [named("sends-slowly")], "node03": [named("slow-node")]}
-    nodes, between = broken(machines, faults)
-    assert nodes == machines
-    assert between["nodes"] == {"node01": 0.6, "node03": 0.6}
-    assert between["sends"] == {"node02": {machines[1].rail(1).name: 0.5}}
 
 
 # -- perftest --------------------------------------------------------------------------------------------------------
@@ -189,24 +173,6 @@ def test_perftest_tells_directions_apart(fabric: Fabric, there: float, back: flo
         perftest_tools.measure(fabric, *ends).figure for ends in ((one, other, 0), (other, one, 0), (one, other, 1))
     ]
     assert found == pytest.approx([share * whole for share in (there, back, opposed)])
-
-
-@pytest.mark.parametrize(
-    ("changes", "sends", "receives"),
-    [
-        ({"gbps": 200}, 0.5, 0.5),
-        ({"slot": 27.6}, 0.561, 0.561),
-        ({"read_request": 512}, 0.6, 1),
-        ({"mtu": 1024}, 0.834, 0.834),
-    ],
-)
-def test_what_a_node_is_like_costs_its_perftest_what_it_costs(
-    changes: dict[str, float], sends: float, receives: float
-) -> None:
-    one, other = port("node01", **changes), port("node02")
-    whole = perftest_tools.measure(Fabric(), other, port("node03"), 0).figure
-    found = [perftest_tools.measure(Fabric(), *ends, 0).figure / whole for ends in ((one, other), (other, one))]
-    assert found == pytest.approx([sends, receives], abs=0.002)
 
 
 def test_what_arrives_broken_is_counted_where_it_arrives() -> None:

@@ -75,12 +75,6 @@ def test_a_wrong_command_line_is_2(words: str) -> None:
         command.main(words.split())
 
 
-def test_a_lab_without_apt_names_the_packages(tmp_path: Path) -> None:
-    done = run("up", "-d", tmp_path / "lab", PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert "podman, mmdebstrap" in done.stderr
-
-
 def test_where_there_is_no_podman_there_is_no_lab_to_remove(tmp_path: Path) -> None:
     directory = tmp_path / "lab"
     done = run("down", "-d", directory, PATH=str(tmp_path))
@@ -106,17 +100,6 @@ def test_a_lab_prints_and_installs_its_packages_without_a_terminal(tmp_path: Pat
     done = run("up", "-d", tmp_path / "lab", PATH=str(tmp_path), CI="")
     assert (done.returncode, done.stderr) == (1, "lab: apt-get update -qq ended with 100\n")
     assert not (tmp_path / "lab").exists()
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_list_of_faults_is_one_screen(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert command.main(["faults"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(-(-len(line) // width) for line in lines) <= 24
-    assert lines[-1].endswith("python3 -m lab faults WORD, or -v")
 
 
 def test_a_lock_of_another_run_is_4(monkeypatch: pytest.MonkeyPatch) -> None:

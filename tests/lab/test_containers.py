@@ -48,13 +48,6 @@ def test_the_images_name_follows_what_goes_into_it(tmp_path: Path, monkeypatch: 
         image.tag("buster")
 
 
-def test_labs_of_two_directories_have_no_name_in_common(tmp_path: Path) -> None:
-    one, other = containers.Lab(tmp_path / "one"), containers.Lab(tmp_path / "other")
-    assert one.container("node01") != other.container("node01")
-    (tmp_path / "link").symlink_to(tmp_path / "one")
-    assert containers.Lab(tmp_path / "link").name == one.name
-
-
 def test_an_open_connection_is_never_that_of_another_node_or_lab(tmp_path: Path) -> None:
     paths: list[str] = []
     for lab in ("one", "other"):
@@ -74,9 +67,3 @@ def test_a_path_that_podman_and_ssh_would_take_apart_is_refused(tmp_path: Path) 
         with pytest.raises(LabError, match="only letters"):
             containers.Lab(tmp_path / name).up(MACHINES, "bookworm", print)
         assert not (tmp_path / name).exists()
-
-
-def test_a_lab_that_was_not_finished_is_a_lab_that_down_may_remove(tmp_path: Path) -> None:
-    assert not containers.is_lab(tmp_path)
-    (tmp_path / "containers.json").write_text('{"image": ""}\n')
-    assert containers.is_lab(tmp_path)

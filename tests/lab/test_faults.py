@@ -1,4 +1,4 @@
-"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is; by host_audit, too."""
+"""Every fault of the lab, alone and in fives, is reported as declared and nothing else is; fives by host_audit, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, su
 from lab import faults, store, tree
 from lab.machines import hgx_b200
 from tests import goldens, series, trees
-from tests.lab.audited import Server, Tools, sent
+from tests.lab import audited
+from tests.lab.audited import sent
 from tests.lab.transcript import snapshot
 
 # Of the roles, in their order; the first only reports. Nothing is built or measured here.
@@ -51,13 +52,6 @@ SAID = ("findings", "passed", "changed", "reboot_required", "withheld", "notes")
 Answer = Callable[..., dict[str, Any]]
 Audit = Callable[[str], tuple[list[dict[str, Any]], int]]
 Work = Callable[[str], None]
-
-
-@pytest.fixture(scope="module")
-def host_audit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(MODULES, tmp_path_factory.mktemp("audit"))
-    yield server
-    server.end()
 
 
 @pytest.fixture
@@ -96,31 +90,13 @@ def shared_reads() -> Iterator[None]:
 
 
 @pytest.fixture
-def audit(
-    on_node: Answer,
-    steps: list[dict[str, Any]],
-    host_audit: Server,
-    heard: dict[str, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Audit:
-    """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed.
-
-    host_audit is asked the same, hears the same from the same tools, and has to answer the same; not again what it has
-    answered so before.
-    """
+def audit(on_node: Answer, steps: list[dict[str, Any]], heard: dict[str, dict[str, Any]]) -> Audit:
+    """All findings that are not ok, as a nightly check in check mode would see them, and how many checks passed."""
 
     def ask(node: str) -> tuple[list[dict[str, Any]], int]:
-        tools = Tools()
         steps.clear()
-        with monkeypatch.context() as patched:
-            patched.setattr(Host, "run", lambda *given: tools.run(*given))
-            with shared_reads():
-                results = [on_node(module, node, check_mode=True) for module in MODULES]
-        answers = sent(results)
-        asked = [json.dumps([step, answer]) for step, answer in zip(steps, answers, strict=True)]
-        new = [index for index, one in enumerate(asked) if one not in host_audit.agreed]
-        assert sent(host_audit.ask([steps[index] for index in new], tools)) == [answers[index] for index in new]
-        host_audit.agreed.update(asked)
+        with shared_reads():
+            results = [on_node(module, node, check_mode=True) for module in MODULES]
         heard.update(zip(MODULES, results, strict=True))
         found = [finding for result in results for finding in result["findings"]]
         passed = [name for result in results for name in result["passed"]]
@@ -269,12 +245,20 @@ def test_one_fault_is_exactly_its_finding(
 
 @pytest.mark.parametrize(("node", "seed"), series.some(FIVES, 3))
 def test_five_faults_at_once_are_exactly_their_findings(
-    converged: Path, audit: Audit, work_here: Work, node: str, seed: int
+    converged: Path,
+    audit: Audit,
+    work_here: Work,
+    steps: list[dict[str, Any]],
+    heard: dict[str, dict[str, Any]],
+    node: str,
+    seed: int,
 ) -> None:
+    """The same that host_audit sends from the node."""
     names = faults.draw(random.Random(seed), 5, PLATFORMS[node])
     for name in names:
         store.break_(converged, node, name)
     compare(converged, node, names, audit(node)[0])
+    assert sent(audited.ask(steps)) == sent(heard.values())
     work_here(node)
 
 
@@ -286,18 +270,6 @@ def test_what_is_harmless_is_no_finding(converged: Path, audit: Audit, name: str
     found = audit("node02")[0]
     store.repair(converged, "node02")
     assert found == []
-
-
-@pytest.mark.parametrize("name", ["conf-edited", "conf-removed", "conf-mode"])
-def test_a_run_mends_what_it_owns(converged: Path, on_node: Answer, name: str) -> None:
-    store.break_(converged, "node01", name)
-    predicted = on_node("nccl_conf", "node01", check_mode=True)
-    done = on_node("nccl_conf", "node01")
-    for key in ("changed", "diff", "repaired", "variables", "commands", "reboot_required", "withheld"):
-        assert predicted[key] == done[key], key
-    assert [f["id"] for f in predicted["findings"]] == predicted["repaired"]
-    assert done["findings"] == []
-    assert on_node("nccl_conf", "node01")["changed"] is False
 
 
 SEAL = re.compile(r"Written by Busbar (\S+), intent (\w{12}), sha256 (\w{32})")

@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.audited import ARGV, script
+from tests.lab.audited import ask
 from tests.lab.test_faults import MODULES
 
 # Every file system that is there, for this process and its children.
@@ -35,16 +33,6 @@ def run_module() -> Callable[..., dict[str, Any]]:
 @pytest.fixture
 def steps(on_node: Callable[..., dict[str, Any]]) -> Steps:
     return lambda node: [on_node(module, node) for module in MODULES]
-
-
-def ask(steps: list[dict[str, Any]], within: Sequence[str] = ()) -> list[dict[str, Any]]:
-    argv = [*within, *ARGV, "-"]
-    done = subprocess.run(argv, input=script(steps), capture_output=True, text=True, timeout=1800, check=False)
-    if done.returncode == 99 or "unshare failed" in done.stderr:
-        pytest.skip(f"no mounts of one's own on this machine: {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    answer: list[dict[str, Any]] = json.loads(done.stdout)
-    return answer
 
 
 def findings(answer: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import verification
 
 from lab import qos, store, tree
 from lab.faults import CATALOGUE
-from lab.machine import Machine
 from lab.machines import hgx_h200_roce
 from tests.lab.conftest import few_slots
 from tests.lab.transcript import Transcript, scripts, texts
@@ -119,33 +118,6 @@ def test_what_tools_and_boots_make_of_interfaces(two: Path, written: set[Path], 
     Transcript(run, lambda: state(two), acts, named).check("lab_network", case, SCRIPTS[case])
 
 
-def test_with_netplan_the_mtu_is_in_a_file_of_its_own_and_kept_by_a_boot(
-    tmp_path: Path, run_module: Callable[..., dict[str, Any]]
-) -> None:
-    def with_netplan(hostname: str) -> Machine:
-        machine = hgx_h200_roce(hostname)
-        machine.netplan = True
-        return machine
-
-    lab = tmp_path / "lab"
-    store.create(lab, few_slots({"node02": with_netplan}))
-    arguments = {
-        "profile": yaml.safe_load((ROOT / "profiles/hgx-h200.yml").read_text()),
-        "fabric": "ethernet",
-        "mtu": 9000,
-        "max_disruption": "link",
-        "hardware_root": str(lab / "node02/hw"),
-        "system_root": str(lab / "node02/sys"),
-    }
-    done = run_module("netdev_mtu", **arguments)
-    assert (done["findings"], done["commands"][0]) == ([], "netplan generate")
-    assert (lab / "node02/sys/etc/netplan/90-busbar-mtu.yaml").stat().st_mode & 0o777 == 0o600
-    store.reboot(lab, "node02")
-    assert [links(lab, "node02")[name]["mtu"] for name in names(lab, "node02")] == [9000] * RAILS
-    again = run_module("netdev_mtu", **arguments)
-    assert (again["findings"], again["changed"]) == ([], False)
-
-
 def test_ip_shows_a_members_own_address(two: Path) -> None:
     found = links(two, "node02")
     first, second = (found[f"enp225s0f{n}np{n}"] for n in range(2))
@@ -189,10 +161,6 @@ def ask(run_module: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPat
         return found
 
     return run
-
-
-def test_full_packets_pass_between_healthy_nodes(two: Path, ask: Ask) -> None:
-    assert ask(two) == {"node02": [], "node03": []}
 
 
 def test_the_smaller_end_and_the_switch_are_named_on_both_nodes_and_silence_is_unknown(two: Path, ask: Ask) -> None:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Kernels, dkms and kmod on a simulated node keep state and fail as the real ones; faults are in lab_faults.json."""
+"""Kernels, dkms and kmod on a simulated node keep state and fail as the real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from lab import ofed, store
 from lab.machine import LabError
-from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
+from lab.machines import hgx_h100
 from lab.toolkit import kernel_node
 from tests.lab.transcript import Transcript, scripts, texts
 from tests.trees import put, put_all
@@ -114,13 +114,3 @@ def test_what_was_not_provisioned_cannot_be_broken(node: Node) -> None:
     for name in ("ofed-repository-changed", "ofed-key-changed"):
         with pytest.raises(LabError, match="provision the node first"):
             store.break_(node.lab, "node01", name)
-
-
-def test_nodes_show_what_is_loaded_by_version_and_srcversion() -> None:
-    for builder in (hgx_h100, hgx_h200_roce):
-        machine = builder("node01")
-        assert machine.modules["mlx5_core"] == "25.10-1.7.1"
-        machine.load_ofed(None)
-        assert machine.modules["mlx5_core"] is None
-        assert machine.srcversion("ib_core") == kernel_node.inbox_srcversion(KERNEL, "ib_core")
-    assert h200_vm("vm01").ofed is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,59 +84,6 @@ def test_both_ends_print_the_same_figure_and_that_it_is_none(pair: Path) -> None
     for old, new, name in zip(before, (counters(pair, "node01"), counters(pair, "node02")), ("tx", "rx"), strict=True):
         moved = {key: new[key] - old[key] for key in new if new[key] != old[key]}
         assert set(moved) == {f"{name}_prio3_bytes", f"{name}_prio3_packets"}
-
-
-def test_latency_is_printed_as_the_real_one_prints_it(pair: Path) -> None:
-    figure, mtu = perftest.parse("lat", run(pair, "ib_write_lat")[1])
-    assert figure == 2.1
-    assert mtu == 4096
-
-
-def test_a_smaller_mtu_at_one_end_is_what_both_use(pair: Path) -> None:
-    configure(pair, "node02", 1500)
-    figure, mtu = perftest.parse("bw", run(pair)[1])
-    assert mtu == 1024
-    assert figure < 330
-
-
-def test_without_pfc_at_one_end_packets_are_lost_and_counted_on_both(pair: Path) -> None:
-    rdma = store.healthy(pair, "node02").rail(0)
-    port = qos.configured()
-    port.pfc = 0
-    qos.replace(str(pair / "node02/hw") + qos.state_path(rdma.address), qos.state(port))
-    assert perftest.parse("bw", run(pair)[1])[0] < 150
-    assert counters(pair, "node02")["rx_discards_phy"] > 0
-    sender = store.healthy(pair, "node01").rail(0).name
-    path = pair / f"node01/hw/sys/class/infiniband/{sender}/ports/1/hw_counters/packet_seq_err"
-    assert int(path.read_text()) > 0
-
-
-def small_switch(machine: Machine) -> None:
-    netdev_of(machine).switch_mtu = 1500
-
-
-def no_port(machine: Machine) -> None:
-    machine.take_down(machine.rail(0), "2: Polling")
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [(small_switch, "transport retries exceeded"), (no_port, "not ACTIVE")],
-)
-def test_what_breaks_the_path_is_an_error_of_the_real_one(
-    pair: Path, change: Callable[[Machine], None], says: str
-) -> None:
-    machine = store.healthy(pair, "node01")
-    change(machine)
-    store._render(pair / "node01", machine)
-    configure(pair, "node01", 9000)
-    address = str(netdev_of(store.healthy(pair, "node02")).ipv4).partition("/")[0]
-    if change is no_port:
-        argv = command(pair, "node01", "ib_write_bw", address)
-        text = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False).stdout
-    else:
-        text = run(pair)[1]
-    assert says in perftest_errors.reason(text)[0]
 
 
 def test_a_gid_that_is_not_there_and_a_server_that_is_not_there(pair: Path) -> None:

@@ -1,27 +1,22 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The lab's RoCE ports obey host.md 1 and 2, whoever asks: mlnx_qos, ethtool, ip, sysfs, or the real dcb."""
+"""The lab's RoCE ports behave as mlx5's do, by whatever tool: mlnx_qos, dcb, ethtool, ip, or sysfs."""
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import dcb, qos, roce, tree
+from lab import qos, roce, tree
 from lab.faults import FAULTS
 from lab.machine import Machine
-from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
-from lab.qos import Port, Refused
+from lab.machines import hgx_h200_roce
+from lab.qos import Port
 from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
 from tests.lab.conftest import few_slots
@@ -30,9 +25,6 @@ from tests.trees import put
 
 RAIL0, DEVICE0, VF, IDLE = "enp26s0np0", "mlx5_6", "enp131s0f0v0", "eno8303"
 PORTS = {"RAIL0": RAIL0, "RAIL1": "enp60s0np0", "RAIL3": "enp94s0np0", "RAIL7": "enp220s0np0"}
-needs_dcb = pytest.mark.skipif(
-    real("dcb") is None or os.uname().machine != "x86_64", reason="dcb of iproute2 is not installed, or not x86_64"
-)
 
 
 def made(fault: str = "") -> Machine:
@@ -120,29 +112,12 @@ NAMES = {**PORTS, "DEVICE0": DEVICE0, "VF": VF, "IDLE": IDLE, "MOVED": MOVED}
 SCRIPTS = scripts("roce")
 
 
-def marked(case: str) -> Any:
-    """The case, which is left out where the real dcb is missing and needed (1.6)."""
-    return pytest.param(case, marks=[needs_dcb] if case.startswith("the real dcb") else [])
-
-
 @pytest.mark.golden
-@pytest.mark.parametrize("case", [*map(marked, SCRIPTS)])
+@pytest.mark.parametrize("case", SCRIPTS)
 def test_what_tools_print_and_change(node: Node, fresh: dict[str, str], case: str) -> None:
     acts = {name: getattr(node, name) for name in ("render", "write", "lldpad")}
     usual = {} if case.startswith("out of the box") else fresh
     Transcript(node.run, node.state, acts, NAMES, usual).check("lab_roce", case, SCRIPTS[case])
-
-
-def test_every_physical_ethernet_port_of_mlx5_has_dcb_and_no_other_has(node: Node) -> None:
-    """1.4: PF only. 1.5: a bond has none, its members have."""
-    found = set()
-    for netdev in made().netdevs:
-        try:
-            found.add(qos.find(node.root, netdev.name) and netdev.name)
-        except Refused as refused:
-            assert refused.errno == errno.EOPNOTSUPP
-    assert found == {n.name for n in made().netdevs if n.name.startswith("enp") and "v" not in n.name}
-    assert len(found) == 12
 
 
 @settings(max_examples=60, deadline=None)
@@ -159,14 +134,6 @@ def test_after_any_entries_the_firmware_has_what_the_entries_say(changes: list[t
     assert port.trust == ("dscp" if port.apps else "pcp")
 
 
-def test_an_infiniband_port_has_no_dcb(node: Node, tmp_path: Path) -> None:
-    """F29."""
-    machine = hgx_h100("node01")
-    netdev = next(n.name for n in machine.netdevs if n.kind == 32)
-    none = node.run("mlnx_qos", "-i", "nosuch").stdout
-    assert Node(tmp_path, machine).run("mlnx_qos", "-i", netdev).stdout == none != ""
-
-
 RULES = (
     ("add", "from", "10.16.0.2", "table", "1000", "pref", "1000"),
     ("add", "from", "10.17.0.0/24", "lookup", "1001", "priority", "1001"),
@@ -178,7 +145,7 @@ RULES = (
 
 
 def test_rules_are_kept_and_shown_as_the_real_ip_does(node: Node) -> None:
-    script = "; ".join(f"ip rule {' '.join(rule)} 2>&1; echo $?" for rule in RULES) + "; ip rule; ip -j rule"
+    script = "; ".join(f"ip rule {' '.join(rule)} 2>&1; echo $?" for rule in RULES) + "; ip -j rule"
     real_one = subprocess.run(["unshare", "-n", "sh", "-c", script], capture_output=True, text=True, check=False)
     if real("ip") is None or real_one.returncode != 0:
         pytest.skip("no ip of iproute2, or no network namespace can be made here")
@@ -186,72 +153,5 @@ def test_rules_are_kept_and_shown_as_the_real_ip_does(node: Node) -> None:
     for rule in RULES:
         done = node.run("ip", "rule", *rule)
         said += f"{done.stdout}{done.stderr}{done.returncode}\n"
-    said += node.says("ip", "rule") + node.says("ip", "-j", "rule")
+    said += node.says("ip", "-j", "rule")
     assert [line.rstrip() for line in said.splitlines()] == [line.rstrip() for line in real_one.stdout.splitlines()]
-
-
-# -- sysfs, 2.3 ------------------------------------------------------------------------------------------------------
-
-
-def test_ecn_and_traffic_class_are_files_of_ofed_alone() -> None:
-    """F21."""
-    with_ofed, without = made(), made()
-    without.ofed = None
-    there = {path for path in tree.hardware(with_ofed).files if "/ecn/" in path or path.endswith("traffic_class")}
-    assert len([path for path in there if path.endswith("ecn/roce_np/enable/3")]) == 12
-    # One for each RDMA device but those of VFs; a bond has one for both members.
-    assert len([path for path in there if path.endswith("tc/1/traffic_class")]) == 11
-    files = tree.hardware(without).files
-    assert not there & set(files)
-    assert files["/sys/kernel/debug/mlx5/0000:1a:00.0/cc_params/np_cnp_dscp"] == "48\n"
-
-
-def test_a_node_without_mlx5_has_none_of_it(tmp_path: Path) -> None:
-    node = Node(tmp_path, h200_vm())
-    assert not Path(node.root + qos.STATE).exists()
-    assert not (node.sys / "usr/bin/mlnx_qos").exists()
-
-
-# -- the real dcb, 1.6 -----------------------------------------------------------------------------------------------
-
-
-@needs_dcb
-def test_a_tool_that_is_no_dcb_runs_traced_as_it_would_alone(tmp_path: Path) -> None:
-    silent = partial(dcb.answer, str(tmp_path))
-    assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "exit 7"]) == 7
-    assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "kill -9 $$"]) == 137
-    assert dcb.Endpoint(silent).run(["/nonexistent"]) == 127
-
-
-# Without the acknowledgement it gives up: error 11.
-ASKS_TO_BE_TOLD = """\
-import socket, struct, sys
-name = sys.argv[1].encode()
-asked = struct.pack("=BBHHH", 0, 21, 0, 5 + len(name), 1) + name + bytes(4 - len(name) % 4)
-link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("qq", 1, 0))
-link.sendto(struct.pack("=IHHII", 16 + len(asked), 78, int(sys.argv[2]), 7, 0) + asked, (0, 0))
-for _ in range(2):
-    said = link.recvmsg(4096)[0]
-    print(*struct.unpack_from("=HHIIi", said, 4))
-"""
-
-
-@needs_dcb
-@pytest.mark.parametrize(
-    ("netdev", "flags", "said"),
-    [
-        # 78: the tables. 2: an error, of which 0 is none; -19: no such device.
-        (RAIL0, 1 | 4, ["78", "2 0 7 0 0"]),
-        (RAIL0, 1, ["78"]),
-        ("nope", 1 | 4, ["2 0 7 0 -19"]),
-    ],
-)
-def test_who_asks_to_be_told_is_told_behind_the_reply(
-    node: Node, netdev: str, flags: int, said: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    argv = [sys.executable, "-I", "-S", "-c", ASKS_TO_BE_TOLD, netdev, str(flags)]
-    ended = dcb.Endpoint(partial(dcb.answer, node.root)).run(argv)
-    out = capfd.readouterr().out.splitlines()
-    assert [line if line.startswith("2 ") else line.split()[0] for line in out] == said
-    assert (ended == 0) is (len(said) == 2)

@@ -59,13 +59,6 @@ def test_a_model_survives_json_and_writing_it_again_changes_nothing(root: Path, 
     assert snapshot(root / name / "hw") == before
 
 
-def test_a_damaged_machine_description_is_refused() -> None:
-    data = to_dict(hgx_h100())
-    for broken in ({}, {**data, "gpus": 3}, {**data, "gpus": [{"number": 1}]}):
-        with pytest.raises(LabError, match="not the lab's description"):
-            from_dict(broken)
-
-
 def test_no_identity_occurs_twice_on_a_host_or_on_two() -> None:
     seen: list[str] = []
     for machine in (hgx_h200_roce("node01"), hgx_h200_roce("node02"), hgx_h100("node03")):
@@ -77,14 +70,6 @@ def test_no_identity_occurs_twice_on_a_host_or_on_two() -> None:
         seen += {gid.value for rdma in machine.rdma for gid in rdma.gids}
         assert len({route.destination for route in machine.routes}) == len(machine.routes)
     assert len(seen) == len(set(seen))
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_the_bus_directory_leads_to_the_device_as_nccl_walks_it(root: Path, name: str) -> None:
-    sys_directory = root / name / "hw/sys"
-    for device in (sys_directory / "bus/pci/devices").iterdir():
-        walked = sys_directory / "class/pci_bus" / device.name[:7] / "../.." / device.name
-        assert os.path.realpath(walked) == os.path.realpath(device)
 
 
 PORT, DEVICES = "hw/sys/class/infiniband/{}/ports/1/", "hw/sys/bus/pci/devices/"
@@ -102,11 +87,8 @@ READINGS = {
     ),
     "virtual functions and their owner": (
         "roce",
-        *(f"{DEVICES}0000:83:00.0/{file}" for file in ("sriov_*", "virtfn*")),
-        *(
-            f"{DEVICES}0000:83:00.0/virtfn*/{file}"
-            for file in ("physfn", "sriov_*", "current_link_*", "infiniband/*/node_guid")
-        ),
+        f"{DEVICES}0000:83:00.0/virtfn*",
+        *(f"{DEVICES}0000:83:00.0/virtfn*/{file}" for file in ("physfn", "current_link_*", "infiniband/*/node_guid")),
     ),
     "a bond, which has one RDMA device over two members": (
         "roce",
@@ -192,9 +174,3 @@ def test_a_tree_is_never_written_over_a_real_root(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="is not empty"):
         tree.write(machine, tmp_path / "hw", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["etc"]
-
-
-def test_the_simulation_is_marked_in_a_file_of_its_own(root: Path) -> None:
-    assert "simulated" in (root / "h100/sys/usr/share/busbar-lab/SIMULATED").read_text()
-    for name in ("-L", "-q"):
-        assert "imulated" not in smi(root, "h100", name, *(["-x"] if name == "-q" else [])).stdout

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .fabric import Fabric
-from .options import MIB
 from .pcie import read, read_request, redirects, slot
 from .stop import USAGE_ERROR, cuda_failure, host_name, nccl_failure
 from .ways import errors
@@ -25,8 +24,6 @@ ROOT = os.environ.get("BUSBAR_LAB_ROOT", "")
 ANSWERS, HARDWARE = f"{ROOT}/usr/share/busbar-lab/nvidia-smi", f"{ROOT}/srv/busbar-lab/hw"
 SYSFS = f"{HARDWARE}/sys"
 _LAB, _DEVICES = f"{SYSFS}/kernel/busbar-lab", f"{SYSFS}/class/infiniband"
-# NCCL's own figures (graph/topo.h): a GPU's NVLink by what nvidia-smi says of it.
-_NVLINKS = {"26.562": 20.6, "53.125": 40.1}
 # Lengths of paths, as NCCL numbers them: below one PCIe switch, below one CPU, anything longer.
 NEAR, SAME_CPU, FAR = 4, 8, 9
 _CHANNEL = "dev/nvidia-caps-imex-channels/channel0"
@@ -108,34 +105,10 @@ class Hca:
 
 def read_gpus() -> list[Gpu]:
     """Return what CUDA would count, CUDA_VISIBLE_DEVICES considered. Raises Stop where there is no driver."""
-    rows = [line.split("\t") for line in read(f"{ANSWERS}/query.tsv").splitlines()]
-    if not rows:
+    text = read(f"{ANSWERS}/.driver.json")
+    if not text:
         raise cuda_failure("CUDA driver version is insufficient for CUDA runtime version")
-    links = re.split(r"^GPU \d+:.*\n", read(f"{ANSWERS}/nvlink-s"), flags=re.MULTILINE)[1:]
-    driver, xml = json.loads(read(f"{ANSWERS}/.driver.json")), read(f"{ANSWERS}/query.xml")
-    domains = zip(*(re.findall(rf"<{name}>([^<]*)</", xml) for name in ("clusterUuid", "cliqueId")), strict=True)
-    gpus = []
-    for place, (values, states, domain) in enumerate(zip(rows[2:], links, domains, strict=True)):
-        row = dict(zip(rows[0], values, strict=True))
-        # Four digits of the domain, as the kernel has them.
-        function = row["pci.bus_id"].lower()[4:]
-        speeds = re.findall(r": ([\d.]+) GB/s", states)
-        gpus.append(
-            Gpu(
-                address=function.split(".")[0],
-                uuid=row["uuid"],
-                name=row["name"],
-                memory=int(row["memory.total"].split()[0]) * MIB,
-                nvlink=sum(_NVLINKS[speed] for speed in speeds),
-                blackwell="53.125" in speeds,
-                fabric=row["fabric.state"],
-                slow=function in driver["slow"],
-                wrong=function in driver["wrong"],
-                held_mib=driver["held_mib"].get(function, 0),
-                number=place,
-                domain=" ".join(domain) if re.search("[1-9a-f]", domain[0]) and domain[0] != "N/A" else "",
-            )
-        )
+    gpus = [Gpu(**row) for row in json.loads(text)["gpus"]]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return gpus if chosen is None else [gpus[int(word)] for word in chosen.split(",")]
 
