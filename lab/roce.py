@@ -14,7 +14,6 @@ from pathlib import Path
 from . import network, qos
 from .machine import Machine, Netdev
 from .nccl_tests import TOOLKIT
-from .toolkit.roce_program import real
 from .toolkit.roce_tools import FIRMWARE, PERFTEST, PLACES
 
 _LAUNCHER = "bin/roce"
@@ -104,7 +103,7 @@ def write_share(machine: Machine, share: Path) -> None:
         launcher.unlink(missing_ok=True)
         (share / ETHTOOL).unlink(missing_ok=True)
         return
-    sources = {name: TOOLKIT.parent / name for name in ("qos.py", "dcb.py")}
+    sources = {"qos.py": TOOLKIT.parent / "qos.py"}
     tools = (
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "netplan.py", "networkd.py", "ping.py"),
         *("start.py", "udev.py", "routing.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
@@ -141,7 +140,7 @@ def write_tools(machine: Machine, system_root: Path) -> None:
     for name, place in [(name, PLACES[name]) for name in names]:
         link = system_root / place.lstrip("/")
         link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink() and (name != "dcb" or real("dcb")):
+        if not link.is_symlink():
             program = ETHTOOL if name == "ethtool" else _LAUNCHER
             link.symlink_to(os.path.relpath(share / program, link.parent))
     pid = system_root / LLDPAD_PID

@@ -3,13 +3,12 @@
 """The tools for RoCE on a simulated node, each by the name that it is called by (PLACES).
 
 mlnx_qos, cma_roce_tos, ibv_devinfo, and of ethtool and ip what a RoCE port is set up with: options, words and exit
-codes are those of the real ones (OFED's mlnx-tools and ethtool, iproute2). dcb is the real one, see dcb.py.
+codes are those of the real ones (OFED's mlnx-tools and ethtool, iproute2).
 busbar-lab-roce is the lab's own: what happens to a node. Everything that is to change something is noted in qos.WRITES.
 """
 
 from __future__ import annotations
 
-import functools
 import getopt
 import importlib
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from .. import qos
 from ..qos import Port, Refused
-from .roce_program import Stop, read, real, run_real
+from .roce_program import Stop, read, run_real
 
 FIRMWARE = ("mstconfig", "mstflint")
 PERFTEST = ("ib_write_bw", "ib_write_lat")
@@ -36,7 +35,6 @@ PLACES = {
     "ethtool": "/usr/local/sbin/ethtool",
     "ip": "/usr/local/sbin/ip",
     "ping": "/usr/local/sbin/ping",
-    "dcb": "/usr/local/sbin/dcb",
     "sysctl": "/usr/local/sbin/sysctl",
     "lldpcli": "/usr/sbin/lldpcli",
     "busbar-lab-roce": "/usr/local/sbin/busbar-lab-roce",
@@ -62,7 +60,6 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         "ibv_devinfo": ibv_devinfo,
         "cma_roce_tos": cma_roce_tos,
         "ethtool": _ethtool,
-        "dcb": _dcb,
         "busbar-lab-roce": _lab,
     }
     try:
@@ -82,15 +79,6 @@ def main(argv: Sequence[str], root: str, system: str) -> int:
         for line in stop.said:
             print(line, file=sys.stderr)
         return stop.code
-
-
-def _dcb(system: str, root: str, arguments: list[str]) -> int:
-    from .. import dcb
-
-    path = real("dcb")
-    if path is None:
-        raise Stop(127, "dcb: not found (it is in the package iproute2)")
-    return dcb.Endpoint(functools.partial(dcb.answer, root)).run([path, *arguments])
 
 
 # -- RDMA devices ----------------------------------------------------------------------------------------------------

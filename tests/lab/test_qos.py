@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The lab's RoCE ports obey host.md 1 and 2, whoever asks: mlnx_qos, ethtool, ip, sysfs, or the real dcb."""
+"""The lab's RoCE ports obey host.md 1 and 2, whoever asks: mlnx_qos, ethtool, ip, sysfs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import dcb, qos, roce, tree
+from lab import qos, roce, tree
 from lab.faults import FAULTS
 from lab.machine import Machine
 from lab.machines import h200_vm, hgx_h100, hgx_h200_roce
@@ -30,9 +30,7 @@ from tests.trees import put
 
 RAIL0, DEVICE0, VF, IDLE = "enp26s0np0", "mlx5_6", "enp131s0f0v0", "eno8303"
 PORTS = {"RAIL0": RAIL0, "RAIL1": "enp60s0np0", "RAIL3": "enp94s0np0", "RAIL7": "enp220s0np0"}
-needs_dcb = pytest.mark.skipif(
-    real("dcb") is None or os.uname().machine != "x86_64", reason="dcb of iproute2 is not installed, or not x86_64"
-)
+
 
 
 def made(fault: str = "") -> Machine:
@@ -120,13 +118,8 @@ NAMES = {**PORTS, "DEVICE0": DEVICE0, "VF": VF, "IDLE": IDLE, "MOVED": MOVED}
 SCRIPTS = scripts("roce")
 
 
-def marked(case: str) -> Any:
-    """The case, which is left out where the real dcb is missing and needed (1.6)."""
-    return pytest.param(case, marks=[needs_dcb] if case.startswith("the real dcb") else [])
-
-
 @pytest.mark.golden
-@pytest.mark.parametrize("case", [*map(marked, SCRIPTS)])
+@pytest.mark.parametrize("case", SCRIPTS)
 def test_what_tools_print_and_change(node: Node, fresh: dict[str, str], case: str) -> None:
     acts = {name: getattr(node, name) for name in ("render", "write", "lldpad")}
     usual = {} if case.startswith("out of the box") else fresh
@@ -210,48 +203,3 @@ def test_a_node_without_mlx5_has_none_of_it(tmp_path: Path) -> None:
     node = Node(tmp_path, h200_vm())
     assert not Path(node.root + qos.STATE).exists()
     assert not (node.sys / "usr/bin/mlnx_qos").exists()
-
-
-# -- the real dcb, 1.6 -----------------------------------------------------------------------------------------------
-
-
-@needs_dcb
-def test_a_tool_that_is_no_dcb_runs_traced_as_it_would_alone(tmp_path: Path) -> None:
-    silent = partial(dcb.answer, str(tmp_path))
-    assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "exit 7"]) == 7
-    assert dcb.Endpoint(silent).run(["/bin/sh", "-c", "kill -9 $$"]) == 137
-    assert dcb.Endpoint(silent).run(["/nonexistent"]) == 127
-
-
-# Without the acknowledgement it gives up: error 11.
-ASKS_TO_BE_TOLD = """\
-import socket, struct, sys
-name = sys.argv[1].encode()
-asked = struct.pack("=BBHHH", 0, 21, 0, 5 + len(name), 1) + name + bytes(4 - len(name) % 4)
-link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("qq", 1, 0))
-link.sendto(struct.pack("=IHHII", 16 + len(asked), 78, int(sys.argv[2]), 7, 0) + asked, (0, 0))
-for _ in range(2):
-    said = link.recvmsg(4096)[0]
-    print(*struct.unpack_from("=HHIIi", said, 4))
-"""
-
-
-@needs_dcb
-@pytest.mark.parametrize(
-    ("netdev", "flags", "said"),
-    [
-        # 78: the tables. 2: an error, of which 0 is none; -19: no such device.
-        (RAIL0, 1 | 4, ["78", "2 0 7 0 0"]),
-        (RAIL0, 1, ["78"]),
-        ("nope", 1 | 4, ["2 0 7 0 -19"]),
-    ],
-)
-def test_who_asks_to_be_told_is_told_behind_the_reply(
-    node: Node, netdev: str, flags: int, said: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
-    argv = [sys.executable, "-I", "-S", "-c", ASKS_TO_BE_TOLD, netdev, str(flags)]
-    ended = dcb.Endpoint(partial(dcb.answer, node.root)).run(argv)
-    out = capfd.readouterr().out.splitlines()
-    assert [line if line.startswith("2 ") else line.split()[0] for line in out] == said
-    assert (ended == 0) is (len(said) == 2)
