@@ -5,13 +5,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +26,6 @@ from tests.trees import put
 
 RAIL0, DEVICE0, VF, IDLE = "enp26s0np0", "mlx5_6", "enp131s0f0v0", "eno8303"
 PORTS = {"RAIL0": RAIL0, "RAIL1": "enp60s0np0", "RAIL3": "enp94s0np0", "RAIL7": "enp220s0np0"}
-
 
 
 def made(fault: str = "") -> Machine:

@@ -4,18 +4,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lab import roce, tree
 from lab.machines import hgx_h200_roce
-from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
 
 RAIL0 = "enp26s0np0"
