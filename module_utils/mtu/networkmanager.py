@@ -55,7 +55,8 @@ class Profile:
 
     @property
     def priority(self) -> int:
-        return priority(self.values.get(("connection", "autoconnect-priority"), ""))
+        text = self.values.get(("connection", "autoconnect-priority"), "")
+        return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
 
     @property
     def ident(self) -> str:
@@ -124,11 +125,6 @@ class Configuration:
         found = udev_rules.assignments(self.rules, "ENV{NM_UNMANAGED}", known)
         _sign, by_rule, source = found[-1] if found else ("", device.properties.get("NM_UNMANAGED", ""), recorded)
         return by_rule.lower() not in ("", *_FALSE), "NM_UNMANAGED by %s" % source
-
-
-def priority(text: str) -> int:
-    """Return what a profile's autoconnect-priority means."""
-    return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
 
 
 def is_used(host: Host) -> bool:
@@ -223,7 +219,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         if unmanaged is None and fitting:
             doubts[name].append("whether NetworkManager manages %s is not known (%s)" % (name, why))
         elif unmanaged:
-            claims[name] += [unmanaged_claim(one.path, why) for one in fitting[:1]]
+            claims[name] += [_unmanaged_claim(one.path, why) for one in fitting[:1]]
         if unmanaged or about.get("managed") == "false":
             continue
         best = _best(fitting, uuid)
@@ -239,7 +235,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
                 higher = (named[0].ident, one.priority + 1)
                 fix = "nmcli connection modify '%s' connection.autoconnect-priority %d" % higher
                 claim = replace(claim, refused=(said, fix))
-            claims[name].append(with_default(replace(claim, priority=one.priority), conf, device, doubts[name]))
+            claims[name].append(_with_default(claim, conf, device, doubts[name]))
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
             claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, _TO_ETC % uuid)))
@@ -258,14 +254,14 @@ def _best(fitting: Sequence[Profile], uuid: str) -> Sequence[Profile]:
     return [one for one in best if len(best) > 1 and one.values.get(("connection", "uuid"), "") == uuid] or best
 
 
-def unmanaged_claim(path: str, why: str) -> NetworkManager:
+def _unmanaged_claim(path: str, why: str) -> NetworkManager:
     """Claim that NetworkManager has a file for an interface, and is configured to leave it alone."""
     said = "NetworkManager does not manage it (%s), so that %s has no effect" % (why, path)
     fix = "remove the interface there and restart NetworkManager; or set it up by another program, and remove %s" % path
     return NetworkManager(path, "", refused=(said, fix), unmanaged=True)
 
 
-def with_default(claim: Claim, conf: Configuration, device: Device, doubts: List[str]) -> Claim:
+def _with_default(claim: Claim, conf: Configuration, device: Device, doubts: List[str]) -> Claim:
     """Give a profile that names no MTU the one of NetworkManager's configuration."""
     value, path = conf.default("connection", "ethernet.mtu", device) if claim.mtu is None else ("", "")
     mtu = mtu_of(value, path, doubts)
