@@ -158,7 +158,7 @@ def judge_environment(
     if worst:
         return list(worst.values()), notes
     want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
-    where = "/etc/environment, profiles, environment.d, units, Slurm, enroot and ~/.nccl.conf"
+    where = "/etc/environment, profiles, units, Slurm, enroot and ~/.nccl.conf"
     return [checks.OVERRIDES.judge("the environment of jobs", "ok", want, have, where)], notes
 
 
