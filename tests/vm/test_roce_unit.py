@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The files of roce_unit under a real udev and a real systemd: one run each time that the netdev comes, and no other.
 
-The port is QEMU's e1000e. No kernel of Debian has DCB for it: mlnx_qos is a stand-in that forgets with the netdev, and takes
-the link down and up for a changed PFC mask, as mlx5 does.
+The port is QEMU's e1000e. No kernel of Debian has DCB for it: mlnx_qos is a stand-in that forgets with the netdev, and
+takes the link down and up for a changed PFC mask, as mlx5 does.
 """
 
 from __future__ import annotations
