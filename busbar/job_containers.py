@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find containers of a job that lack what NCCL needs, and launches with more GPUs than a node has.
+"""Find containers of a job that lack what NCCL needs.
 
 docs/containers.md describes what a container needs.
 """
@@ -8,13 +8,12 @@ docs/containers.md describes what a container needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_runtimes import parse_size
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import commands
 
 from .job_variables import Job
 
@@ -37,13 +36,6 @@ RDMA = Check(
     fix="Request the resource of your RDMA device plugin, such as rdma/hca_shared_devices_a: 1.",
 )
 "Has a container of a job over several nodes an RDMA device (busbar lint alone)"
-LAUNCH = Check(
-    "nccl_conf.lint.gpus_per_node",
-    why="nccl-tests uses -g GPUs in each process, so the product is what every node must have; 8 is usual.",
-    fix="Write -g 1 with one process a GPU, or start one process a node.",
-)
-"Does a launch of nccl-tests use each GPU of a node once (busbar lint alone)"
-
 _KINDS = (
     "PyTorchJob MPIJob JobSet TrainingRuntime ClusterTrainingRuntime LeaderWorkerSet RayCluster RayJob Job StatefulSet"
 )
@@ -53,7 +45,6 @@ _RDMA = re.compile(r"rdma|hca|mlnx|roce|hostdev|infiniband|/ib", re.IGNORECASE)
 _OTHER = re.compile(r"cncf\.io/networks|networking\.gke\.io|vpc\.amazonaws\.com/efa|resourceClaims|tcpx|/gib")
 _TCP = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
 _TOOLS = re.compile(r"nvidia-smi|nvcc|dcgm")
-_PER_NODE = r"ppr:(\d+):node|(?:-npernode|--npernode|-ppn|--ntasks-per-node%s)[= ](\d+)"
 
 
 class _Mapping(dict[str, object]):
@@ -75,7 +66,7 @@ class _Mapping(dict[str, object]):
 
 
 def judge(job: Job, text: str, name: str) -> list[Finding]:
-    """Return the findings on containers and launches of a job. name: of the file."""
+    """Return the findings on containers of a job. name: of the file."""
     found: list[Finding] = []
     sets = [(item.name, item.value) for item in job.assignments]
     wants_rdma = any(variable.startswith("NCCL_IB_") for variable, _value in sets)
@@ -86,10 +77,6 @@ def judge(job: Job, text: str, name: str) -> list[Finding]:
             for pod, nodes in _pods(root):
                 for container in pod.items_at("containers"):
                     found += _container(pod, container, nodes, wants_rdma, other, name)
-    tasks = re.search(r"(?m)^#SBATCH\s+--ntasks-per-node[= ](\d+)", text)
-    for script, first in job.scripts:
-        for command in commands(script, first) if re.search("_perf|run", script) else ():
-            found += _launch(command.words, tasks.group(1) if tasks else "", f"{name}:{command.first}")
     return list({finding.id: finding for finding in found}.values())
 
 
@@ -175,27 +162,3 @@ def _small(size: object) -> bool:
     """Return whether a size such as ``64Mi`` is less than 1 GiB; False for an unknown form."""
     known = parse_size(str(size))
     return known is not None and known < 1 << 30
-
-
-def _by_hosts(launcher: str) -> int:
-    """Return the processes of a node: by -H and -np of mpirun, by -N and -n of srun; 0 where it names no nodes."""
-    listed = re.search(r" --?(?:H|host)[= ](\S+)", launcher)
-    counted = re.search(r" (?:-N|--nodes)[= ]?(\d+)", launcher)
-    total = re.search(r" (?:-n|-np|--np|--ntasks)[= ]?(\d+)", launcher)
-    slots = re.findall(r":(\d+)", listed.group(1)) if listed else []
-    nodes = len(listed.group(1).split(",")) if listed else int(counted.group(1)) if counted else 0
-    return int(total.group(1)) // nodes if total and nodes else max(map(int, slots), default=0)
-
-
-def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
-    """Judge a launch of nccl-tests. tasks: of a node, as the batch script requests."""
-    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf(?:_mpi)?$", word)), 0)
-    launcher, options = " ".join(words[:program]), " ".join(words[program:])
-    own = re.search(_PER_NODE % ("" if launcher.split("/")[-1].startswith("srun") else "|-N"), launcher)
-    processes = int((own and (own.group(1) or own.group(2))) or _by_hosts(launcher) or tasks or 1)
-    each = 1
-    for number in re.findall(r" (?:-g|--ngpus|-t|--nthreads)[= ]?(\d+)", options):
-        each *= int(number)
-    if program and processes > 1 and each > 1 and processes * each > 8:
-        have = f"{processes} processes x {each} GPUs = {processes * each} GPUs a node"
-        yield LAUNCH.judge(f"{where} {words[program]}", "drift", "at most 8 GPUs a node", have, where)

@@ -46,10 +46,9 @@ _DIRECTIVE = re.compile(r"#(?:SBATCH|PBS|BSUB|\$)[ \t]+(.*)")
 
 @dataclass(frozen=True)
 class Job:
-    """The content of a text. scripts: shell text and its first line."""
+    """The content of a text. documents: of YAML."""
 
     assignments: list[Assignment]
-    scripts: list[tuple[str, int]]
     documents: list[yaml.Node]
 
 
@@ -80,12 +79,12 @@ def sets_only(text: str) -> bool:
 
 
 def read(text: str, kind: str) -> Job:
-    """Return the variables that the text sets and the programs it starts. Raises ParseError with the line."""
-    job = Job([], [], [])
+    """Return the variables that the text sets and its documents. Raises ParseError with the line."""
+    job = Job([], [])
     if kind == "env":
         found = parse(text, exported=True)
     else:
-        found = _yaml(text, job) if kind == "yaml" else _script(text, job)
+        found = _yaml(text, job) if kind == "yaml" else _script(text)
     for item in sorted(found, key=lambda assignment: assignment.line):
         filled = item.value is not None and _PLACEHOLDER.search(item.value)
         job.assignments.append(item._replace(value=None) if filled else item)
@@ -107,8 +106,7 @@ def expansions(text: str) -> tuple[set[str], set[str]]:
     return used, anywhere
 
 
-def _script(text: str, job: Job) -> list[Assignment]:
-    job.scripts.append((text, 1))
+def _script(text: str) -> list[Assignment]:
     found = parse(text)
     for number, line in enumerate(text.splitlines(), 1):
         match = _DIRECTIVE.match(line)
@@ -132,10 +130,10 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
             found += _pairs(pairs)
             waiting += [item for key, item in pairs if not key.endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
-            found += _sequence(node, job)
+            found += _sequence(node)
             waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
         elif isinstance(node, yaml.ScalarNode):
-            found += _text(node, job)
+            found += _text(node)
     return found
 
 
@@ -168,23 +166,20 @@ def _pairs(pairs: list[tuple[str, yaml.Node]]) -> Iterator[Assignment]:
                 yield pair._replace(line=_line(item) + pair.line)
 
 
-def _sequence(node: yaml.SequenceNode, job: Job) -> list[Assignment]:
+def _sequence(node: yaml.SequenceNode) -> list[Assignment]:
     """Read `- NCCL_X=1`, or the words of a command: `["mpirun", "-x", "NCCL_X=1"]`."""
     found: list[Assignment] = []
     words: list[yaml.ScalarNode] = [item for item in node.value if isinstance(item, yaml.ScalarNode)]
-    if words:
-        job.scripts.append((shlex.join(item.value for item in words), _line(node)))
     for number, item in enumerate(words):
         if "\n" in item.value or " " in item.value.strip():
-            found += _text(item, job)
+            found += _text(item)
         elif MENTION.search(item.value):
             before = words[number - 1].value if number else ""
             found += parse(shlex.join(["start", before, item.value]), _line(item))
     return found
 
 
-def _text(node: yaml.ScalarNode, job: Job) -> list[Assignment]:
+def _text(node: yaml.ScalarNode) -> list[Assignment]:
     """Return what a script within the file sets (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`)."""
     value, first = str(node.value), _line(node) + (node.style in ("|", ">"))
-    job.scripts.append((value, first))
     return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []

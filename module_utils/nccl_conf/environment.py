@@ -6,7 +6,8 @@ NCCL uses the first definition: the process's environment, then ~/.nccl.conf (or
 /etc/nccl.conf. Nothing is run here. A form whose effect depends on running it is ``unknown``; files on a network file
 system are not opened, since a dead server would block us. A user's own shell files, pam_env.conf, environment.d,
 systemd's system.conf, files of csh and zsh, modules, and settings of sshd, Open MPI and containers are not read.
-Sources: NCCL src/misc/param.cc; pam_env(8), systemd.exec(5), bash(1) INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
+Sources: NCCL src/misc/param.cc; pam_env(8), systemd.exec(5), bash(1) INVOCATION; slurm.conf(5) (Include, TaskProlog);
+enroot's environ.d.
 """
 
 from __future__ import annotations

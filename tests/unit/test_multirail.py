@@ -47,9 +47,6 @@ from .conftest import converge
 
 NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
 
-# -- policies --------------------------------------------------------------------------------------------------------
-
-
 # -- sysctl files ----------------------------------------------------------------------------------------------------
 
 

@@ -285,15 +285,6 @@ def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
 
 
 BUFFERS = "Buffers commands are not supported on your system"
-# What mlnx_qos comes to on kernels and drivers that it was not written for: what a shell does in its place.
-BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BUFFERS}'; echo 'Cable len: 7'"]
-
-
-@pytest.mark.parametrize("script", BROKEN)
-def test_where_mlnx_qos_breaks_off_nothing_is_known(node: Node, script: str) -> None:
-    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
-    state = read_port(node.host, node.ports[0], WANT)
-    assert {gap.state for name, gap in state.gaps.items() if name in DCB} == {"unknown"}
 
 
 def test_a_kernel_without_buffers_leaves_all_the_rest(node: Node) -> None:
@@ -320,11 +311,6 @@ def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
     assert "rdma_cm is not loaded" in tos["have"]
     assert "modprobe rdma_cm" in tos["fix"]
-
-
-def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:
-    assert "busbar_roce.dscp is 64" in call(roce={"dscp": 64})["msg"]
-    assert "tsa and tc_bandwidth go together" in call(tsa=None)["msg"]
 
 
 # -- which ports -----------------------------------------------------------------------------------------------------
