@@ -213,7 +213,8 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             claims[name].append(claim)
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
-            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, _TO_ETC % uuid)))
+            fix = "%s; of an ifcfg file: nmcli connection migrate" % (_TO_ETC % uuid)
+            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
 
 
 _TO_ETC = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
