@@ -1,20 +1,19 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find containers of a job that lack what NCCL needs, and launches with more GPUs than a node has.
+"""Find containers of a job that lack what NCCL needs.
 
-Values that a template fills in are not known and not judged. docs/containers.md describes what a container needs.
+docs/containers.md describes what a container needs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.limits.container_runtimes import parse_size
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import commands
 
 from .job_variables import Job
 
@@ -37,13 +36,6 @@ RDMA = Check(
     fix="Request the resource of your RDMA device plugin, such as rdma/hca_shared_devices_a: 1.",
 )
 "Has a container of a job over several nodes an RDMA device (busbar lint alone)"
-LAUNCH = Check(
-    "nccl_conf.lint.gpus_per_node",
-    why="nccl-tests uses -g GPUs in each process, so the product is what every node must have; 8 is usual.",
-    fix="Write -g 1 with one process a GPU, or start one process a node.",
-)
-"Does a launch of nccl-tests use each GPU of a node once (busbar lint alone)"
-
 _KINDS = (
     "PyTorchJob MPIJob JobSet TrainingRuntime ClusterTrainingRuntime LeaderWorkerSet RayCluster RayJob Job StatefulSet"
 )
@@ -52,14 +44,7 @@ _RDMA = re.compile(r"rdma|hca|mlnx|roce|hostdev|infiniband|/ib", re.IGNORECASE)
 # Other ways to a network (more interfaces, EFA, TCPX, dynamic resources), and TCP on purpose.
 _OTHER = re.compile(r"cncf\.io/networks|networking\.gke\.io|vpc\.amazonaws\.com/efa|resourceClaims|tcpx|/gib")
 _TCP = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket"))
-# Parts of a pod that a template brings.
-_INCLUDED = re.compile(
-    r"(?im)^[ \t]*\$\{\w+\}[ \t]*$"
-    r"|\{\{[^}]*(?:toYaml|include|tpl|template)[^}]*(?:volume|security|resource|spec|contain|extra)"
-)
 _TOOLS = re.compile(r"nvidia-smi|nvcc|dcgm")
-_OPTIONS = re.compile(r"(?i)\$\{?\w*(?:OPT|ARG|FLAG|PARAM)")
-_PER_NODE = r"ppr:(\d+):node|(?:-npernode|--npernode|-ppn|--ntasks-per-node%s)[= ](\d+)"
 
 
 class _Mapping(dict[str, object]):
@@ -81,23 +66,17 @@ class _Mapping(dict[str, object]):
 
 
 def judge(job: Job, text: str, name: str) -> list[Finding]:
-    """Return the findings on containers and launches of a job. name: of the file."""
+    """Return the findings on containers of a job. name: of the file."""
     found: list[Finding] = []
     sets = [(item.name, item.value) for item in job.assignments]
     wants_rdma = any(variable.startswith("NCCL_IB_") for variable, _value in sets)
     other = bool(_OTHER.search(text)) or any(pair in _TCP for pair in sets)
-    for document in job.documents if not _INCLUDED.search(text) else ():
+    for document in job.documents:
         root = _plain(document, {})
         if isinstance(root, _Mapping):
             for pod, nodes in _pods(root):
                 for container in pod.items_at("containers"):
                     found += _container(pod, container, nodes, wants_rdma, other, name)
-            found += _services(root, name)
-    tasks = re.search(r"(?m)^#SBATCH\s+--ntasks-per-node[= ](\d+)", text)
-    for script, first in job.scripts:
-        for command in commands(script, first) if re.search("_perf|run", script) else ():
-            where, words = f"{name}:{command.first}", command.words
-            found += [*_docker(" ".join(words), where), *_launch(words, tasks.group(1) if tasks else "", where)]
     return list({finding.id: finding for finding in found}.values())
 
 
@@ -158,7 +137,7 @@ def _container(
         yield RDMA.judge(subject, "drift", "an RDMA resource", "none is requested", where)
     users = [str(item.value_at("securityContext", "runAsUser") or "") for item in (container, pod)]
     not_root = "true" in [item.value_at("securityContext", "runAsNonRoot") for item in (container, pod)]
-    if not re.search(r"IPC_LOCK|ALL|\ue000", str(container.value_at("securityContext", "capabilities", "add"))):
+    if not re.search("IPC_LOCK|ALL", str(container.value_at("securityContext", "capabilities", "add"))):
         yield IPC_LOCK.judge(subject, "drift", "IPC_LOCK", "the capability is not added", where)
     elif not_root or (users[0] or users[1] or "0") != "0":
         why = "A capability that is added is effective for user 0 alone, so this user's memlock stays limited."
@@ -169,7 +148,7 @@ def _container(
 def _shm(pod: _Mapping, container: _Mapping) -> str:
     """Return what a container has at /dev/shm instead of memory; "" where it is well or not known."""
     mounts = {str(mount.get("mountPath", "")).rstrip("/"): mount for mount in container.items_at("volumeMounts")}
-    if pod.get("hostIPC") == "true" or "/dev" in mounts or re.search(r"\ue000|\$", "".join(mounts)):
+    if pod.get("hostIPC") == "true" or "/dev" in mounts or "$" in "".join(mounts):
         return ""
     if "/dev/shm" not in mounts:
         return "nothing is mounted there"
@@ -183,61 +162,3 @@ def _small(size: object) -> bool:
     """Return whether a size such as ``64Mi`` is less than 1 GiB; False for an unknown form."""
     known = parse_size(str(size))
     return known is not None and known < 1 << 30
-
-
-def _services(root: _Mapping, name: str) -> Iterator[Finding]:
-    services = root.get("services")
-    for key, service in services.items() if isinstance(services, _Mapping) else ():
-        if not isinstance(service, _Mapping) or {"<<", "extends", "ipc"} & {*service}:
-            continue
-        size = service.get("shm_size", "neither is set")
-        if "shm_size" in service and not _small(size):
-            continue
-        devices = service.items_at("deploy", "resources", "reservations", "devices")
-        counts = [d.get("count", d.get("device_ids", "all")) for d in devices if "gpu" in str(d.get("capabilities"))]
-        counts += [service.get("gpus") or "all"] if "gpus" in service or service.get("runtime") == "nvidia" else []
-        several = any(count != "1" and not (isinstance(count, list) and len(count) == 1) for count in counts)
-        if several and not re.search("/dev/shm|" + _TOOLS.pattern, str(service)):
-            where, fix = f"{name}:{service.line}", "Write shm_size: 16gb, or ipc: host."
-            yield SHM.judge(f"{where} {key}", "drift", "shm_size or ipc: host", str(size), where, fix)
-
-
-def _docker(text: str, where: str) -> Iterator[Finding]:
-    gpus = re.search(r"--gpus[= ]\"?(\S+)|--runtime[= ]nvidia|nvidia\.com/gpu=all", text)
-    if not gpus or not re.match(r"(?:sudo )?(?:\S*/)?(?:docker|podman|nerdctl) (?:container )?run ", text):
-        return
-    if _TOOLS.search(text) or _OPTIONS.search(text):
-        return
-    subject = f"{where} container"
-    size = re.search(r"--shm-size[= ](\S+)", text)
-    large = not _small(size.group(1)) if size else re.search("--ipc|shm", text)
-    if not re.fullmatch("1|device=[^,]*", gpus.group(1) or "") and not large:
-        fix, have = "Add --ipc=host or --shm-size=16g.", size.group() if size else "neither is given"
-        yield SHM.judge(subject, "drift", "--ipc=host or --shm-size", have, where, fix)
-    if "/dev/infiniband" in text and not re.search("memlock|IPC_LOCK|--privileged|--cap-add[= ]ALL", text):
-        fix = "Add --ulimit memlock=-1."
-        yield IPC_LOCK.judge(subject, "drift", "--ulimit memlock=-1", "it is not given", where, fix)
-
-
-def _by_hosts(launcher: str) -> int:
-    """Return the processes of a node: by -H and -np of mpirun, by -N and -n of srun; 0 where it names no nodes."""
-    listed = re.search(r" --?(?:H|host)[= ](\S+)", launcher)
-    counted = re.search(r" (?:-N|--nodes)[= ]?(\d+)", launcher)
-    total = re.search(r" (?:-n|-np|--np|--ntasks)[= ]?(\d+)", launcher)
-    slots = re.findall(r":(\d+)", listed.group(1)) if listed else []
-    nodes = len(listed.group(1).split(",")) if listed else int(counted.group(1)) if counted else 0
-    return int(total.group(1)) // nodes if total and nodes else max(map(int, slots), default=0)
-
-
-def _launch(words: Sequence[str], tasks: str, where: str) -> Iterator[Finding]:
-    """Judge a launch of nccl-tests. tasks: of a node, as the batch script requests."""
-    program = next((number for number, word in enumerate(words) if re.search(r"(?:^|/)\w+_perf(?:_mpi)?$", word)), 0)
-    launcher, options = " ".join(words[:program]), " ".join(words[program:])
-    own = re.search(_PER_NODE % ("" if launcher.split("/")[-1].startswith("srun") else "|-N"), launcher)
-    processes = int((own and (own.group(1) or own.group(2))) or _by_hosts(launcher) or tasks or 1)
-    each = 1
-    for number in re.findall(r" (?:-g|--ngpus|-t|--nthreads)[= ]?(\d+)", options):
-        each *= int(number)
-    if program and processes > 1 and each > 1 and processes * each > 8:
-        have = f"{processes} processes x {each} GPUs = {processes * each} GPUs a node"
-        yield LAUNCH.judge(f"{where} {words[program]}", "drift", "at most 8 GPUs a node", have, where)

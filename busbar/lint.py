@@ -21,7 +21,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lib
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.shell_assignments import conf_files
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.version import parse_version
 from ansible_collections.busbar.fabric.plugins.plugin_utils import screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, GOOD, UNKNOWN, of_states, worst
@@ -64,10 +63,9 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                conf = job_variables.conf_text(name, text)
-                findings += nccl_lint.lint(conf, use, name)
+                findings += nccl_lint.lint(text, use, name)
                 read += 1
-                findings += _conflicts(conf, path)
+                findings += _conflicts(text, path)
             else:
                 findings += _job(job_variables.read(text, of_file), text, name, use)
                 read += 1
@@ -105,10 +103,6 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
-    for script, first in job.scripts if "nccl.conf" in text else ():
-        for line, rows in conf_files(script, first):
-            conf = job_variables.conf_text("nccl.conf.in", "\n" * (line - 1) + rows)
-            findings += nccl_lint.lint(conf, use, name)
     return findings + job_containers.judge(job, text, name)
 
 

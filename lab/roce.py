@@ -107,7 +107,6 @@ def write_share(machine: Machine, share: Path) -> None:
     sources = {"qos.py": TOOLKIT.parent / "qos.py"}
     tools = (
         *("roce_tools.py", "roce_program.py", "mlnx_qos.py", "iproute.py", "networkd.py", "ping.py"),
-        "dcb.py",
         *("start.py", "udev.py", "perftest_tools.py", "sysctl.py", "lldpcli.py", "firmware_tools.py"),
         "ethtool_statistics.py",
         *(f"nccl_model/{name}.py" for name in ("__init__", "fabric", "pcie", "ways")),

@@ -13,7 +13,7 @@ description:
   - Brings the interface of every Ethernet rail, its bond, and the VLANs and bridges above it that RDMA uses, to one
     MTU.
   - Detects which network manager sets an interface up at boot, by its own rules (netplan, NetworkManager,
-    systemd-networkd, ifupdown, ifcfg) and writes the MTU there; all other lines stay as they are. Netplan and networkd
+    systemd-networkd, ifupdown) and writes the MTU there; all other lines stay as they are. Netplan and networkd
     get a file from Busbar. If none, or more than one, sets the interface up, or a file also applies to an interface
     which is not a rail, nothing is written and a finding reports it.
   - Reports the resulting RDMA MTU (C(active_mtu) of C(ibv_devinfo)) as a separate finding.

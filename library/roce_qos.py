@@ -12,8 +12,8 @@ author: Busbar contributors (@busbar)
 description:
   - Sets the Ethernet port of every rail, or each member of a bond, to the site's RoCE values. Trust, the map of DSCPs,
     PFC, ECN and the ToS of rdma_cm are derived from O(roce); the other options override or extend that.
-  - Uses C(mlnx_qos) where it is installed and the NIC is a ConnectX, else C(dcb) of iproute2. ECN can be set where the
-    driver has a directory C(ecn), which is OFED's; else the finding names the firmware's variables.
+  - Uses C(mlnx_qos) of mlnx-tools. ECN can be set where the driver has a directory C(ecn), which is OFED's; else the
+    finding names the firmware's variables.
   - Writes only what differs and reads each write back. A changed PFC mask bounces the link, so that it needs
     O(max_disruption=link) and an idle node. Other settings of the port stay as they are.
   - A reboot or a reload of the driver resets these settings. So a udev rule, a systemd unit for each port and a script

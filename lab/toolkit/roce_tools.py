@@ -34,7 +34,6 @@ PLACES = {
     "ethtool": "/usr/local/sbin/ethtool",
     "ip": "/usr/local/sbin/ip",
     "ping": "/usr/local/sbin/ping",
-    "dcb": "/usr/local/sbin/dcb",
     "sysctl": "/usr/local/sbin/sysctl",
     "lldpcli": "/usr/sbin/lldpcli",
     "busbar-lab-roce": "/usr/local/sbin/busbar-lab-roce",

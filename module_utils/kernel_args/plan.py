@@ -76,11 +76,6 @@ def _mend(boot: Boot, args: Sequence[Arg]) -> Tuple[Tuple[FileChange, ...], Tupl
         text = edit(boot.stored.rstrip("\n"), tokens, in_grub) + end
         if text != boot.stored:
             changes = (FileChange(KERNEL_CMDLINE, boot.stored, text),)
-    if boot.kind == "kernel-install":
-        return changes, tuple(
-            Command(("kernel-install", "add", release, path), "write the boot entry of kernel %s" % release)
-            for release, path in boot.kernels
-        )
     return changes, (*grubby.commands(boot.entries, tokens), _sync(BLS_ENTRIES))
 
 
@@ -158,7 +153,7 @@ def _beyond_grubby(boot: Boot, args: Sequence[Arg]) -> str:
 
 def _persisted(boot: Boot, arg: Arg, check: Check) -> Finding:
     bad = [entry for entry in boot.future if not satisfied(entry.line, arg)]
-    source = {"grub": GRUB_CFG, "bls": BLS_ENTRIES, "kernel-install": KERNEL_CMDLINE}.get(boot.kind, ACTIVE)
+    source = {"grub": GRUB_CFG, "bls": BLS_ENTRIES}.get(boot.kind, ACTIVE)
     state, have, fix = "ok", related(boot.active, arg) or str(arg), None
     if not boot.kind and not satisfied(boot.active, arg):
         state, have = "not_owned", "no boot loader that Busbar knows stores arguments on this node"

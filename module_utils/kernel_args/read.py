@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read the kernel's arguments on a node: what is active, and what the next boot will have.
 
-Three ways to store arguments are known: our drop-in for GRUB's generator (Debian, Ubuntu), boot entries that grubby
-edits (EL), and /etc/kernel/cmdline (systemd-boot). What others add to the line, such as tuned, is read and named.
-Sources: grub-mkconfig; grub-core/commands/blscfg.c of EL; kernel-install(8).
+Two ways to store arguments are known: our drop-in for GRUB's generator (Debian, Ubuntu), and boot entries that grubby
+edits (EL), with /etc/kernel/cmdline for future kernels. What others add to the line, such as tuned, is read and named.
+Sources: grub-mkconfig; grub-core/commands/blscfg.c of EL.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Entry:
 class Boot:
     """Kernel arguments as a node stores them.
 
-    kind: "grub", "bls", "kernel-install", or "" where no boot loader stores any (a node that boots from the network).
+    kind: "grub", "bls", or "" where no boot loader stores any (a node that boots from the network).
     entries: every kernel's line. stored: text of our drop-in, or of /etc/kernel/cmdline; None where there is no file.
-    elsewhere: other files of GRUB's settings, path -> text. kernels: (release, path) for kernel-install.
+    elsewhere: other files of GRUB's settings, path -> text.
     scope: GRUB's variables. tuned: (file, arguments) of tuned's active profile.
     """
 
@@ -63,7 +63,6 @@ class Boot:
     entries: Tuple[Entry, ...] = ()
     stored: Optional[str] = None
     elsewhere: Tuple[Tuple[str, str], ...] = ()
-    kernels: Tuple[Tuple[str, str], ...] = ()
     scope: grub.Scope = field(default_factory=dict)
     tuned: Tuple[Tuple[str, str], ...] = ()
 
@@ -112,10 +111,7 @@ def read(host: Host) -> Boot:
         others = [(path, host.read_system(path) or "") for path in [GRUB_DEFAULT, *names]]
         entries, scope = parse_grub_cfg(cfg, parse_grubenv(host.read_system(GRUBENV["grub"]) or ""))
         arguments = tuned.kernel_arguments(host)
-        return Boot("grub", active, tuple(entries), host.read_system(DROPIN), tuple(others), (), scope, arguments)
-    if stored is not None and host.has("kernel-install"):
-        entries = [Entry(KERNEL_CMDLINE, stored.rstrip("\n"))]
-        return Boot("kernel-install", active, tuple(entries), stored, (), _kernels(host))
+        return Boot("grub", active, tuple(entries), host.read_system(DROPIN), tuple(others), scope, arguments)
     return Boot("", active)
 
 
@@ -198,13 +194,3 @@ def expand(options: str, scope: grub.Scope) -> str:
         return "%s " % scope[match.group(1)][0] if match.group(1) in scope else ""
 
     return re.sub(r"(?<!\\)\$(\w+) ?", value, options).strip()
-
-
-def _kernels(host: Host) -> Tuple[Tuple[str, str], ...]:
-    found = []
-    for release in host.listdir_system("/usr/lib/modules") or host.listdir_system("/lib/modules"):
-        for path in ("/usr/lib/modules/%s/vmlinuz" % release, "/boot/vmlinuz-%s" % release):
-            if host.mode_system(path) is not None:
-                found.append((release, path))
-                break
-    return tuple(found)

@@ -35,8 +35,7 @@ DOCKER = Check(
     fix=host_limits.RUN,
     aspect="persisted",
 )
-"""If configured: is Docker installed, and does its daemon.json give containers the limits and `/dev/shm`;
-`not_owned` for a snap's Docker"""
+"If configured: is Docker installed, and does its daemon.json give containers the limits and `/dev/shm`"
 DOCKER_LOADED = Check(
     "host_limits.docker_loaded",
     why="dockerd takes default-ulimits when it is started, and not by a reload",
@@ -83,22 +82,18 @@ def plan(have: Have, want: Want) -> Plan:
 
 
 def _unjudged(have: Have, runtime: str) -> Optional[Plan]:
-    """Return the finding on a runtime that is not installed, is configured elsewhere, or cannot be read."""
+    """Return the finding on a runtime that is not installed, or cannot be read."""
     if runtime in have.problems:
         return _unreadable(runtime, have.problems[runtime])
     judge, program = _CHECKS[runtime].judge, PROGRAMS[runtime]
     if runtime in have.missing:
-        fix = "install %s, or take it out of host_limits_container_runtimes for this host" % runtime
+        fix = "install %s, or take it out of host_limits_container_runtimes for this host: that of a snap, k3s or rke2"
+        fix = (fix + " is not read") % runtime
         why = "the inventory declares a container runtime that this node does not have, so its limits cannot be checked"
         want_text, text = "%s is installed (host_limits_container_runtimes)" % runtime, "no program %s" % program
         # Not "persisted": that no file of ours mends it must not look like a repair.
         live = {"why": why, "severity": "major", "aspect": "live"}
         return Plan((judge(runtime, "drift", want_text, text, program, fix, **live),))
-    if runtime in have.elsewhere:
-        path, way_out = have.elsewhere[runtime]
-        fix = "set them %s; then take %s out of host_limits_container_runtimes for this host" % (way_out, runtime)
-        want_text, text = "%s with limits that Busbar can write" % runtime, "it brings its own configuration, %s" % path
-        return Plan((judge(runtime, "not_owned", want_text, text, path, fix),))
     return None
 
 

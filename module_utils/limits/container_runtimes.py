@@ -29,20 +29,6 @@ _DOCKER_OPTIONS = ("/etc/default/docker", "/etc/sysconfig/docker")
 # dockerd does not start if one of the first two and daemon.json both set it; with the third it reads another file.
 _FLAGS = ("--default-ulimit", "--default-shm-size", "--config-file")
 _STAT = "/proc/stat"
-# Configuration of runtimes that are not a package of the system, and how their limits are set.
-_ELSEWHERE = {
-    "docker": (("/var/snap/docker/current/config/daemon.json", "in that file, then snap restart docker"),),
-    "containerd": (
-        (
-            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-            "with LimitMEMLOCK=infinity in a drop-in of k3s.service or k3s-agent.service (systemctl edit)",
-        ),
-        (
-            "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-            "with LimitMEMLOCK=infinity in a drop-in of rke2-server.service or rke2-agent.service (systemctl edit)",
-        ),
-    ),
-}
 # USER_HZ, the unit of times in /proc on every architecture with an NVIDIA driver.
 _TICKS = 100
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
@@ -52,8 +38,7 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([kmgtp]?)i?b?")
 class Have:
     """State of the wanted runtimes; the rest is empty.
 
-    missing: runtimes that are not installed. elsewhere: runtime -> (configuration, fix) of one with a separate one.
-    problems: runtime -> why it cannot be judged.
+    missing: runtimes that are not installed. problems: runtime -> why it cannot be judged.
     daemon_json: text, None for no file; mode and changed (seconds since 1970, of its last change) belong to it.
     docker: text of the files that may hold flags of dockerd, by path.
     containerd: unit and drop-ins in the order in which they count, by path.
@@ -62,7 +47,6 @@ class Have:
     """
 
     missing: Tuple[str, ...] = ()
-    elsewhere: Mapping[str, Tuple[str, str]] = field(default_factory=dict)
     problems: Mapping[str, Problem] = field(default_factory=dict)
     daemon_json: Optional[str] = None
     mode: Optional[int] = None
@@ -152,7 +136,6 @@ def flags(files: Mapping[str, str]) -> List[str]:
 def read(host: Host, runtimes: Sequence[str]) -> Have:
     """Whatever cannot be read is a problem of its runtime."""
     missing: List[str] = []
-    elsewhere: Dict[str, Tuple[str, str]] = {}
     problems: Dict[str, Problem] = {}
     found: Dict[str, Any] = {}
     for runtime in runtimes:
@@ -168,14 +151,10 @@ def read(host: Host, runtimes: Sequence[str]) -> Have:
             if runtime != "containerd":
                 found["started"] = {**found.get("started", {}), **_started(host, program)}
         except ToolMissing:
-            there = [one for one in _ELSEWHERE.get(runtime, ()) if os.path.exists(host.system(one[0]))]
-            if there:
-                elsewhere[runtime] = there[0]
-            else:
-                missing.append(runtime)
+            missing.append(runtime)
         except ReadError as error:
             problems[runtime] = error.problem
-    return Have(missing=tuple(missing), elsewhere=elsewhere, problems=problems, **found)
+    return Have(missing=tuple(missing), problems=problems, **found)
 
 
 def configured(host: Host) -> Dict[str, bool]:

@@ -28,8 +28,7 @@ LOGIN = Check("host_limits.login", why=_MEMLOCK, fix=RUN, aspect="persisted")
 SERVICE = Check("host_limits.service", why=_MEMLOCK, fix=RUN, aspect="persisted")
 "Will a service get unlimited locked memory and enough files"
 CONTAINERD = Check("host_limits.containerd", why=_MEMLOCK, fix=RUN, aspect="persisted")
-"""If configured: is containerd installed, and does its unit give containers the limits; `not_owned` for the
-containerd of k3s and rke2"""
+"If configured: is containerd installed, and does its unit give containers the limits"
 UNIT = Check(
     "host_limits.unit",
     why="a limit in the unit itself overrides systemd's defaults, from its next start on and for all its processes",

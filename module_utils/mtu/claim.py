@@ -4,7 +4,7 @@
 
 Each program has a module beside this one, with its reader and its subclass of Claim. Here is also what their files
 have in common: addresses, policy rules and routes in ip's syntax, and MTUs.
-Sources: ip-rule(8), ip-route(8); systemd.network(5); nm-settings(5); ifcfg and rule files of network-scripts.
+Sources: ip-rule(8), ip-route(8); systemd.network(5); nm-settings(5).
 """
 
 from __future__ import annotations
@@ -117,22 +117,6 @@ def parse_keyfile(values: Mapping[str, str], name: str) -> Addressing:
     return Addressing.make(name, addresses, dynamic, rules, routes)
 
 
-def parse_ifcfg(values: Mapping[str, str], name: str, rules: Iterable[str], routes: Iterable[str]) -> Addressing:
-    """Read an ifcfg file, and the lines of the files with rules and routes beside it."""
-    addresses = []
-    for key, text in values.items():
-        if key.startswith("IPADDR") and text:
-            number = key[len("IPADDR") :]
-            # Without a length the address's class decides, which is never intended.
-            lengths = [values[word + number] for word in ("PREFIX", "PREFIXLEN", "NETMASK") if word + number in values]
-            addresses.append(text if "/" in text else "%s/%s" % (text, (lengths or ["unknown"])[0]))
-    own = [text for key, text in values.items() if key.startswith("ROUTING_RULE_")]
-    lines = [line.split() for line in (*rules, *own) if not line.startswith("#")]
-    return Addressing.make(
-        name, addresses, "dhcp" in values.get("BOOTPROTO", ""), lines, [line.split() for line in routes]
-    )
-
-
 def parse_ifupdown(stanzas: Iterable[Tuple[str, Sequence[Tuple[str, str]]]], name: str) -> Addressing:
     """Read the stanzas of family inet: (method, options)."""
     addresses, rules, routes, dynamic = [], [], [], False
@@ -178,8 +162,8 @@ class Claim:
     refused: why the MTU cannot be written there, and what to do; "" where it can. reload: makes the program read its
     files again, None where nothing has to.
 
-    addressing: addresses, rules and routes that it brings. priority: of two profiles the higher one counts. unmanaged:
-    the program has a file for the interface, and is configured to leave it alone.
+    addressing: addresses, rules and routes that it brings. unmanaged: the program has a file for the interface, and is
+    configured to leave it alone.
 
     stack: the program's name. secret: whether its files may hold passwords. keeps_backup: whether an old file may
     stay beside the new one. gathers: the target holds the MTUs of all interfaces, and nothing else.
@@ -195,7 +179,6 @@ class Claim:
     refused: Tuple[str, str] = ("", "")
     reload: Optional[Command] = None
     addressing: Addressing = Addressing()
-    priority: int = 0
     unmanaged: bool = False
     stack: ClassVar[str] = ""
     secret: ClassVar[bool] = False

@@ -63,9 +63,6 @@ class Link(claim.Claim):
 
     stack: ClassVar[str] = "link"
 
-    def with_mtu(self, text: str, mtu: int) -> Optional[str]:
-        return ini.set_setting(text, "Link", "MTUBytes", str(mtu))
-
 
 @dataclass(frozen=True)
 class ConfigFile:
@@ -130,7 +127,7 @@ def _claim(host: Host, one: ConfigFile, name: str, generated: netplan.Reader, do
     return Networkd(one.path, target, mtu, source, "Link", text_of(host, target), addressing=given)
 
 
-def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
+def link(device: Device, links: Sequence[ConfigFile], doubts: List[str]) -> Optional[Link]:
     """Return the .link file that gives the device an MTU; None without one. links: all .link files."""
     named = [one for one in links if one.last("MTUBytes")[0] and not one.path.startswith("/run/")]
     possible = [one for one in named if matches(one.settings, device) is not False]
@@ -140,11 +137,8 @@ def link(host: Host, device: Device, links: Sequence[ConfigFile], doubts: List[s
     if one is None or one not in possible:
         return None
     value, source = one.last("MTUBytes")
-    refused = ("", "")
-    if not one.path.startswith("/etc/") or source != one.path:
-        refused = ("its MTU is in %s" % source, "set MTUBytes in a .link file below %s" % FOLDERS[0])
-    before, mode = host.read_system(one.path), host.mode_system(one.path) or 0o644
-    return Link(one.path, one.path, mtu_of(value, source, doubts), source, "Link", before, mode, refused)
+    refused = ("its MTU is in %s" % source, "take MTUBytes out of it, and give the interface a .network file")
+    return Link(one.path, "", mtu_of(value, source, doubts), source, refused=refused)
 
 
 def text_of(host: Host, path: str) -> Optional[str]:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Read NetworkManager's keyfiles, and from its configuration unmanaged devices and defaults of profiles.
+"""Read NetworkManager's keyfiles, and from its configuration unmanaged devices.
 
 Of the profiles that fit, the one with the highest priority counts.
 Sources: nm-settings-keyfile(5), nm-settings(5); NetworkManager.conf(5) of 1.42, and what ``NetworkManager
@@ -29,7 +29,7 @@ _SECTIONS = ("ethernet", _LONG)
 _MAIN = "/etc/NetworkManager/NetworkManager.conf"
 _FOLDERS = tuple(folder + "/NetworkManager/conf.d" for folder in ("/etc", "/run", "/usr/lib"))
 _INTERN = "/var/lib/NetworkManager/NetworkManager-intern.conf"
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_FALSE = ("0", "false", "no", "off")
 Keys = Tuple[str, str]
 
 
@@ -55,7 +55,8 @@ class Profile:
 
     @property
     def priority(self) -> int:
-        return priority(self.values.get(("connection", "autoconnect-priority"), ""))
+        text = self.values.get(("connection", "autoconnect-priority"), "")
+        return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
 
     @property
     def ident(self) -> str:
@@ -89,34 +90,17 @@ class Profile:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Hold all files.   sections: in the order of the search for defaults. values: (section, key) -> (value, file)."""
+    """Hold what the files say of unmanaged devices. words, path: the list, and the file that it is from."""
 
-    sections: Tuple[str, ...]
-    values: Mapping[Keys, Tuple[str, str]]
+    words: str
+    path: str
     rules: Tuple[udev_rules.Line, ...] = ()
-
-    def default(self, kind: str, key: str, device: Device) -> Tuple[str, str]:
-        """Return (value, file) of the first section of a kind that is for a device and has the key; else "".
-
-        kind: connection or device.
-        """
-        for section in (one for one in self.sections if one.startswith(kind)):
-            if matches(self.values.get((section, "match-device"), ("*", ""))[0], device):
-                if (section, key) in self.values:
-                    return self.values[section, key]
-                if self.values.get((section, "stop-match"), ("", ""))[0] in _TRUE:
-                    break
-        return "", ""
 
     def unmanaged(self, device: Device) -> Tuple[Optional[bool], str]:
         """Tell whether it leaves a device alone, by which file; None where that is not known."""
-        words, path = self.values.get(("keyfile", "unmanaged-devices"), ("", ""))
-        listed = matches(words, device) if words else False
+        listed = matches(self.words, device) if self.words else False
         if listed is not False:
-            return listed, "unmanaged-devices in %s" % path
-        value, path = self.default("device", "managed", device)
-        if value:
-            return value.lower() in _FALSE, "managed=%s in %s" % (value, path)
+            return listed, "unmanaged-devices in %s" % self.path
         place = device.path[len("pci-") :] if device.path.startswith("pci-") else ""
         known = udev_rules.facts(device.name, device.mac or "", device.driver, place, device.properties, device.ether)
         known.pop("ENV{NM_UNMANAGED}", None)
@@ -124,11 +108,6 @@ class Configuration:
         found = udev_rules.assignments(self.rules, "ENV{NM_UNMANAGED}", known)
         _sign, by_rule, source = found[-1] if found else ("", device.properties.get("NM_UNMANAGED", ""), recorded)
         return by_rule.lower() not in ("", *_FALSE), "NM_UNMANAGED by %s" % source
-
-
-def priority(text: str) -> int:
-    """Return what a profile's autoconnect-priority means."""
-    return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
 
 
 def is_used(host: Host) -> bool:
@@ -154,23 +133,15 @@ def read_configuration(host: Host) -> Configuration:
     for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf"):
         by_folder[path.rpartition("/")[0]].append(path)
     etc, run, vendor = by_folder.values()
-    sections: List[str] = []
-    values: Dict[Keys, Tuple[str, str]] = {}
+    words: List[str] = []
+    source = ""
     for path in [*vendor, *run, _MAIN, *etc, _INTERN]:
-        text = host.read_system(path) or ""
-        # Sections of later files come first; of one file in their order.
-        sections = [one for one in ini.sections(text) if one not in sections] + sections
-        for one in ini.settings(text, continued=False):
-            key, sign = (one.key[:-1], one.key[-1]) if one.key[-1:] in ("+", "-") else (one.key, "")
-            new = one.value
-            if sign:
-                words = _split(new)
-                left = [word for word in _split(values.get((one.section, key), ("", ""))[0]) if word not in words]
-                new = ";".join(left + (words if sign == "+" else []))
-            values[one.section, key] = (new, path)
-    # These two count after all others of their kind.
-    ordered = sorted(sections, key=lambda one: one in ("connection", "device"))
-    return Configuration(tuple(ordered), values, tuple(udev_rules.read(host)))
+        for one in ini.settings(host.read_system(path) or "", continued=False):
+            if one.section == "keyfile" and one.key.rstrip("+-") == "unmanaged-devices":
+                new, source = _split(one.value), path
+                left = [word for word in words if word not in new] if one.key[-1] in "+-" else []
+                words = left + (new if one.key[-1] != "-" else [])
+    return Configuration(";".join(words), source, tuple(udev_rules.read(host)))
 
 
 def _split(words: str) -> List[str]:
@@ -223,7 +194,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         if unmanaged is None and fitting:
             doubts[name].append("whether NetworkManager manages %s is not known (%s)" % (name, why))
         elif unmanaged:
-            claims[name] += [unmanaged_claim(one.path, why) for one in fitting[:1]]
+            claims[name] += [_unmanaged_claim(one.path, why) for one in fitting[:1]]
         if unmanaged or about.get("managed") == "false":
             continue
         best = _best(fitting, uuid)
@@ -239,10 +210,11 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
                 higher = (named[0].ident, one.priority + 1)
                 fix = "nmcli connection modify '%s' connection.autoconnect-priority %d" % higher
                 claim = replace(claim, refused=(said, fix))
-            claims[name].append(with_default(replace(claim, priority=one.priority), conf, device, doubts[name]))
+            claims[name].append(claim)
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
-            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, _TO_ETC % uuid)))
+            fix = "%s; of an ifcfg file: nmcli connection migrate" % (_TO_ETC % uuid)
+            claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
 
 
 _TO_ETC = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
@@ -258,18 +230,11 @@ def _best(fitting: Sequence[Profile], uuid: str) -> Sequence[Profile]:
     return [one for one in best if len(best) > 1 and one.values.get(("connection", "uuid"), "") == uuid] or best
 
 
-def unmanaged_claim(path: str, why: str) -> NetworkManager:
+def _unmanaged_claim(path: str, why: str) -> NetworkManager:
     """Claim that NetworkManager has a file for an interface, and is configured to leave it alone."""
     said = "NetworkManager does not manage it (%s), so that %s has no effect" % (why, path)
     fix = "remove the interface there and restart NetworkManager; or set it up by another program, and remove %s" % path
     return NetworkManager(path, "", refused=(said, fix), unmanaged=True)
-
-
-def with_default(claim: Claim, conf: Configuration, device: Device, doubts: List[str]) -> Claim:
-    """Give a profile that names no MTU the one of NetworkManager's configuration."""
-    value, path = conf.default("connection", "ethernet.mtu", device) if claim.mtu is None else ("", "")
-    mtu = mtu_of(value, path, doubts)
-    return claim if mtu is None else replace(claim, mtu=mtu, source=path)
 
 
 def _of_keyfile(host: Host, profile: Profile, again: Optional[Command], name: str, doubts: List[str]) -> NetworkManager:

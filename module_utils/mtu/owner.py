@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find the program that sets an interface up at boot: netplan, NetworkManager, systemd-networkd, ifupdown or ifcfg.
+"""Find the program that sets an interface up at boot: netplan, NetworkManager, systemd-networkd or ifupdown.
 
 Each has its rules, in the module of its name. If the owner is not clear, Owner.unclear has the reason.
 """
@@ -13,12 +13,22 @@ from typing import Callable, Collection, Dict, List, Mapping, Optional, Sequence
 
 from ..core import effective_unit
 from ..core.host import Host, ParseError, ReadError
-from . import ifcfg, ifupdown, networkd, networkmanager
+from . import ifupdown, networkd, networkmanager
 from .claim import Claim, Claims, Doubts
 from .device import Device
-from .ifcfg import Ifcfg
 from .ifupdown import Ifupdown
 from .networkmanager import NetworkManager
+
+IFCFG = "/etc/sysconfig/network-scripts/ifcfg-%s"
+
+
+def _refuse_ifcfg(host: Host, devices: Mapping[str, Device], _claims: Claims, doubts: Doubts) -> None:
+    """Doubt the owner of an interface with an ifcfg file, which NetworkManager or network-scripts may use."""
+    for name in devices if networkmanager.is_used(host) or host.has("ifup") else ():
+        if host.mode_system(IFCFG % name) is not None:
+            text = "%s may set it up, which Busbar does not read: nmcli connection migrate, or remove it"
+            doubts[name].append(text % (IFCFG % name))
+
 
 # Everything that can set an interface up at boot (its MTU, addresses, rules and routes), and the unit that runs it, ""
 # where others do. A new program needs one row.
@@ -27,7 +37,7 @@ PROGRAMS: Tuple[Tuple[Read, str], ...] = (
     (networkd.read, networkd.UNIT),
     (networkmanager.read, networkmanager.UNIT),
     (ifupdown.read, ""),
-    (ifcfg.read, ""),
+    (_refuse_ifcfg, ""),
 )
 
 
@@ -67,7 +77,7 @@ def read(host: Host, devices: Mapping[str, Device]) -> Dict[str, Owner]:
     for name, device in devices.items():
         managed = [claim for claim in claims[name] if not claim.unmanaged]
         owner = Owner(_in_use(host, device, managed or claims[name][:1]), "; ".join(doubts[name]))
-        owners[name] = _with_link(host, device, owner, links)
+        owners[name] = _with_link(device, owner, links)
     return owners
 
 
@@ -88,22 +98,21 @@ def _read_program(
 
 
 def _in_use(host: Host, device: Device, claims: Sequence[Claim]) -> Tuple[Claim, ...]:
-    """The profile that NetworkManager uses, where all claims are its keyfiles and ifcfg files; else all claims."""
-    if len(claims) > 1 and all(isinstance(claim, (NetworkManager, Ifcfg)) for claim in claims):
-        claims = [claim for claim in claims if claim.priority == max(one.priority for one in claims)]
+    """The profile that NetworkManager uses, where all claims are its keyfiles; else all claims."""
+    if len(claims) > 1 and all(isinstance(claim, NetworkManager) for claim in claims):
         uuid = networkmanager.state(host, device).get("connection-uuid")
         used = [claim for claim in claims if uuid and uuid in (claim.before or "")]
-        if len(used) == 1 or len(claims) == 1:
-            return tuple(used or claims)
+        if len(used) == 1:
+            return tuple(used)
     return tuple(claims)
 
 
-def _with_link(host: Host, device: Device, owner: Owner, links: Sequence[networkd.ConfigFile]) -> Owner:
-    """Apply a .link file's MTU if the owner sets none. If no program sets the device up, udev is the owner."""
+def _with_link(device: Device, owner: Owner, links: Sequence[networkd.ConfigFile]) -> Owner:
+    """Apply a .link file's MTU, which is not edited, if the owner sets none."""
     if owner.unclear or (owner.claims and owner.claims[0].mtu is not None):
         return owner
     doubts: List[str] = []
-    link = networkd.link(host, device, links, doubts)
+    link = networkd.link(device, links, doubts)
     if doubts:
         return Owner(owner.claims, doubts[0])
     if link is None:

@@ -185,7 +185,7 @@ def unwritable(owned: Owner, others: Sequence[str], name: str) -> Tuple[str, str
     if owned.unclear:
         return "unknown", owned.unclear, "configure %s in one file only, in a form that Busbar can read" % name
     if owned.claim is None:
-        have = "no file of netplan, NetworkManager, networkd, ifupdown or ifcfg configures %s" % name
+        have = "no file of netplan, NetworkManager, networkd or ifupdown configures %s" % name
         return "unknown", have, "give %s its own file, with its addresses" % name
     if owned.claim.refused[0]:
         return ("not_owned", *owned.claim.refused)

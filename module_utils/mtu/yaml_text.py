@@ -1,16 +1,16 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""YAML as netplan's files have it: block and flow style, quotes, anchors. Scalars stay text.
+"""YAML as netplan's files have it: block and flow style, quotes. Scalars stay text.
 
-Tags, directives, literal blocks, texts over several lines and keys after a question mark are refused.
-Sources: YAML 1.1; netplan generate 0.106, which merges two keys of one name and refuses ``<<``.
+Anchors, tags, directives, literal blocks, texts over several lines and keys after a question mark are refused.
+Sources: YAML 1.1; netplan generate 0.106, which refuses ``<<``; two keys of one name are refused, too.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from typing import Callable, Dict, List, Match, Union
+from typing import Dict, List, Match, Union
 
 from ..core.host import ParseError
 
@@ -19,7 +19,6 @@ _PLAIN = re.compile(r"(?![-?][ \t\n])[^\s,\[\]{}#&*!|>'\"%@`][^\n]*?(?=[ \t]*(?:
 _FLOW_PLAIN = re.compile(r"[^\s,\[\]{}#&*!|>'\"%@`][^,\[\]{}\n]*?(?=[ \t]*(?:[,\[\]{}\n]|:[ \t\n]|:?\Z|[ \t]#))")
 _DOUBLE = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"')
 _SINGLE = re.compile(r"'((?:[^'\n]|'')*)'")
-_NAME = re.compile(r"[&*]([^\s,\[\]{}]+)")
 _BLANKS = re.compile(r"(?:[ \t\n]+|(?:(?<=[ \t\n])|\A)#[^\n]*)*")
 
 
@@ -36,14 +35,13 @@ def merge(old: Node, new: Node, depth: int = 4) -> Node:
     """Join two values of one key: mappings by their keys, lists one after the other; else the later one counts."""
     if depth and isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{key: merge(old.get(key, value), value, depth - 1) for key, value in new.items()}}
-    return [*old, *new] if isinstance(old, list) and isinstance(new, list) and old is not new else new
+    return [*old, *new] if isinstance(old, list) and isinstance(new, list) else new
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.anchors: Dict[str, Node] = {}
 
     def document(self) -> Node:
         self.skip()
@@ -93,8 +91,6 @@ class _Reader:
         # The list of a key may have the key's own indent.
         if self.ended() or self.column < least - (not inline and least > 0 and self.starts("-")):
             return ""
-        if self.char in ("&", "*"):
-            return self.named(lambda: self.block(least, True))
         column = self.column
         if not inline and self.starts("-"):
             return self.sequence(column)
@@ -106,15 +102,6 @@ class _Reader:
             return self.mapping(column, found)
         self.at = end
         return found
-
-    def named(self, read: Callable[[], Node]) -> Node:
-        """Read an alias, or an anchor and what it names.   read: reads that."""
-        is_alias, name = self.char == "*", self.take(_NAME).group(1)
-        if not is_alias:
-            self.anchors[name] = read()
-        if name not in self.anchors:
-            raise self.wrong("there is no such anchor")
-        return self.anchors[name]
 
     def sequence(self, column: int) -> Node:
         found: List[Node] = []
@@ -128,11 +115,10 @@ class _Reader:
         """Read a mapping.   key: the first one, whose colon follows."""
         found: Dict[str, Node] = {}
         while True:
-            if not isinstance(key, str) or key == "<<" or not self.starts(":"):
-                raise self.wrong("expected KEY: VALUE")
+            if not isinstance(key, str) or key == "<<" or key in found or not self.starts(":"):
+                raise self.wrong("expected KEY: VALUE, each key once")
             self.at += 1
-            value = self.block(column + 1, True)
-            found[key] = merge(found[key], value) if key in found else value
+            found[key] = self.block(column + 1, True)
             self.skip()
             if self.ended() or self.column < column or (self.column == column and self.starts("-")):
                 return found
@@ -152,7 +138,7 @@ class _Reader:
         if char == "'":
             return self.take(_SINGLE).group(1).replace("''", "'")
         if char not in ("[", "{"):
-            return self.named(self.flow_value) if char in ("&", "*") else self.take(plain).group()
+            return self.take(plain).group()
         self.at += 1
         items: List[Node] = []
         pairs: Dict[str, Node] = {}

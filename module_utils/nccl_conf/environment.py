@@ -4,10 +4,10 @@
 
 NCCL uses the first definition: the process's environment, then ~/.nccl.conf (or the file of NCCL_CONF_FILE), then
 /etc/nccl.conf. Nothing is run here. A form whose effect depends on running it is ``unknown``; files on a network file
-system are not opened, since a dead server would block us. A user's own shell files, pam_env.conf, files of csh and zsh,
-modules, and settings of sshd, Open MPI and containers are not read.
-Sources: NCCL src/misc/param.cc; pam_env(8), environment.d(5), systemd.exec(5), systemd-system.conf(5), bash(1)
-INVOCATION, slurm.conf(5) (Include, TaskProlog), enroot's environ.d.
+system are not opened, since a dead server would block us. A user's own shell files, pam_env.conf, environment.d,
+systemd's system.conf, files of csh and zsh, modules, and settings of sshd, Open MPI and containers are not read.
+Sources: NCCL src/misc/param.cc; pam_env(8), systemd.exec(5), bash(1) INVOCATION; slurm.conf(5) (Include, TaskProlog);
+enroot's environ.d.
 """
 
 from __future__ import annotations
@@ -38,18 +38,8 @@ _LOCAL = "bcachefs btrfs devtmpfs erofs exfat ext2 ext3 ext4 f2fs jfs overlay ra
 _LOCAL += " vfat xfs zfs"
 OF_USERS = "users' own services"
 _USER = "user@.service"
-# Section, keys, reader, and names of files with the jobs that they reach.
-_SYSTEMD = (
-    (
-        *("Manager", ("DefaultEnvironment", "ManagerEnvironment"), systemd_files.configuration),
-        {"system.conf": "every service of the node", "user.conf": OF_USERS},
-    ),
-    (
-        *("Service", ("Environment", "PassEnvironment"), systemd_files.unit_files),
-        # The manager of a user's services hands on what it was started with.
-        {_USER: OF_USERS, "slurmd.service": "what slurmd starts itself, such as prologs"},
-    ),
-)
+# Units, and the jobs that they reach: the manager of a user's services hands on what it was started with.
+_UNITS = {_USER: OF_USERS, "slurmd.service": "what slurmd starts itself, such as prologs"}
 _SLURM = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/run/slurm/conf", "/var/spool/slurmd/conf-cache")
 _SLURM_LINE = re.compile(r"(?im)^[ \t]*(ClusterName|Include|TaskProlog)[ \t]*[= \t][ \t]*([^\s#=]+)")
 _SOURCED = re.compile(r"(?m)(?:^|[\s;&|])(?:\.|source)[ \t]+[\"']?(/[^\s\"';&|()$*?]+)")
@@ -104,7 +94,7 @@ Parser = Callable[[str], List[Assignment]]
 
 
 def parse_pairs(text: str) -> List[Assignment]:
-    """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, environment.d, files of
+    """NAME=VALUE, an optional ``export``, quotes round the value dropped: /etc/environment, files of
     EnvironmentFile= and enroot."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -134,14 +124,14 @@ def parse_task_prolog(text: str) -> List[Assignment]:
     return [item for item in shell_assignments.parse(text) if item.scope in ("printed", "unclear")]
 
 
-def parse_unit(text: str, section: str, keys: Sequence[str]) -> Tuple[List[Assignment], List[str]]:
-    """The pairs of Environment= and its like in one section, and the files of EnvironmentFile=."""
+def parse_unit(text: str) -> Tuple[List[Assignment], List[str]]:
+    """The pairs of Environment= and PassEnvironment= of a service, and the files of EnvironmentFile=."""
     found: List[Assignment] = []
     files: List[str] = []
     for setting in ini.settings(text):
-        if setting.section == section and setting.key == "EnvironmentFile":
+        if setting.section == "Service" and setting.key == "EnvironmentFile":
             files = [*files, setting.value.lstrip("-")] if setting.value else []
-        elif setting.section == section and setting.key in keys:
+        elif setting.section == "Service" and setting.key in ("Environment", "PassEnvironment"):
             try:
                 words = shlex.split(setting.value)
             except ValueError:  # quotes that do not end
@@ -167,11 +157,9 @@ def parse_job_submit(text: str) -> List[Assignment]:
 
 _EVERYBODY = "jobs of all users"
 _PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
-_ENVIRONMENT_D = ("/etc/environment.d", "/run/environment.d", "/usr/local/lib/environment.d", "/usr/lib/environment.d")
 # Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
 _SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
     (("/etc/environment",), "", parse_pairs, "logins of all users"),
-    (_ENVIRONMENT_D, ".conf", parse_pairs, OF_USERS),
     (_PROFILES, "", parse_shell, _EVERYBODY),
     (("/etc/profile.d",), ".sh", parse_shell, _EVERYBODY),
     (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, "enroot containers"),
@@ -207,8 +195,8 @@ class _Reader:
         notes = self._of_homes()
         for path, reach in self._named:
             self._file(path, grammar.assignments, reach)
-        for kind, places in sorted(self._elsewhere.items()):
-            places_text = ", ".join(sorted(places)[:3]) + (", ..." if len(places) > 3 else "")
+        for kind, folders in sorted(self._elsewhere.items()):
+            places_text = ", ".join(sorted(folders)[:3]) + (", ..." if len(folders) > 3 else "")
             notes.append(
                 "not read, since it is not a local file system (%s): %s; what lies there can set NCCL's variables, too:"
                 " busbar lint ~/.nccl.conf ~/.bashrc" % (kind, printable(places_text))
@@ -219,17 +207,15 @@ class _Reader:
         named_users = attempt(partial(systemd_files.instances, self._host, _USER), _USER, self._problems) or ()
         # Drop-ins of all services are read with each of them.
         done: Set[Tuple[str, str]] = set()
-        for section, keys, files_of, names in _SYSTEMD:
-            users = dict.fromkeys(named_users, OF_USERS) if section == "Service" else {}
-            for name, reach in {**names, **users}.items():
-                files = attempt(partial(files_of, self._host, name), name, self._problems) or {}
-                for path, text in files.items():
-                    if (path, reach) not in done:
-                        done.add((path, reach))
-                        pairs, named = parse_unit(text, section, keys)
-                        self._record(path, pairs, reach)
-                        for file in named:
-                            self._file(file, parse_pairs, reach)
+        for name, reach in {**_UNITS, **dict.fromkeys(named_users, OF_USERS)}.items():
+            files = attempt(partial(systemd_files.unit_files, self._host, name), name, self._problems) or {}
+            for path, text in files.items():
+                if (path, reach) not in done:
+                    done.add((path, reach))
+                    pairs, named = parse_unit(text)
+                    self._record(path, pairs, reach)
+                    for file in named:
+                        self._file(file, parse_pairs, reach)
 
     def _of_slurm(self) -> None:
         for folder in _SLURM:

@@ -59,7 +59,6 @@ def lint(text: str, use: Use, path: str) -> List[Finding]:
 
 def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[Finding]:
     seen: Dict[str, grammar.Line] = {}
-    cleaned: Dict[str, str] = {}
     judgements: List[Tuple[grammar.Line, str, List[Fault]]] = []
     for line in lines:
         faults = list(_line_faults(line, use))
@@ -75,13 +74,10 @@ def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[F
             severity = "minor" if line.value == first.value else "major"
             faults.append(filled(checks.DUPLICATE, "each name once", first.number, severity=severity))
             continue
-        cleaned.setdefault(name, value)
         faults += [*spelling, *_meaning_faults(name, value, use)]
     findings = []
     for line, name, faults in judgements:
         where = "%s:%d" % (path, line.number)
-        if name == "NCCL_SOCKET_NTHREADS":
-            faults.extend(lint_values.socket_threads(cleaned))
         findings += _judged(faults, "%s %s" % (where, show(name, 80)) if name else where, where, show(line.raw))
     return findings
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from . import checks
@@ -108,14 +108,6 @@ _PROTOCOLS: Dict[str, _Releases] = dict.fromkeys(("ll", "ll128", "simple"), (OLD
 _FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _PER_FUNCTION = (2, 24, 3)  # lists for single functions; an unknown word ends the job
 _DYNAMIC_GID = (2, 21, 5)
-_SUBSYSTEMS: Dict[str, Version] = {
-    **dict.fromkeys(("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL"), OLDEST),
-    **dict.fromkeys(("PROXY", "NVLS", "ALL"), OLDEST),
-    **dict.fromkeys(("BOOTSTRAP", "REG"), (2, 21, 5)),
-    "PROFILE": (2, 22, 3),
-    "RAS": (2, 24, 3),
-    **dict.fromkeys(("ALLOC_HOST", "DESTROY"), (2, 30, 3)),
-}
 _MAX_HCAS = 32
 
 
@@ -212,18 +204,6 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
         yield from _first(name, (value not in accepted.split(), "one of " + accepted.replace(" ", ", "), why, ""))
     elif name == "NCCL_DEBUG":
         yield from _debug(value.upper(), use)
-    elif name == "NCCL_DEBUG_SUBSYS":
-        yield from _subsystems(value.upper(), use)
-    elif name == "NCCL_DEBUG_FILE":
-        tokens = re.findall("%.?", value, re.DOTALL)
-        wrong_tokens = [token for token in tokens if token not in ("%h", "%p", "%%")]
-        why = "Only %%h (host) and %%p (process) are replaced, not %s" % show(", ".join(wrong_tokens))
-        every = "Without %p all processes of a host write, and empty, the same file."
-        form = "a name with %h and %p"
-        yield from _first(name, (wrong_tokens, form, why + ".", ""), ("%p" not in tokens, form, every, "minor"))
-    elif name == "NCCL_IB_ADDR_RANGE":
-        why = "NCCL ignores a range without its prefix length."
-        yield from _first(name, ("/" not in value, "ADDRESS/LENGTH", why, ""))
 
 
 def _first(name: str, *rules: _Rule) -> Iterator[Fault]:
@@ -249,13 +229,6 @@ def _integer(name: str, value: str, use: Use) -> Iterator[Fault]:
     reads = " (what starts with 0 is octal)" * bool(octal)
     why = "NCCL reads %d here%s, and replaces what it does not accept.%s" % (number, reads, _RANGE_NOTES.get(name, ""))
     yield from _first(name, (rest or octal or threads or not least <= number <= most, want, why, ""))
-
-
-def socket_threads(values: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield faults of two variables together. values: all that one file sets."""
-    threads, sockets = (strtoll(values.get("NCCL_" + name, ""))[0] for name in ("SOCKET_NTHREADS", "NSOCKS_PERTHREAD"))
-    why = "NCCL_SOCKET_NTHREADS times NCCL_NSOCKS_PERTHREAD is %d, and NCCL allows 64." % (threads * sockets)
-    yield from _first("NCCL_SOCKET_NTHREADS", (threads * sockets > 64, "a product of at most 64", why, ""))
 
 
 def _level(name: str, value: str, use: Use) -> Iterator[Fault]:
@@ -400,13 +373,3 @@ def _debug(word: str, use: Use) -> Iterator[Fault]:
     elif word not in levels and (word != "ATTN" or use.before((2, 32, 3))):
         why = "With any other word NCCL prints nothing."
         yield from _first("NCCL_DEBUG", (True, "one of " + ", ".join(levels), why, ""))
-
-
-def _subsystems(value: str, use: Use) -> Iterator[Fault]:
-    tokens = [token for token in value[value.startswith("^") :].split(",") if token]
-    unknown = [token for token in tokens if token not in _SUBSYSTEMS or use.before(_SUBSYSTEMS[token])]
-    why = "NCCL ignores the words that it does not know: %s." % show(", ".join(unknown))
-    yield from _first("NCCL_DEBUG_SUBSYS", (unknown, "words out of " + ", ".join(_SUBSYSTEMS), why, "minor"))
-    if not unknown and "ALL" in value.split(","):
-        why = "With NCCL_DEBUG=INFO each call of each rank writes a line: for the hunt of one fault only."
-        yield Fault(checks.ADVICE, "no line", why, severity="minor")

@@ -27,7 +27,6 @@ from .derive import EXTRA, Derivation, effect, render
 from .environment import Environment, Setting
 from .library import Library
 from .lint_values import Use
-from .parser_probe import OVERFLOW_UID
 from .proof import Proof
 from .version import Version
 
@@ -159,7 +158,7 @@ def judge_environment(
     if worst:
         return list(worst.values()), notes
     want, have = "nothing that overrides /etc/nccl.conf", "nothing does"
-    where = "/etc/environment, profiles, environment.d, units, Slurm, enroot and ~/.nccl.conf"
+    where = "/etc/environment, profiles, units, Slurm, enroot and ~/.nccl.conf"
     return [checks.OVERRIDES.judge("the environment of jobs", "ok", want, have, where)], notes
 
 
@@ -272,12 +271,7 @@ def _difference(old: str, new: str) -> List[str]:
 def _proof_finding(library: str, proof: Proof, path: str) -> Finding:
     states = {"proven": "ok", "mismatch": "drift", "not_provable": "unknown"}
     source, have = "%s reading %s" % (library, path), "it does" if proof.outcome == "proven" else proof.message
-    fix = None
-    if proof.doubt:
-        # A user who may write the library decides its output.
-        source += ", proven as UID %d and not as root, for %s" % (OVERFLOW_UID, proof.doubt)
-        have = "it does, but the library is not trusted: %s" % proof.doubt if proof.outcome == "proven" else have
-        fix = "repair what the message names; for a proof as root %s in busbar_nccl_libraries" % WAY_OUT
+    fix = "%s in busbar_nccl_libraries" % WAY_OUT if proof.doubt else None
     severity = "critical" if proof.outcome == "mismatch" else None
     want = "NCCL reads the intended values from it"
     return checks.PROOF.judge(library, states[proof.outcome], want, have, source, fix, severity=severity)

@@ -6,8 +6,7 @@ The library's reader judges, with no GPU and no driver: a separate Python with a
 the candidate as /etc/nccl.conf in its own mount namespace, calls ncclGetUniqueId, and reports which variables the
 library has set. It is written into memory that only this process sees: no file of the host is, not even for a while.
 
-A library that others than root may change is not loaded by root, but without privileges, and its result, which it may
-forge, is typed and bounded. Such a proof is only as good as the users who may write the library, and reports it.
+A library that others than root may change is not loaded.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from ..core import bundle, trusted
 from ..core.error_text import error_text
 from ..core.finding import printable
 from . import parser_probe as nccl_reader
 
-# Bytes of a result, which an untrusted library may forge. A real environment is a hundredth of this.
+# Bytes of a result. A real environment is a hundredth of this.
 _RESULT_LIMIT = 256 * 1024
 _MESSAGE_LIMIT = 2000
 
@@ -44,7 +43,7 @@ class Proof:
 
     values: the environment that the library set.   rc: of ncclGetUniqueId (3 or 5: no network interface to use, which
     does not affect what was read), None if it was not called.   message: what differs, or why no proof.
-    doubt: why the library was loaded without privileges: users who may write it may have forged this.
+    doubt: why the library is not loaded: users who may write it.
     """
 
     outcome: str
@@ -61,52 +60,31 @@ def prove(library_path: str, text: str, meant: Mapping[str, str], timeout: float
     base: directory that stands for "/", as Host's system_root.
     """
     if not os.path.isfile(library_path):
-        return _not_provable("", "%s: there is no such library; name a libnccl.so.2" % library_path)
+        return Proof("not_provable", message="%s: there is no such library; name a libnccl.so.2" % library_path)
     library_path = os.path.abspath(library_path)
     doubt = trusted.doubt(library_path, base)
-    if doubt and os.geteuid() != 0:
-        return _not_provable(doubt, "only root can load it as another user")
+    if doubt:
+        return Proof("not_provable", message="not loaded, because %s" % doubt, doubt=doubt)
     try:
-        result = _run_probe(library_path, _candidate(text), timeout, not doubt)
-        answer = _typed(json.loads(result.decode("ascii")))
+        answer = json.loads(_run_probe(library_path, _candidate(text), timeout).decode("ascii"))
     except _NoResultError as error:
-        return _not_provable(doubt, "%s: %s" % (library_path, error))
+        answer = {"refused": "%s: %s" % (library_path, error)}
     except (OSError, UnicodeEncodeError) as error:
-        return _not_provable(doubt, "the proof could not be set up: %s" % error_text(error))
+        answer = {"refused": "the proof could not be set up: %s" % error_text(error)}
     except (ValueError, RecursionError):
-        return _not_provable(doubt, "%s: the library ended the process without a result" % library_path)
-    if answer is None:
-        return _not_provable(doubt, "%s: the library's result is invalid" % library_path)
+        answer = {"refused": "%s: the library ended the process without a result" % library_path}
     if "refused" in answer:
-        return _not_provable(doubt, answer["refused"])
+        return Proof("not_provable", message=printable(answer["refused"])[:_MESSAGE_LIMIT])
     values = {_restore(name): _restore(value) for name, value in answer["values"].items()}
     differences = _differences(meant, values)
     if differences:
-        return Proof("mismatch", values, answer["rc"], "; ".join(differences)[:_MESSAGE_LIMIT], doubt)
+        return Proof("mismatch", values, answer["rc"], "; ".join(differences)[:_MESSAGE_LIMIT])
     message = "" if answer["rc"] == 0 else "ncclGetUniqueId returned %d" % answer["rc"]
-    return Proof("proven", values, answer["rc"], message, doubt)
+    return Proof("proven", values, answer["rc"], message)
 
 
 class _NoResultError(Exception):
     """The library's process gave no result; the message has the reason."""
-
-
-def _not_provable(doubt: str, message: str) -> Proof:
-    if doubt:
-        message = "not proven, because %s, and as UID %d: %s" % (doubt, nccl_reader.OVERFLOW_UID, message)
-    return Proof("not_provable", message=message[:_MESSAGE_LIMIT], doubt=doubt)
-
-
-def _typed(answer: object) -> Optional[Dict[str, Any]]:
-    """Return the result, which an untrusted library may forge, its types checked; None if it has another form."""
-    if not isinstance(answer, dict):
-        return None
-    if isinstance(answer.get("refused"), str):
-        return {"refused": printable(answer["refused"])}
-    values, rc = answer.get("values"), answer.get("rc")
-    if type(rc) is not int or abs(rc) > 1 << 31 or not isinstance(values, dict):
-        return None
-    return {"values": values, "rc": rc} if all(isinstance(value, str) for value in values.values()) else None
 
 
 def _candidate(text: str) -> bytes:
@@ -132,40 +110,37 @@ def _differences(meant: Mapping[str, str], values: Mapping[str, str]) -> List[st
 # -- parent ------------------------------------------------------------------------------------------------------
 
 
-def _run_probe(library_path: str, candidate: bytes, timeout: float, trusted_library: bool) -> bytes:
-    """Return the report of the probe, which ends when its stdin closes. Raises _NoResultError, OSError."""
+def _run_probe(library_path: str, candidate: bytes, timeout: float) -> bytes:
+    """Return the report of the probe. Raises _NoResultError, OSError."""
     source = bundle.source_of(nccl_reader.__name__)
-    request = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii"), "timeout": timeout}
+    request = {"path": library_path, "candidate": base64.b64encode(candidate).decode("ascii")}
     read_end, write_end = os.pipe()
-    process = None
     with os.fdopen(read_end, "rb") as results:
+        with os.fdopen(write_end, "wb"):
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", "%s\nmain(%d)\n" % (source, write_end)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(write_end,),
+                env={},
+                cwd="/",
+                # A signal to our group is ours alone.
+                start_new_session=True,
+            )
+        result: Optional[bytes] = None
         try:
-            with os.fdopen(write_end, "wb"):
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", "%s\nmain(%d)\n" % (source, write_end)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(write_end,),
-                    env={},
-                    cwd="/",
-                    # A signal to our group leaves it the time to end its child.
-                    start_new_session=True,
-                )
             if process.stdin is None:
                 raise AssertionError("Popen was asked for a pipe")
-            process.stdin.write(json.dumps({**request, "trusted": trusted_library}).encode("ascii") + b"\n")
-            process.stdin.flush()
+            with suppress(BrokenPipeError), process.stdin as stream:
+                stream.write(json.dumps(request).encode("ascii") + b"\n")
             result = _collect(results.fileno(), time.monotonic() + timeout)
         finally:
-            if process is not None and process.stdin is not None:
-                with suppress(BrokenPipeError):
-                    process.stdin.close()
-                _end(process)
+            _end(process, 2.0 if result is not None else 0.0)
     if result is None:
         raise _NoResultError("the library did not respond within %g s" % timeout)
-    if not result and process.returncode > 128:
-        raise _NoResultError("the library ended the process with signal %d" % (process.returncode - 128))
+    if not result and process.returncode < 0:
+        raise _NoResultError("the library ended the process with signal %d" % -process.returncode)
     return result
 
 
@@ -182,11 +157,11 @@ def _collect(stream: int, deadline: float) -> Optional[bytes]:
     return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Close its stdin, upon which it ends; a process in uninterruptible sleep is abandoned."""
-    for patience in (2.0, 0.5):
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    """Wait for its end, and kill it; a process in uninterruptible sleep is abandoned."""
+    for seconds in (patience, 0.5):
         with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(seconds)
             return
         process.kill()
     # It is not reaped after this, and Popen would warn.

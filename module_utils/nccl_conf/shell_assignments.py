@@ -81,20 +81,6 @@ def parse(text: str, first: int = 1, exported: bool = False) -> List[Assignment]
     return [one._replace(scope="environment") if one.scope == "shell" and one.name in names else one for one in found]
 
 
-def conf_files(text: str, first: int) -> Iterator[Tuple[int, str]]:
-    """Return the line and the text of each nccl.conf that the commands write."""
-    for command in commands(text, first):
-        files = command.files + command.words * ("tee" in command.words[:2])
-        if not any(file.endswith("nccl.conf") for file in files):
-            continue
-        if command.body:
-            yield command.line_of(command.body[0]), "\n".join(command.body)
-        elif command.words[:1] in (["echo"], ["printf"]):
-            text = " ".join(word for word in command.words[1:] if word[:1] != "-")
-            for row in text.replace("\\n", "\n").split("\n"):
-                yield command.line_of("nccl.conf"), row
-
-
 def _settings(command: Command) -> Found:
     words = command.words
     for name in _SETS_DEFAULT.findall(" ".join(words)):

@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Find other setters of a port's values at boot: lldpad, and scripts, hooks, units, udev rules and cron jobs.
+"""Find other setters of a port's values at boot: lldpad, and scripts, hooks, units and udev rules.
 
-Sources: lldpad(8); NetworkManager-dispatcher(8); udev(7); crontab(5); mlnx_qos of mlnx-tools.
+Sources: lldpad(8); NetworkManager-dispatcher(8); udev(7); mlnx_qos of mlnx-tools.
 """
 
 from __future__ import annotations
@@ -14,12 +14,8 @@ from ..core import effective_unit, udev_rules
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
-from ..core.plan import Plan, merge
 from ..core.systemd_files import UNITS, wanted_at_boot
 from ..core.systemd_files import read as read_unit
-from ..machine import pci
-from . import boot_unit
-from .boot_script import Intent
 from .chain import PortConfig
 from .port import Port
 from .settings import DCBX
@@ -29,7 +25,7 @@ BOOT_SETTER = Check(
     why="it is chance which of two programs sets a port last, so the port may have other values after each boot",
     aspect="persisted",
 )
-"Does no other script, unit, udev rule or cron job set PFC, trust, DSCPs, ECN, pause or ToS at boot"
+"Does no other script, unit or udev rule set PFC, trust, DSCPs, ECN, pause or ToS at boot"
 
 Line = Tuple[str, int, str]
 _FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hook.sh")
@@ -38,8 +34,7 @@ _FOLDERS = (
     *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
     "/usr/lib/NetworkManager/dispatcher.d",
 )
-_CRON = ("/etc/cron.d", "/var/spool/cron/crontabs", "/var/spool/cron")
-DRIVER = "mlx5_core"
+_DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
 
 
@@ -58,13 +53,11 @@ def _lines_at_boot(host: Host, ports: Sequence[Port], unread: List[Problem]) -> 
             if any(_options(text) for _path, _number, text in lines) and not effective_unit.idle(host, name):
                 yield from lines
     # Of rules of udev, which puts the interface's name for ``%k`` and ``$name``.
-    facts = [udev_rules.facts(port.netdev, "", DRIVER, port.pci, {}) for port in ports if port.netdev]
+    facts = [udev_rules.facts(port.netdev, "", _DRIVER, port.pci, {}) for port in ports if port.netdev]
     for rule in udev_rules.read(host):
         if any(rule.applies(known) is not False for known in facts):
             runs = [value for key, _sign, value in rule.pairs if key in ("RUN", "RUN{program}")]
             yield from ((rule.path, 0, value.replace("%k", "$name")) for value in runs)
-    for path in ["/etc/crontab", *("%s/%s" % (top, name) for top in _CRON for name in host.listdir_system(top))]:
-        yield from (line for line in _lines(host, path, unread) if line[2].startswith("@reboot"))
 
 
 _ASSIGNED = re.compile(r"^\s*(\w+)=[\"']?([\w.:-]+)[\"']?\s*(?:[;#]|$)", re.MULTILINE)
@@ -150,30 +143,9 @@ def findings(host: Host, ports: Sequence[Port], wanted: PortConfig) -> List[Find
         fix = "edit %s so that it does not change PFC, trust, pause and ToS" % one.source
         found[one.source] = BOOT_SETTER.judge(one.source, "unknown", "no other values", one.message, one.source, fix)
     if not found:
-        have = "none in scripts, hooks, units, rules and cron"
+        have = "none in scripts, hooks, units and rules"
         found["boot"] = BOOT_SETTER.judge("boot", "ok", "no other values", have, UNITS[0])
     return [*([] if wanted.dcbx == "firmware" else _lldpad(host)), *found.values()]
-
-
-def overrides(host: Host, intent: Optional[Intent]) -> Plan:
-    """Judge what files of others make of our unit, and of our rule: later ones of udev can take back what it sets."""
-    ports = sorted(intent.ports) if intent is not None else []
-    units = [boot_unit.instance(address) for address in ports[:1]]
-    found = effective_unit.overrides(host, boot_unit.AT_BOOT, boot_unit.OWN, units)
-    ours = boot_unit.RULE.rpartition("/")[2]
-    rules = [rule for rule in udev_rules.read(host) if rule.path.rpartition("/")[2] > ours]
-    is_there = rules and host.read_system(boot_unit.RULE)
-    netdevs = [(address, name) for address in ports for name in host.listdir("%s/%s/net" % (pci.DEVICES, address))]
-    judged: Dict[str, Finding] = {}
-    for address, name in netdevs if is_there else ():
-        facts = udev_rules.facts(name, "", DRIVER, address, {})
-        for key in ("ENV{SYSTEMD_WANTS}", "ENV{SYSTEMD_ALIAS}", "TAG"):
-            for sign, value, path in udev_rules.assignments(rules, key, facts):
-                if sign in ("=", ":=") or (sign, value) == ("-=", "systemd"):
-                    want, have = "Busbar's rule takes effect", "it sets %s%s" % (key, sign)
-                    fix = "write += there, then udevadm control --reload"
-                    judged[path] = boot_unit.AT_BOOT.judge(path, "not_owned", want, have, path, fix)
-    return merge(found, Plan(tuple(judged.values())))
 
 
 def _lldpad(host: Host) -> List[Finding]:

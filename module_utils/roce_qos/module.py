@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping
 
 from ..change import apply, module
+from ..core import effective_unit
 from ..core.host import Host
 from ..core.plan import Command, Plan, merge
 from ..health import record
@@ -55,7 +56,8 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         if at_boot is None and roce != {}:
             return Plan()
         unit = boot_unit.plan(boot_unit.read(host, at_boot), at_boot, of_rails, missing)
-        return merge(unit, boot_setters.overrides(host, at_boot))
+        units = [boot_unit.instance(port) for port in sorted(at_boot.ports)[:1]] if at_boot is not None else []
+        return merge(unit, effective_unit.overrides(host, boot_unit.AT_BOOT, boot_unit.OWN, units))
 
     have = read(host, of_rails, want)
     others = Plan(tuple(boot_setters.findings(host, of_rails, want)))

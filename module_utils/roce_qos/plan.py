@@ -77,22 +77,19 @@ def _plan_port(
             findings[name] = setting.check.judge(label, gap.state, compared.want, gap.have, gap.source, gap.fix)
             continue
         result, fix, root = "ok" if compared.good else "drift", None, None
-        if setting.kinds and owner is not None and not compared.good:
+        if setting.read is None and owner is not None and not compared.good:
             result, root = "not_owned", owner
             fix = root.fix or "set it on the switch, which owns the port (dcbx is firmware)"
         elif name == "dcbx" and not compared.good and not compared.changes:
             result, fix = "not_owned", "set dcbx to os to take the port over, or to firmware to leave it to the switch"
-            if wanted.dcbx == "firmware":
-                hand_over = "mlnx_qos -i %s -d fw" % state.port.netdev
-                result, fix = "unsupported", "install mlnx-tools: only mlnx_qos hands a port over (%s)" % hand_over
         elif name == "dscp2prio":
             root = findings.get("trust")
-        source, have = setting.source(state), compared.have
+        source, have = setting.source(state.port), compared.have
         error = failed.get((label, name))
         if error and result == "drift":
             have, fix = "%s; %s" % (have, error), "look at dmesg and at %s" % source
         finding = findings[name] = setting.check.judge(label, result, compared.want, have, source, fix, because=root)
-        if name == "dcbx" and owner is None and (result in ("not_owned", "unsupported") or wanted.dcbx == "firmware"):
+        if name == "dcbx" and owner is None and (result == "not_owned" or wanted.dcbx == "firmware"):
             owner = finding
         if result == "drift":
             common = ("%s of %s" % (name, label), setting.check.disruption, 60.0, label, name)

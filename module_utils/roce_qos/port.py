@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The Ethernet ports of the rails, and RoCE's settings of each as mlnx_qos, dcb and sysfs report them."""
+"""The Ethernet ports of the rails, and RoCE's settings of each as mlnx_qos and sysfs report them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from .chain import Queues
 
 # Settings of the RDMA device; all others belong to the port.
 OF_RDMA = ("tos", "traffic_class")
-_MELLANOX = 0x15B3
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Port:
     netdev: str
     rdma: Optional[str]
     rdma_port: int = 1
-    is_mellanox: bool = True
     of_rdma: bool = True
     of_port: bool = True
     gap: Optional[Gap] = None
@@ -59,7 +57,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Dcb(Queues):
-    """Settings of a port that mlnx_qos or dcb reports; None: not reported.
+    """Settings of a port that mlnx_qos reports; None: not reported.
 
     owner: of DCBX, os or firmware.   lldpad: mlnx_qos has seen it run.   trust: pcp, dscp, both, none.
     dscp2prio: (DSCP, priority) in the order of the kernel's list, which means nothing. A DSCP that is not in it has
@@ -87,12 +85,10 @@ class Pause:
 class PortState:
     """A port as it is. gaps: setting -> why it is not known; its value means nothing then.
 
-    tool: mlnx_qos or dcb, whose words ``dcb`` holds; "" where neither was asked or is there.
     numbers: path of an attribute in sysfs or configfs -> its value. A forced traffic class is -1 for none.
     """
 
     port: Port
-    tool: str = ""
     dcb: Dcb = field(default_factory=Dcb)
     numbers: Mapping[str, int] = field(default_factory=dict)
     pause: Optional[Pause] = None
@@ -119,7 +115,6 @@ def _port(nic: Nic, in_guest: bool) -> Port:
         netdev=nic.netdevs[0].name if nic.netdevs else "",
         rdma=nic.rdma.name if nic.rdma is not None else None,
         rdma_port=active.number if active is not None else 1,
-        is_mellanox=nic.device.vendor == _MELLANOX,
         of_rdma=nic.rdma is not None,
     )
     if nic.role == "vf" and in_guest:

@@ -2,9 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Read the RoCE settings of the rails' ports.
 
-ConnectX is read by ``mlnx_qos`` if OFED's tools are installed, else by ``dcb`` of iproute2. Both end with 0 on some
-failures, so that every write is read back.
-Sources: Mellanox/mlnx-tools; dcb(8); kernel mlx5 en_dcbnl.c.
+``mlnx_qos`` of OFED's tools ends with 0 on some failures, so that every write is read back.
+Sources: Mellanox/mlnx-tools; kernel mlx5 en_dcbnl.c.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
-from typing import Dict, List, Sequence, Tuple, Union
+from typing import Dict, Sequence, Tuple, Union
 
-from ..core.host import Host, ParseError, ReadError, problem_of
+from ..core.host import Host, ParseError, ReadError, ToolMissing, problem_of
 from ..machine import netdev
-from . import dcb, mlnx_qos
+from . import mlnx_qos
 from .chain import PortConfig
 from .port import OF_RDMA, Dcb, Gap, Port, PortState, of_physical_function
 from .settings import SETTINGS, enabled
@@ -55,17 +54,15 @@ def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
         gaps.update((name, port.gap) for name in names if port.silent or name not in OF_RDMA)
     left = [name for name in names if name not in gaps]
     state = PortState(port)
-    of_tool = [name for name in left if SETTINGS[name].kinds]
+    of_tool = [name for name in left if SETTINGS[name].read is None]
     if of_tool:
-        tool, found, missing = _read_dcb(host, port, wanted, of_tool)
-        gaps.update(missing)
-        state = replace(state, tool=tool, dcb=found)
+        state = replace(state, dcb=_read_dcb(host, port, wanted, of_tool, gaps))
     for setting in (SETTINGS[name] for name in left):
         if setting.read is not None:
             try:
                 result = setting.read(host, state, wanted)
             except (ParseError, ReadError) as error:
-                result = _not_read(error, setting.source(state))
+                result = _not_read(error, setting.source(port))
             if isinstance(result, Gap):
                 gaps[setting.name] = result
             else:
@@ -73,28 +70,17 @@ def read_port(host: Host, port: Port, wanted: PortConfig) -> PortState:
     return replace(state, gaps=gaps)
 
 
-def _read_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str]) -> Tuple[str, Dcb, Gaps]:
-    """Return the port's tool, its output, and gaps. Of two the one that reports more counts: mlnx_qos breaks off, or
-    omits lines, on kernels and drivers that it was not written for, where dcb may work."""
-    tools = (mlnx_qos.TOOL, dcb.TOOL) if port.is_mellanox else (dcb.TOOL, mlnx_qos.TOOL)
-    results: List[Tuple[str, Dcb, Gaps]] = []
-    for tool in filter(host.has, tools):
-        if not results or (results[0][0] == mlnx_qos.TOOL and results[0][2]):
-            gaps: Gaps = {}
-            query = _by_mlnx_qos if tool == mlnx_qos.TOOL else _by_dcb
-            results.append((tool, query(host, port, wanted, names, gaps), gaps))
-    fix = "install mlnx-tools (it comes with OFED, role mofed), or iproute2 5.11 or later"
-    none = Gap("unknown", "neither mlnx_qos nor dcb is installed", "mlnx_qos, dcb", fix)
-    return min(results, key=lambda result: len(result[2]), default=("", Dcb(), dict.fromkeys(names, none)))
-
-
-def _by_mlnx_qos(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Gaps) -> Dcb:
+def _read_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Gaps) -> Dcb:
     source = " ".join(mlnx_qos.show(port.netdev))
     try:
         done = host.run(mlnx_qos.show(port.netdev))
         # If the driver has no DCB, it ends with 1, and its output has the reason.
         refused = "not supported on your system" in done.stdout
         found, cannot = mlnx_qos.parse(done.stdout if refused else done.answer())
+    except ToolMissing:
+        fix = "install mlnx-tools (it comes with OFED, role mofed)"
+        gaps.update(dict.fromkeys(names, Gap("unknown", "mlnx_qos is not installed", mlnx_qos.TOOL, fix)))
+        return Dcb()
     except (ParseError, ReadError) as error:
         is_unsupported = isinstance(error, mlnx_qos.NotSupported)
         gaps.update(dict.fromkeys(names, _no_dcb(str(error), source) if is_unsupported else _not_read(error, source)))
@@ -110,24 +96,6 @@ def _by_mlnx_qos(host: Host, port: Port, wanted: PortConfig, names: Sequence[str
     if wanted.sizes_buffers and found.prio2buffer is None and "Buffers commands" in cannot:
         missing["buffers"] = _no_dcb("this driver has no commands for buffers", source)
     gaps.update({name: gap for name, gap in missing.items() if name in names})
-    return found
-
-
-def _by_dcb(host: Host, port: Port, wanted: PortConfig, names: Sequence[str], gaps: Gaps) -> Dcb:
-    found = Dcb()
-    for kind, parse in dcb.PARSERS.items():
-        shown = [name for name in names if kind in SETTINGS[name].kinds]
-        if not shown or (kind == "buffer" and not wanted.sizes_buffers):
-            continue
-        argv = dcb.show(kind, port.netdev)
-        try:
-            found = parse(host.query(argv), found)
-        except (ParseError, ReadError) as error:
-            gap = _not_read(error, " ".join(argv))
-            # The second: the kernel answers, without an attribute of this kind.
-            if any(words in str(error) for words in ("Operation not supported", "Attribute not found")):
-                gap = _no_dcb("dcb has no %s for this driver or interface" % kind, " ".join(argv))
-            gaps.update(dict.fromkeys(shown, gap))
     return found
 
 

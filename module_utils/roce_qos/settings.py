@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Declare each port setting that RoCE depends on: reason, when it is wanted, how it is read, compared and written.
 
-``mlnx_qos`` or ``dcb`` reads those that have ``kinds``; the others are files of sysfs or configfs, or ethtool's.
+``mlnx_qos`` reads those without ``read``; the others are files of sysfs or configfs, or ethtool's.
 Sources: kernel mlx5 en_dcbnl.c; ABI testing/configfs-rdma_cm; OFED's ecn and tc directories.
 """
 
@@ -18,7 +18,7 @@ from ..core.check import Check
 from ..core.host import Host, ParseError, ReadError
 from ..machine import netdev, rdma
 from ..machine.pci import fullmatch, parse_decimal
-from . import dcb, mlnx_qos
+from . import mlnx_qos
 from .chain import Chain, PortConfig
 from .port import Gap, Pause, Port, PortState
 
@@ -58,16 +58,14 @@ class Setting:
     """One setting of a port.
 
     wanted: the wanted value; None if the setting is not wanted.
-    kinds: of the objects of dcb that show it; the first is named as the source.
     special: compares it, also if it could not be read; None for an attribute of Dcb with the setting's name.
     text: the words for a value.
-    read: adds the value to the state, or returns why there is none; None if mlnx_qos or dcb reads it. Raises ReadError
-        and ParseError. place: the file or command that it reads, for str.format.
+    read: adds the value to the state, or returns why there is none; None if mlnx_qos reads it. Raises ReadError and
+        ParseError. place: the file or command that it reads, for str.format.
     """
 
     check: Check
     wanted: Callable[[PortConfig], object]
-    kinds: Tuple[str, ...] = ()
     special: Optional[Callable[[PortState, PortConfig], Comparison]] = None
     read: Optional[Callable[[Host, PortState, PortConfig], Union[PortState, Gap]]] = None
     place: str = ""
@@ -77,11 +75,8 @@ class Setting:
     def name(self) -> str:
         return self.check.id.partition(".")[2]
 
-    def source(self, state: PortState) -> str:
-        if self.place:
-            return self.place.format(state.port)
-        name = state.port.netdev
-        return " ".join(dcb.show(self.kinds[0], name) if state.tool == dcb.TOOL else mlnx_qos.show(name))
+    def source(self, port: Port) -> str:
+        return self.place.format(port) if self.place else " ".join(mlnx_qos.show(port.netdev))
 
     def compare(self, state: PortState, want: PortConfig) -> Comparison:
         if self.special is not None:
@@ -90,8 +85,7 @@ class Setting:
 
 
 def _call(state: PortState, setting: str, *values: object) -> Change:
-    """Return the call of the port's tool: both know most settings by the same names."""
-    return (dcb if state.tool == dcb.TOOL else mlnx_qos).call(state.port.netdev, setting, *values), "", ""
+    return mlnx_qos.call(state.port.netdev, setting, *values), "", ""
 
 
 def _equal(
@@ -113,9 +107,7 @@ _OWNERS = {"os": "the kernel owns the port", "firmware": "firmware and the switc
 
 def _dcbx(state: PortState, want: PortConfig) -> Comparison:
     expected, owner = want.dcbx or "os", state.dcb.owner
-    # dcb hands no port over.
-    can = want.dcbx == "os" or (want.dcbx and state.tool == mlnx_qos.TOOL)
-    calls = (_call(state, "dcbx", want.dcbx),) if can and owner != expected else ()
+    calls = (_call(state, "dcbx", want.dcbx),) if want.dcbx and owner != expected else ()
     return Comparison(owner == expected, _OWNERS[expected], _OWNERS.get(owner or "", "not shown"), calls)
 
 
@@ -152,7 +144,7 @@ def _pause(state: PortState, _want: PortConfig) -> Comparison:
     return Comparison(not pause.rx and not pause.tx, "RX off, TX off", have, ((call, "", ""),))
 
 
-# -- read by mlnx_qos or dcb --------------------------------------------------------------------------------------
+# -- read by mlnx_qos --------------------------------------------------------------------------------------
 
 TRUST = Check(
     "roce_qos.trust",
@@ -160,13 +152,6 @@ TRUST = Check(
     fix=_RUN,
 )
 "Does the port take the priority from the DSCP, as configured"
-
-
-def _trust(state: PortState, want: PortConfig) -> Comparison:
-    if state.tool == dcb.TOOL and want.chain.trust == "dscp":
-        call = _call(state, "dscp2prio", [(dscp, want.chain.priority_of(dscp)) for dscp in range(64)])
-        return replace(_equal(state, "trust", "dscp", state.dcb.trust), changes=(call,))
-    return _equal(state, "trust", want.chain.trust or "", state.dcb.trust)
 
 
 DSCP2PRIO = Check("roce_qos.dscp2prio", why="the map decides the priority of a packet, and so its queue", fix=_RUN)
@@ -184,8 +169,8 @@ def _dscp2prio(state: PortState, want: PortConfig) -> Comparison:
     text = ", ".join("%d:%s" % (dscp, "+".join(map(str, found))) for dscp, found in have.items())
     trusted = state.dcb.trust == "dscp"
     if not trusted:
-        # With trust comes a map: all that is wanted from _trust by dcb, the default one from mlnx_qos.
-        wrong = [] if state.tool == dcb.TOOL else [pair for pair in pairs if pair[1] != pair[0] >> 3]
+        # With trust comes the default map.
+        wrong = [pair for pair in pairs if pair[1] != pair[0] >> 3]
         text = "not in force: trust is %s" % state.dcb.trust
     calls = (_call(state, "dscp2prio", wrong),) if wrong else ()
     return Comparison(trusted and not wrong, ", ".join("%d:%d" % pair for pair in pairs), text, calls)
@@ -380,34 +365,32 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(
             DCBX,
             lambda want: want.dcbx or any(SETTINGS[name].wanted(want) is not None for name in DCB) or None,
-            ("dcbx",),
             _dcbx,
         ),
-        Setting(PAUSE, lambda want: want.pause_off or None, (), _pause, _read_pause, _ETHTOOL),
-        Setting(TRUST, lambda want: want.chain.trust, ("app",), _trust),
+        Setting(PAUSE, lambda want: want.pause_off or None, _pause, _read_pause, _ETHTOOL),
+        Setting(TRUST, lambda want: want.chain.trust),
         Setting(
             DSCP2PRIO,
             lambda want: None if want.chain.trust == "pcp" else want.chain.dscp2prio or None,
-            ("app",),
             _dscp2prio,
         ),
-        Setting(PRIO2TC, lambda want: want.prio2tc, ("ets",)),
-        Setting(ETS, lambda want: want.tsa, ("ets",), _ets),
-        Setting(PFC, lambda want: want.chain.pfc, ("pfc",), text=lambda on: "on for %s" % _text(on) if on else "off"),
-        Setting(BUFFERS, lambda want: True if want.sizes_buffers else want.cable_length, ("buffer", "pfc"), _buffers),
+        Setting(PRIO2TC, lambda want: want.prio2tc),
+        Setting(ETS, lambda want: want.tsa, _ets),
+        Setting(PFC, lambda want: want.chain.pfc, text=lambda on: "on for %s" % _text(on) if on else "off"),
+        Setting(BUFFERS, lambda want: True if want.sizes_buffers else want.cable_length, _buffers),
         Setting(
-            *(ECN, lambda want: want.chain.ecn or None, (), _ecn),
+            *(ECN, lambda want: want.chain.ecn or None, _ecn),
             lambda host, state, want: _read_ofed(host, state, want.chain, _ecn_paths(state.port, want.chain)),
             ECN_FOLDER,
         ),
         Setting(
-            *(CNP, lambda want: want.chain.cnp_dscp, ()),
+            *(CNP, lambda want: want.chain.cnp_dscp),
             _files(_cnp, "DSCP %s, priority %s", {}),
             lambda host, state, want: _read_ofed(host, state, want.chain, _cnp(state.port, want.chain)),
             ECN_FOLDER,
         ),
         Setting(
-            *(TOS, lambda want: want.chain.tos, ()),
+            *(TOS, lambda want: want.chain.tos),
             _files(
                 lambda port, chain: {TOS_PATH.format(port): chain.tos},
                 *("%s", {None: "not shown: rdma_cm has no directory for the device; the kernel's default is 0"}),
@@ -415,7 +398,7 @@ SETTINGS: Mapping[str, Setting] = {
             *(_read_tos, TOS_PATH),
         ),
         Setting(
-            *(TRAFFIC_CLASS, lambda want: want.chain.traffic_class, ()),
+            *(TRAFFIC_CLASS, lambda want: want.chain.traffic_class),
             _files(
                 lambda port, chain: {CLASS_PATH.format(port): chain.traffic_class},
                 *("%s", dict.fromkeys((None, -1), "none forced")),
@@ -425,7 +408,7 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 # Settings that the owner of DCBX overwrites.
-DCB = tuple(name for name, setting in SETTINGS.items() if setting.kinds and name != "dcbx")
+DCB = tuple(name for name, setting in SETTINGS.items() if setting.read is None and name != "dcbx")
 
 
 def enabled(want: PortConfig) -> Tuple[str, ...]:

@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The lab's RoCE ports behave as mlx5's do, by whatever tool: mlnx_qos, dcb, ethtool, ip, or sysfs."""
+"""The lab's RoCE ports behave as mlx5's do, by whatever tool: mlnx_qos, ethtool, ip, or sysfs."""
 
 from __future__ import annotations
 

@@ -1,21 +1,18 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The lab's mlnx_qos, dcb and ibv_devinfo beside captured ones: the same lines, whatever the figures in them."""
+"""The lab's mlnx_qos and ibv_devinfo beside captured ones: the same lines, whatever the figures in them."""
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lab import roce, tree
 from lab.machines import hgx_h200_roce
-from lab.toolkit.roce_program import real
 from lab.toolkit.roce_tools import PLACES
 
 RAIL0 = "enp26s0np0"
@@ -65,22 +62,6 @@ def test_the_same_calls_print_the_same_lines(samples: Path, node: Path) -> None:
         expected = expected.replace("ratelimit: 10.0 Gbps", "ratelimit: unlimited")
         found_code, found = run(node, "mlnx_qos", *words)
         assert (found_code, buffers_blanked(found)) == (code, buffers_blanked(expected)), name
-
-
-def keys(value: Any) -> Any:
-    """What a JSON value is made of; of a list, its length and first item."""
-    if isinstance(value, dict):
-        return {key: keys(item) for key, item in value.items()}
-    return (len(value), keys(value[0])) if isinstance(value, list) else type(value).__name__
-
-
-@pytest.mark.skipif(real("dcb") is None, reason="dcb of iproute2 is not installed")
-@pytest.mark.parametrize("what", ["pfc", "app", "ets", "buffer", "maxrate", "dcbx"])
-def test_the_real_dcb_prints_what_it_printed_elsewhere(samples: Path, node: Path, what: str) -> None:
-    run(node, "mlnx_qos", "-i", RAIL0, "--trust", "dscp")
-    code, found = run(node, "dcb", "-j", what, "show", "dev", RAIL0)
-    expected = json.loads((samples / f"dcb-and-mlnx_qos-synthetic/dcb-{what}.json").read_text())
-    assert (code, keys(json.loads(found))) == (0, keys(expected))
 
 
 def test_ibv_devinfo_is_laid_out_as_the_real_one(samples: Path, node: Path) -> None:

@@ -1,4 +1,4 @@
-"""Real outputs of mlnx_qos and dcb: what is read of each, and those of failed calls refused."""
+"""Real outputs of mlnx_qos: what is read of each, and those of failed calls refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import dcb, mlnx_qos
+from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import mlnx_qos
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Dcb
 
 from tests import goldens
@@ -29,7 +29,7 @@ def outcome(parse: Callable[..., Any], *given: Any) -> Any:
         found = parse(*given)
     except ParseError as error:
         return type(error).__name__
-    read = plain(found if isinstance(found, Dcb) else found[0])
+    read = plain(found[0])
     read = {name: value for name, value in read.items() if value != plain(getattr(Dcb(), name))}
     if "dscp2prio" in read:
         read["dscp2prio"] = " ".join(f"{dscp}:{priority}" for dscp, priority in read["dscp2prio"])
@@ -44,15 +44,3 @@ def test_what_mlnx_qos_prints_is_read_or_refused(samples: Path, folder: str, num
     assert len(files) == number
     rows = [[file.stem, outcome(mlnx_qos.parse, output(file))] for file in files]
     goldens.check("captured_qos", f"mlnx_qos: {folder}", rows)
-
-
-@pytest.mark.golden
-def test_every_json_of_dcb_is_read_by_the_parser_of_its_kind_and_no_other(samples: Path) -> None:
-    """Text and errors are refused; rates are asked of nobody. An application or mode that is not there is none."""
-    files = sorted((samples / SYNTHETIC).glob("dcb-*"))
-    assert len(files) == 15
-    rows = []
-    for file in files:
-        found = {kind: outcome(parse, file.read_text(), Dcb()) for kind, parse in dcb.PARSERS.items()}
-        rows.append([file.name, {kind: read for kind, read in found.items() if read != "ParseError"}])
-    goldens.check("captured_qos", "dcb", rows)

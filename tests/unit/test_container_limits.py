@@ -111,25 +111,6 @@ def test_the_kubelet_and_its_resources_are_asked_for_together() -> None:
             Want(runtimes, resources, LIMITS)
 
 
-@pytest.mark.parametrize(
-    ("runtime", "path", "words"),
-    [
-        ("docker", "/var/snap/docker/current/config/daemon.json", "snap restart docker"),
-        ("containerd", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "k3s-agent.service"),
-        ("containerd", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "rke2-agent.service"),
-    ],
-)
-def test_a_configuration_elsewhere_is_not_busbars(tmp_path: Path, runtime: str, path: str, words: str) -> None:
-    put(tmp_path, path, "")
-    have = container_runtimes.read(Host(str(tmp_path), str(tmp_path)), (runtime,))
-    assert (have.missing, have.problems) == ((), {})
-    [found] = [f for f in container_limits.plan(replace(GOOD, elsewhere=have.elsewhere), WANT).findings if not f.ok]
-    assert (found.check, found.state) == (f"host_limits.{runtime}", "not_owned")
-    assert (found.subject, found.source) == (runtime, path)
-    assert words in found.fix
-    assert container_limits.plan(have, Want((runtime,), (), LIMITS)).changes == ()
-
-
 def test_limits_are_added_and_everything_else_keeps_its_place_and_indentation() -> None:
     after, lacks = container_limits.edit(THEIRS, WANT)
     assert lacks == ["memlock is not set", "nofile is not set", "default-shm-size is 64M"]

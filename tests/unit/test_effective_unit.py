@@ -10,8 +10,6 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import boot_setters as setters
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos import chain
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_script import Intent
-from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.boot_unit import RULE
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import PortConfig
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.port import Port
 
@@ -94,26 +92,6 @@ def test_a_unit_that_the_boot_does_not_start_is_idle(tmp_path: Path, files: dict
     assert bool(effective_unit.idle(host(tmp_path, files), "a.service")) is idle
 
 
-@pytest.mark.parametrize(
-    ("rule", "state"),
-    [
-        ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}="site.service"', "not_owned"),
-        ('SUBSYSTEM=="net", KERNELS=="0000:1b:00.0", TAG-="systemd"', "not_owned"),
-        ('SUBSYSTEM=="net", DRIVERS=="mlx5*", ENV{SYSTEMD_WANTS}=""', "not_owned"),
-        ('ACTION=="add|change", NAME=="ens1", TAG="seat"', "not_owned"),
-        ('SUBSYSTEM=="net", KERNEL=="ens*", ENV{SYSTEMD_WANTS}+="site.service", TAG+="systemd"', None),
-        ('SUBSYSTEM=="net", KERNEL=="eno*", ENV{SYSTEMD_WANTS}="site.service"', None),
-        ('SUBSYSTEM=="block", ENV{SYSTEMD_WANTS}="site.service"', None),
-        ('SUBSYSTEM=="net", GOTO="end"\nSUBSYSTEM=="net", ENV{SYSTEMD_WANTS}="x"\nLABEL="end"', None),
-    ],
-)
-def test_a_later_rule_that_takes_ours_back_is_found(tmp_path: Path, rule: str, state: str | None) -> None:
-    later = "/etc/udev/rules.d/95-site.rules"
-    node = host(tmp_path, {RULE: "# ours\n", later: rule + "\n", "/etc/udev/rules.d/10-a.rules": 'TAG="x"\n'})
-    found = setters.overrides(node, Intent({PCI: True}, {}, {})).findings
-    assert [(f.subject, f.state) for f in found] == ([] if state is None else [(later, state)])
-
-
 QOS = "mlnx_qos -i ens1 --trust %s --pfc %s\n"
 GOOD, BAD = QOS % ("dscp", "0,0,0,1,0,0,0,0"), QOS % ("dscp", "0,0,0,0,1,0,0,0")
 ECN = "/sys/class/net/%s/ecn/roce_rp/enable/%d\n"
@@ -135,12 +113,9 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
         ({LLDPAD: INSTALL}, ["ok", "ok"]),
         ({SITE_RULE: f'SUBSYSTEM=="net", KERNEL=="eno*", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
         ({SITE_RULE: f'SUBSYSTEM=="net", ACTION=="remove", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "ok"]),
-        ({"/etc/cron.d/a": "#@reboot root " + BAD}, ["ok", "ok"]),
         ({HOOK: 'ethtool -A "$IFACE" autoneg off rx off tx off\nethtool -K ens1 rx on tx on\n'}, ["ok", "ok"]),
         ({SITE_RULE: f'SUBSYSTEM=="net", DRIVERS=="mlx5_core", RUN+="/bin/{UDEV_BAD}"\n'}, ["ok", "not_owned"]),
         ({SITE_RULE: f'ACTION=="add", KERNEL=="ens1", RUN{{program}}="{UDEV_BAD}"\n'}, ["ok", "not_owned"]),
-        ({"/etc/cron.d/a": "MAILTO=x\n@reboot root cma_roce_tos -d mlx5_0 -t 0\n"}, ["ok", "not_owned"]),
-        ({"/var/spool/cron/crontabs/root": "@reboot " + BAD}, ["ok", "not_owned"]),
         ({"/etc/networkd-dispatcher/routable.d/p.sh": "ethtool -A $IFACE rx on tx off\n"}, ["ok", "not_owned"]),
         ({HOOK: "#!/bin/sh\n" + BAD}, ["ok", "not_owned"]),
         ({HOOK: "/usr/bin/" + BAD.replace("--pfc ", "--pfc=").replace("ens1", '"$1"')}, ["ok", "not_owned"]),

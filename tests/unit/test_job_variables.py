@@ -59,17 +59,17 @@ def test_a_job_file_has_its_faults_and_no_other(tmp_path: Path, capsys: pytest.C
 def test_each_kind_is_known_by_its_name_and_by_its_content_as_on_standard_input(name: str) -> None:
     kind, text = FILES[name].kind, FILES[name].text
     assert job_variables.kind_of(name, text) == kind
-    assert job_variables.kind_of("<stdin>", text) == (kind if kind != "python" else "conf")
+    assert job_variables.kind_of("<stdin>", text) == kind
 
 
-@pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "Dockerfile", "pod.yml", "x.py", "other"])
+@pytest.mark.parametrize("name", ["nccl.conf", "job.sh", "pod.yml", "other"])
 def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    good = {"job.sh": "export NCCL_DEBUG=WARN\n", "Dockerfile": "FROM x\nENV NCCL_DEBUG=WARN\n", "x.py": "x = 1\n"}
+    good = {"job.sh": "export NCCL_DEBUG=WARN\n", "pod.yml": "NCCL_DEBUG: WARN\n"}
     path = tmp_path / name
-    path.write_text(good.get(name, "NCCL_DEBUG: WARN\n" if name == "pod.yml" else "# good\nNCCL_DEBUG=WARN\n"))
+    path.write_text(good.get(name, "# good\nNCCL_DEBUG=WARN\n"))
     assert lint.run([str(path)], [], None) == 0
     out = capsys.readouterr().out
     assert out.startswith("0 findings in 1 file\n")
@@ -78,14 +78,22 @@ def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("a: [\n", "line 2"), ("{{ helm }}: {{ x\n", "line 2"), ("a: b\nbad: x: y\n", "line 2")]
+    ("name", "text", "says"),
+    [
+        ("x.yaml", "a: [\n", "line 2: no YAML: "),
+        ("chart.yaml", "a: b\nbad: {{ x }}: y\n", "line 2: no YAML: "),
+        ("compose.yaml", "services: {}\n", "busbar lint reads "),
+        ("Dockerfile", "ENV NCCL_NET=Socket\n", "busbar lint reads "),
+        ("train.sh.j2", "export NCCL_NET={{ net }}\n", "busbar lint reads "),
+        ("train", "#!/usr/bin/env python3\n", "busbar lint reads "),
+    ],
 )
-def test_what_is_not_yaml_is_named_with_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+def test_what_is_not_read_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, says: str
 ) -> None:
-    (tmp_path / "x.yaml").write_text(text)
-    assert lint.run([str(tmp_path / "x.yaml")], [], "2.27.7") == 1
-    assert f"x.yaml: {says}: no YAML: " in capsys.readouterr().err
+    (tmp_path / name).write_text(text)
+    assert lint.run([str(tmp_path / name)], [], "2.27.7") == 1
+    assert f"{name}: {says}" in capsys.readouterr().err
 
 
 @settings(max_examples=100, deadline=None)

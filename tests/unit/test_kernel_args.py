@@ -146,10 +146,6 @@ def bls(line: str, *more: str) -> Boot:
 HAS_PT = f"{LINE} iommu=pt"
 OURS = render_dropin([PT])
 LATER = "/etc/default/grub.d/zz.cfg"
-IN_PLACE = Boot(
-    "kernel-install", "ro", (Entry("/etc/kernel/cmdline", "root=/dev/vda  ro"),), "root=/dev/vda  ro\n", (),
-    (("6.12.1", "/boot/vmlinuz-6.12.1"),),
-)  # fmt: skip
 SET = {"/etc/default/grub": 'GRUB_CMDLINE_LINUX="iommu=pt"\n'}
 ADDED = {
     "/etc/default/grub": "if true; then GRUB_CMDLINE_LINUX=a; fi\n",
@@ -180,7 +176,6 @@ CASES: dict[str, tuple[Boot, *tuple[Arg, ...]]] = {
     "grubby, one of two values": (bls(*["a=1 a=2 a=1"] * 2), Arg("a", "1", present=False)),
     "grubby, a call for each kernel": (replace(TWO, entries=(*TWO.entries, Entry("c", "console=x"))), SERIAL),
     "grubby, and kernels to come": (replace(bls("ro", "ro"), stored="root=/dev/vda  ro\n"), PT),
-    "edited in place": (IN_PLACE, PT),
     # A node that boots from the network.
     "somebody else's": (Boot("", LINE), PT),
 }

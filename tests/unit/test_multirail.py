@@ -22,11 +22,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as n
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import (
     Addressing,
     Claim,
-    parse_ifcfg,
     parse_ifupdown,
     parse_keyfile,
 )
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Networkd
@@ -48,9 +46,6 @@ from tests.trees import put
 from .conftest import converge
 
 NVIDIA, OCI = MultirailConfig(POLICIES["nvidia"]), MultirailConfig(POLICIES["oci"])
-
-# -- policies --------------------------------------------------------------------------------------------------------
-
 
 # -- sysctl files ----------------------------------------------------------------------------------------------------
 
@@ -231,7 +226,6 @@ PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
     "a file of others, too": unkept(shared=("ens2", "eno1")),
     "ifupdown brings none": unkept(owner=Owner((Ifupdown("/etc/network/interfaces", ""),))),
     "NetworkManager brings none": unkept(owner=Owner((NetworkManager("/etc/a.nmconnection", ""),))),
-    "ifcfg brings none": unkept(owner=Owner((Ifcfg("/etc/ifcfg-ens1", ""),))),
 }
 
 
@@ -333,7 +327,6 @@ def test_a_rule_of_others_that_comes_first_is_named(rule: str, subject: str | No
 
 RULE, ROUTE = "from 10.0.0.1 table 1000 priority 1000", "10.0.0.0/24 src 10.0.0.1 table 1000"
 KEYFILE = {"method": "manual", "routing-rule1": f"priority 1000 {RULE[:24]}", "route1": "10.0.0.0/24"}
-SCRIPTS = {"DEVICE": "ens1"}
 STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip route add {ROUTE} dev ens1")]
 
 
@@ -342,8 +335,6 @@ STANZA = [("address", "10.0.0.1/24"), ("up", f"ip rule add {RULE}"), ("up", f"ip
     [
         (NetworkManager, parse_keyfile({**KEYFILE, "route1_options": "table=1000,src=10.0.0.1"}, "ens1")),
         (NetworkManager, parse_keyfile({**KEYFILE, "route-table": "1000"}, "ens1")),
-        (Ifcfg, parse_ifcfg(SCRIPTS, "ens1", [RULE], [f"{ROUTE} dev ens1"])),
-        (Ifcfg, parse_ifcfg({**SCRIPTS, "ROUTING_RULE_1": RULE}, "ens1", [], ["# x", ROUTE])),
         (Ifupdown, parse_ifupdown([("static", STANZA)], "ens1")),
     ],
 )

@@ -17,10 +17,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.mtu import networkma
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import Claim
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifcfg import Ifcfg
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.ifupdown import Ifupdown
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.netplan import Netplan
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Link, Networkd
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkd import Networkd
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.networkmanager import NetworkManager
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.owner import Owner
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.plan import MtuState
@@ -188,7 +187,7 @@ def test_a_rail_without_an_interface_is_unknown_and_one_of_infiniband_is_not_ask
     st.lists(
         st.builds(
             lambda kind, **fields: kind(**fields),
-            kind=st.sampled_from([Networkd, NetworkManager, Ifupdown, Ifcfg, Netplan, Link]),
+            kind=st.sampled_from([Networkd, NetworkManager, Ifupdown, Netplan]),
             path=st.sampled_from(["/a", "/etc/b"]),
             target=st.sampled_from(["/etc/b", "/etc/c"]),
             mtu=st.sampled_from([None, 1500, 9000]),

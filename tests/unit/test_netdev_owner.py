@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core import ini
-from ansible_collections.busbar.fabric.plugins.module_utils.mtu import ifcfg, ifupdown, netplan, networkd, yaml_text
+from ansible_collections.busbar.fabric.plugins.module_utils.mtu import ifupdown, netplan, networkd, yaml_text
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.device import Device
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,17 +139,3 @@ def test_a_stanza_edit_sets_the_mtu_keeps_foreign_lines_and_is_done_once(text: s
     others = [one.options for one in ifupdown.parse(text)[0] if one.name == "b"]
     found = [one.options for one in ifupdown.parse(after)[0] if one.name == "b"]
     assert [[o[:2] for o in options] for options in others] == [[o[:2] for o in options] for options in found]
-
-
-# -- ifcfg -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.sampled_from(["DEVICE=ens1", "MTU=1500", "MTU='1500' # x", "# MTU=1", "", 'A="b c"'])))
-@settings(max_examples=50)
-def test_an_ifcfg_edit_keeps_foreign_lines_and_is_done_once(lines: list[str]) -> None:
-    text = "\n".join(lines)
-    after = ifcfg.set_value(text, "MTU", "9000")
-    assert ifcfg.parse(after)["MTU"] == "9000"
-    assert ifcfg.set_value(after, "MTU", "9000") == after
-    foreign = [line for line in lines if not line.startswith("MTU") and line]
-    assert [line for line in after.split("\n") if not line.startswith("MTU") and line] == foreign

@@ -141,9 +141,6 @@ def test_what_sets_a_rail_up_is_found_and_what_has_no_effect_at_boot_is_never_wr
     [
         (["10.0.0.1/24"], "networkd with drop-ins", "ok"),
         (["10.0.0.1/16"], "networkd with drop-ins", "drift"),
-        (["10.0.0.1/16"], "netplan with anchors", "drift"),
-        (["10.0.0.1/16"], "default MTU in conf.d", "drift"),
-        (["10.0.0.1/31"], "ifcfg of NetworkManager", "drift"),
         (["10.0.0.2/24"], "netplan in flow style", "drift"),
         (["10.0.0.1/24", "10.0.9.1/24"], "netplan in several files", "drift"),
         ([], "netplan in flow style", None),

@@ -46,7 +46,6 @@ NUMBERS = {
 }
 GOOD = PortState(
     port=PORT,
-    tool="mlnx_qos",
     dcb=Dcb(owner="os", trust="dscp", dscp2prio=tuple(MAP.items()), pfc=(3,), **VALUES),
     numbers=NUMBERS,
     pause=Pause(False, False, False),
@@ -130,25 +129,20 @@ PLANS: dict[str, tuple[PortState, PortConfig]] = {
 }
 
 
-def plans_of(case: str) -> dict[str, Plan]:
-    """By the tool that sets DCB values."""
+def plan_of(case: str) -> Plan:
     state, want = PLANS[case]
-    lldpad = case.startswith("lldpad") and not state.dcb.lldpad
-    return {tool: planned(replace(state, tool=tool), want, lldpad) for tool in ("mlnx_qos", "dcb")}
+    return planned(state, want, case.startswith("lldpad") and not state.dcb.lldpad)
 
 
 @pytest.mark.golden
 @pytest.mark.parametrize("case", PLANS)
 def test_what_is_planned_for_a_port(case: str) -> None:
-    by_mlnx_qos, by_dcb = (golden_rows.plan(plan, texts=True) for plan in plans_of(case).values())
-    same = [row for row, other in zip(by_dcb, by_mlnx_qos, strict=False) if row == other]
-    assert by_dcb[: len(same)] == same
-    goldens.check("roce_qos", case, [*by_mlnx_qos, *([{"by dcb": by_dcb[len(same) :]}] if by_dcb != same else [])])
+    goldens.check("roce_qos", case, golden_rows.plan(plan_of(case), texts=True))
 
 
 @pytest.mark.golden
 def test_what_is_said_of_a_port() -> None:
-    said = [line for case in PLANS for line in golden_rows.sentences(case, plans_of(case)["mlnx_qos"])]
+    said = [line for case in PLANS for line in golden_rows.sentences(case, plan_of(case))]
     goldens.text("roce_qos", "\n".join(said) + "\n")
 
 

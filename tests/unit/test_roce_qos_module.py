@@ -28,7 +28,6 @@ from ansible_collections.busbar.fabric.plugins.modules import roce_qos as module
 
 from lab import machines, qos, store
 from lab.toolkit import roce_tools
-from lab.toolkit.roce_program import real
 from tests import golden_rows, goldens, trees
 from tests.lab.conftest import few_slots
 from tests.unit.test_roce_qos import BANDWIDTH, CHAIN, PORT, ROOT, TSA, WANT
@@ -42,8 +41,7 @@ case "$*" in {deaf}) exit 0 ;; esac
 "$root/{roce}/{name}" "$@"\
 """
 ROCE = "usr/share/busbar-lab/roce"
-TSA_NUMBERS = [{"ets": qos.ETS, "strict": qos.STRICT}[kind] for kind in TSA]
-TOOLS = ("mlnx_qos", "dcb", "ethtool")
+TOOLS = ("mlnx_qos", "ethtool")
 GIVEN: dict[str, Any] = {
     "roce": {"dscp": 26},
     "prio2tc": list(range(8)),
@@ -105,7 +103,7 @@ class Node:
         """What a tool makes of a call, in this process; None for one that is not as ``tool`` has written it."""
         name, words, file = argv[0], " ".join(argv[1:]), self.path / "sys/usr/local/sbin" / argv[0]
         script, deaf = self.deaf.get(name, ("", ""))
-        if name == "dcb" or not script or not file.exists() or file.read_text() != script:
+        if not script or not file.exists() or file.read_text() != script:
             return None
         if len(argv) > 3:
             with (self.path / "sys/calls.txt").open("a") as calls:
@@ -138,11 +136,6 @@ class Node:
                 (self.path / "sys" / folder[1:] / tool).unlink(missing_ok=True)
 
 
-needs_dcb = pytest.mark.skipif(
-    real("dcb") is None or os.uname().machine != "x86_64", reason="dcb of iproute2 is not installed, or not x86_64"
-)
-
-
 def platform(name: str) -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "profiles" / f"{name}.yml").read_text()))
 
@@ -153,7 +146,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("roce_qos") / "lab"
     store.create(folder, few_slots({"node02": machines.hgx_h200_roce}))
     roce = folder / "node02/sys" / ROCE
-    for name in TOOLS[:2]:
+    for name in TOOLS[:1]:
         (roce / name).symlink_to(os.readlink(roce / "ethtool"))
     return folder / "node02"
 
@@ -203,20 +196,11 @@ def deaf(node: Node) -> None:
     node.tool("mlnx_qos", f'*"{node.ports[0].netdev} --trust "*')
 
 
-def set_and_deaf(node: Node) -> None:
-    """All is as wanted but the map, which dcb does not set; it ends with 0 in any case."""
-    on = {"pfc": 8, "rx_pause": False, "tx_pause": False, "prio_tc": list(range(8)), "tsa": TSA_NUMBERS}
-    node.change(apps=[[dscp, 0] for dscp in range(64)], bw=list(BANDWIDTH), cable=30, **on)
-    node.tool("dcb", "app*")
-    node.without("mlnx_qos")
-
-
 def broken(text: str) -> Callable[[Node], None]:
-    """mlnx_qos is this script of a shell, and there is no dcb."""
+    """mlnx_qos is this script of a shell."""
 
     def prepare(node: Node) -> None:
         (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{text}\n")
-        node.without("dcb")
 
     return prepare
 
@@ -238,7 +222,6 @@ CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
     "a job runs": (lambda node: node.put("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_17/cgroup.procs", "1"), {}),
     "no ECN of OFED": (without_ecn, {}),
     "a tool that does nothing": (deaf, {}),
-    "dcb that does nothing": (set_and_deaf, {}),
     "the ports are the firmware's": (lambda node: node.change(dcbx="firmware"), {}),
     "the ports are taken over": (lambda node: node.change(dcbx="firmware"), {"dcbx": "os"}),
     "lldpad": (lambda node: node.put("/proc/77/comm", "lldpad\n"), {}),
@@ -254,7 +237,7 @@ CASES: dict[str, tuple[Callable[[Node], object], dict[str, Any]]] = {
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("case", [case if case[:3] != "dcb" else pytest.param(case, marks=needs_dcb) for case in CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_what_a_run_makes_of_a_node(call: Run, node: Node, case: str) -> None:
     prepare, options = CASES[case]
     prepare(node)
@@ -288,21 +271,6 @@ def test_eight_new_ports_are_set_in_one_call_and_a_second_call_writes_nothing(ca
     assert checks == {f"roce_qos.{name}" for name in (*SETTINGS, "unit", "boot_setter")}
 
 
-@needs_dcb
-def test_the_same_by_dcb(call: Run, node: Node) -> None:
-    node.without("mlnx_qos")
-    buffers = [20000, 200000, 0, 0, 0, 0, 0, 0]
-    queues = {"prio2buffer": [0, 0, 0, 1, 0, 0, 0, 0], "buffer_size": buffers, "traffic_class": None}
-    given = {**queues, "profile": node.first_rails(1)}
-    first = call(**given)
-    assert (first["findings"], first["changed"]) == ([], True)
-    assert {line.split()[0] for line in node.calls()} == {"dcb", "ethtool"}
-    nic = node.nics()[0]
-    assert sorted(nic.apps) == [[dscp, dscp >> 3] for dscp in range(64)]
-    assert nic.prio_buffer == [0, 0, 0, 1, 0, 0, 0, 0]
-    assert (call(**given)["changed"], node.calls()) == (False, [])
-
-
 def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
     before = trees.contents(node.path)
     result = call(check=True)
@@ -317,36 +285,17 @@ def test_check_mode_shows_all_and_sets_nothing(call: Run, node: Node) -> None:
 
 
 BUFFERS = "Buffers commands are not supported on your system"
-# What mlnx_qos comes to on kernels and drivers that it was not written for: what a shell does in its place.
-BROKEN = ["exit 1", f"echo '{BUFFERS}'; echo Traceback >&2; exit 1", f"echo '{BUFFERS}'; echo 'Cable len: 7'"]
 
 
-@needs_dcb
-@pytest.mark.parametrize("script", BROKEN)
-def test_where_mlnx_qos_breaks_off_dcb_speaks_for_the_port(node: Node, script: str) -> None:
-    (node.path / "sys/usr/local/sbin/mlnx_qos").write_text(f"#!/bin/sh\n{script}\n")
-    state = read_port(node.host, node.ports[0], WANT)
-    assert (state.tool, state.gaps) == ("dcb", {})
-    node.without("dcb")
-    state = read_port(node.host, node.ports[0], WANT)
-    assert {gap.state for name, gap in state.gaps.items() if name in DCB} == {"unknown"}
-
-
-@needs_dcb
-def test_a_kernel_without_buffers_leaves_all_the_rest_to_either_tool(node: Node) -> None:
-    of_mlnx_qos, of_dcb = (node.path / "sys/usr/local/sbin" / name for name in TOOLS[:2])
-    of_mlnx_qos.write_text(f"{of_mlnx_qos.read_text().strip()} | sed 's/^Receive buffer.*/{BUFFERS}/; /^\tbuffer/d'\n")
-    refused = 'if [ "$2" = buffer ]; then echo "Attribute not found: Success" >&2; exit 1; fi\n'
-    of_dcb.write_text(of_dcb.read_text().replace("case ", f"{refused}case ", 1))
+def test_a_kernel_without_buffers_leaves_all_the_rest(node: Node) -> None:
+    tool = node.path / "sys/usr/local/sbin/mlnx_qos"
+    tool.write_text(f"{tool.read_text().strip()} | sed 's/^Receive buffer.*/{BUFFERS}/; /^\tbuffer/d'\n")
     # The cable's length is PFC's.
     of_cable = replace(WANT, prio2buffer=None, buffer_size=None)
     cases: list[tuple[PortConfig, dict[str, str]]] = [(of_cable, {}), (WANT, {"buffers": "unsupported"})]
     for wanted, gaps in cases:
-        for tool in ("mlnx_qos", "dcb"):
-            port = replace(node.ports[0], is_mellanox=tool == "mlnx_qos")
-            state = read_port(node.host, port, wanted)
-            assert state.tool == tool
-            assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
+        state = read_port(node.host, node.ports[0], wanted)
+        assert {noun: gap.state for noun, gap in state.gaps.items() if noun in DCB} == gaps
 
 
 def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
@@ -362,11 +311,6 @@ def test_a_check_makes_no_directory_in_configfs(call: Run, node: Node) -> None:
     tos = next(finding for finding in result["findings"] if finding["check"] == "roce_qos.tos")
     assert "rdma_cm is not loaded" in tos["have"]
     assert "modprobe rdma_cm" in tos["fix"]
-
-
-def test_a_chain_that_cannot_be_is_an_error(call: Run) -> None:
-    assert "busbar_roce.dscp is 64" in call(roce={"dscp": 64})["msg"]
-    assert "tsa and tc_bandwidth go together" in call(tsa=None)["msg"]
 
 
 # -- which ports -----------------------------------------------------------------------------------------------------
@@ -430,11 +374,3 @@ def test_a_subfunction_cannot(tmp_path: Path) -> None:
     state = read_port(Host(str(tmp_path), str(tmp_path)), PORT, WANT)
     unsupported = {noun for noun, gap in state.gaps.items() if gap.state == "unsupported" and "subfunction" in gap.have}
     assert unsupported == set(SETTINGS) - set(OF_RDMA)
-
-
-@needs_dcb
-def test_a_nic_of_another_maker_is_asked_by_dcb(node: Node) -> None:
-    other = replace(node.ports[0], is_mellanox=False)
-    assert read_port(node.host, other, WANT).tool == "dcb"
-    node.without("dcb")
-    assert read_port(node.host, other, WANT).tool == "mlnx_qos"

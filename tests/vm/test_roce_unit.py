@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The files of roce_unit under a real udev and a real systemd: one run each time that the netdev comes, and no other.
 
-The port is QEMU's e1000e. No kernel of Debian has DCB for it: dcb is a stand-in that forgets with the netdev, and takes
-the link down and up for a changed PFC mask, as mlx5 does.
+The port is QEMU's e1000e. No kernel of Debian has DCB for it: mlnx_qos is a stand-in that forgets with the netdev, and
+takes the link down and up for a changed PFC mask, as mlx5 does.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ DRIVER = "/sys/bus/pci/drivers/e1000e"
 UNIT = f"busbar-roce-qos@{PORT}.service"
 WANTED = Intent({PORT: False}, {}, {"pfc": [3], "pause_off": False})
 # Of the netdev with this index is known whether PFC is on for priority 3.
-DCB = """\
+MLNX_QOS = """\
 #!/bin/sh
+state="/run/dcb-$(cat "/sys/class/net/$2/ifindex")"
 case "$*" in
-"-j dcbx show dev "*)
-    echo '{"host":true,"cee":true,"ieee":true}' ;;
-"-j pfc show dev "*)
-    test -e "/run/dcb-$(cat "/sys/class/net/$5/ifindex")" && on=true || on=false
-    echo '{"pfc_cap":8,"macsec_bypass":false,"delay":0,"prio_pfc":[false,false,false,'$on',false,false,false,false]}' ;;
-"pfc set dev $4 prio-pfc 0:off 1:off 2:off 3:on 4:off 5:off 6:off 7:off")
-    : > "/run/dcb-$(cat "/sys/class/net/$4/ifindex")"
-    ip link set dev "$4" down && ip link set dev "$4" up ;;
+"-i $2")
+    test -e "$state" && on=1 || on=0
+    echo "DCBX mode: OS controlled"
+    echo "PFC configuration:"
+    echo "priority 0 1 2 3 4 5 6 7"
+    echo "enabled 0 0 0 $on 0 0 0 0"
+    echo "tc: 0 ratelimit: unlimited, tsa: vendor"
+    for priority in 0 1 2 3 4 5 6 7; do echo "priority: $priority"; done ;;
+"-i $2 --pfc 0,0,0,1,0,0,0,0")
+    : > "$state"
+    ip link set dev "$2" down && ip link set dev "$2" up ;;
 *)
     exit 1 ;;
 esac
@@ -78,9 +82,9 @@ def machine(new_vm: NewVm) -> Machine:
     """With the files, and the port as if it had been there before them."""
     devices = (f"e1000e,netdev=rail,addr={PORT[8:]},romfile=",)
     machine = new_vm(devices=devices, netdevs=("hubport,id=rail,hubid=1",))
-    machine.put({**roce_unit.render(WANTED), "/usr/local/sbin/dcb": DCB})
+    machine.put({**roce_unit.render(WANTED), "/usr/local/sbin/mlnx_qos": MLNX_QOS})
     # udev looks for other rules every three seconds at most.
-    machine.ssh("sh", "-c", "chmod 755 /usr/local/sbin/dcb && systemctl daemon-reload && sleep 4")
+    machine.ssh("sh", "-c", "chmod 755 /usr/local/sbin/mlnx_qos && systemctl daemon-reload && sleep 4")
     return machine
 
 
@@ -107,7 +111,7 @@ def test_the_unit_is_one_that_systemd_takes_without_a_word(machine: Machine) -> 
 
 def test_when_the_netdev_comes_the_unit_runs_once_and_goes_with_it(seen: dict[str, Any]) -> None:
     assert seen["come"] == Seen("active", 1, True, seen["come"].result)
-    assert "dcb pfc set" in str(seen["come"])
+    assert "--pfc" in str(seen["come"])
     assert seen["gone again"] == "inactive"
     assert seen["come again"] == Seen("active", 2, True, seen["come"].result)
 
@@ -136,9 +140,9 @@ def test_a_rule_as_that_for_virtual_functions_finds_the_function(machine: Machin
 
 def test_a_failed_run_is_told_by_systemd_and_by_the_result(machine: Machine, seen: dict[str, Any]) -> None:
     machine.put(
-        {"/usr/local/sbin/dcb": "#!/bin/sh\nexit 1\n", roce_unit.RULE: roce_unit.render(WANTED)[roce_unit.RULE]}
+        {"/usr/local/sbin/mlnx_qos": "#!/bin/sh\nexit 1\n", roce_unit.RULE: roce_unit.render(WANTED)[roce_unit.RULE]}
     )
     machine.ssh("sh", "-c", f"sleep 4; {UNBIND}")
     after = see(machine, BIND)
     assert (after.state, after.result.state) == ("failed", "failed")
-    assert "dcb" in json.dumps(after.result.said)
+    assert "mlnx_qos" in json.dumps(after.result.said)

@@ -58,7 +58,6 @@ def test_what_is_right_is_not_written_again() -> None:
 def test_the_tools_of_the_node_say_the_same(host: Host) -> None:
     netdev = NETDEVS[RAILS[0].address]
     assert "Priority trust state: dscp" in host.check_output(f"mlnx_qos -i {netdev}")
-    assert '"prio_pfc":[false,false,false,true,' in host.check_output(f"dcb -j pfc show dev {netdev}")
     assert host.check_output(f"cma_roce_tos -d {RAILS[0].name}") == "106"
 
 
@@ -73,19 +72,6 @@ def tos(address: str) -> int:
 
 def runs(host: Host, unit: str) -> int:
     return host.check_output(f"journalctl --quiet --output=cat --unit={unit}").count("Finished ")
-
-
-@pytest.mark.long
-def test_without_mlnx_qos_dcb_says_the_same_and_sets_it(host: Host) -> None:
-    address, netdev = list(NETDEVS.items())[1]
-    host.check_output("mv /usr/bin/mlnx_qos /root/")
-    try:
-        host.check_output(f"ethtool -A {netdev} rx on")  # which takes PFC from it
-        done = ROLE.play(check=False)
-    finally:
-        host.check_output("mv /root/mlnx_qos /usr/bin/")
-    assert (done["findings"], state(netdev).pfc) == ([], 1 << 3)
-    assert sorted(done["repaired"]) == [f"roce_qos.{noun}[live]@{address}" for noun in ("pause", "pfc")]
 
 
 def test_what_a_reload_of_the_driver_takes_the_unit_gives_back_and_nothing_loops(host: Host) -> None:
@@ -108,13 +94,10 @@ def test_what_a_reload_of_the_driver_takes_the_unit_gives_back_and_nothing_loops
 @pytest.mark.long
 def test_a_run_of_the_unit_that_fails_is_told_and_the_role_has_it_run_again(host: Host) -> None:
     address, netdev = next(iter(NETDEVS.items()))
-    # Both: where mlnx_qos breaks off, dcb speaks for the port.
-    tools = [host.check_output(f"command -v {name}") for name in ("mlnx_qos", "dcb")]
-    for tool in tools:
-        host.check_output(f"mv {tool} /root/ && printf '#!/bin/sh\\nexit 1\\n' > {tool} && chmod 755 {tool}")
+    tool = host.check_output("command -v mlnx_qos")
+    host.check_output(f"mv {tool} /root/ && printf '#!/bin/sh\\nexit 1\\n' > {tool} && chmod 755 {tool}")
     host.check_output(f"busbar-lab-roce add {netdev}")
-    for tool in tools:
-        host.check_output(f"mv /root/{tool.rpartition('/')[2]} {tool}")
+    host.check_output(f"mv /root/mlnx_qos {tool}")
     assert not host.service(f"busbar-roce-qos@{address}.service").is_running
     found = ROLE.play(check=False)
     assert (found["findings"], found["repaired"]) == ([], [f"roce_qos.unit[live]@{address}"])
