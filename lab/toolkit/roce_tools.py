@@ -43,7 +43,6 @@ PLACES = {
 # A node is queried dozens of times: each of these is imported by a call of its own alone.
 _MODULES = {
     "mlnx_qos": ("mlnx_qos", "mlnx_qos"),
-    "dcb": ("dcb", "dcb"),
     "ip": ("iproute", "ip"),
     "ping": ("ping", "ping"),
     "sysctl": ("sysctl", "sysctl"),
