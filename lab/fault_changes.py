@@ -116,6 +116,10 @@ def peermem(machine: Machine, behaviour: str) -> None:
     machine.peermem = behaviour
 
 
+def legacy_peermem(machine: Machine) -> None:
+    machine.modules["nv_peer_mem"] = machine.modules.pop("nvidia_peermem", None)
+
+
 def faulty_driver(machine: Machine, version: str) -> None:
     """Load a driver that faults on large mappings with 64 KiB pages; nvidia_peermem is not built for such a kernel."""
     machine.driver_version = machine.modules["nvidia"] = version

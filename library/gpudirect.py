@@ -16,7 +16,8 @@ description:
   - Writes the options of the NVIDIA driver in the profile's C(driver_options) into
     C(/etc/modprobe.d/busbar-nvidia.conf), unless another file there sets them; they are in effect after a reboot.
   - Reports why the module does not load. Whether it is loaded is read from C(/sys/module), not from an exit code.
-  - A run unloads no module.
+  - A run unloads no module. An old C(nv_peer_mem) is no longer started at boot, and stays loaded until an administrator
+    drains the node.
 options:
   mode:
     description:

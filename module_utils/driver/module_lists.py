@@ -59,6 +59,10 @@ def read(host: Host, folders: Sequence[str], problems: List[Problem]) -> Dict[st
                 continue
             path = "%s/%s" % (folder, name)
             text = attempt(partial(host.read_system, path), path, problems)
+            if path == "/etc/modules-load.d/modules.conf":
+                # Debian's is a link, and a link must not become a file.
+                behind = attempt(partial(host.read_system, "/etc/modules"), "/etc/modules", problems)
+                path = "/etc/modules" if behind == text else path
             if text is not None:
                 found[name] = (path, text)
     return dict(found[name] for name in sorted(found))

@@ -23,14 +23,18 @@ from .peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, S
 from .read import (
     CMDLINE,
     DROPIN,
+    LEGACY_MASK,
+    LEGACY_STARTS,
     LIST,
     OPENIBD_DROPIN,
     OWN,
+    SYS_LEGACY,
     UNIT,
     State,
     dmabuf,
 )
 
+LEGACY = "nv_peer_mem"
 RUN = fix_command.run_tag("nvidia_peermem")
 PATH = Check(
     "gpudirect.path",
@@ -46,6 +50,13 @@ PERSISTED = Check(
     aspect="persisted",
 )
 "Will nvidia_peermem be loaded at every boot and after a restart of openibd, and on EL not from the initramfs"
+OLD_MODULE = Check(
+    "gpudirect.legacy",
+    why="only one of nv_peer_mem and nvidia_peermem can register with ib_core; the old one is not maintained",
+    fix=RUN,
+    aspect="persisted",
+)
+"is the old nv_peer_mem neither loaded nor started at boot"
 BLOCKED = Check(
     "gpudirect.blocked",
     why="a blacklist stops systemd from loading the module at boot; an install line stops modprobe, too",
@@ -87,6 +98,7 @@ Wants=busbar-nvidia-peermem.service
 
 TEXTS = {path: written.seal(path, text, "") for path, text in TEXTS.items()}
 UNUSED = "%s: not used with DMA-BUF, and not judged; busbar_gpudirect: dmabuf removes what is not used"
+_DRAIN = "drain the node, then modprobe -r %s && modprobe %s, or reboot" % (LEGACY, MODULE)
 
 # -- which path ------------------------------------------------------------------------------------------------------
 
@@ -130,6 +142,9 @@ def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Ju
     if have.loaded:
         fix = "look at %s: NCCL recognises the module by its file version" % SYS
         return Judgement("peermem", "unknown", "nvidia_peermem is loaded and shows no version", fix)
+    if have.legacy_loaded:
+        because = OLD_MODULE.finding_id(LEGACY, aspect="live")
+        return Judgement("peermem", "withheld", "%s is loaded in its place" % LEGACY, _DRAIN, because=because)
     reason = failed.reason if failed else _known_reason(have)
     version = have.driver.version if have.driver else "VERSION"
     if reason is not None:
@@ -182,13 +197,14 @@ def plan(have: State, mode: str, failed: Optional[Failure] = None) -> Plan:
         source=gpu.VERSION if found.path == "dmabuf" or not have.driver_loaded else SYS,
         fix=found.fix,
         because=found.because,
+        disruption="driver" if have.legacy_loaded and found.state == "withheld" else "none",
     )
     first = merge(problems, Plan((path,), commands=(LOAD,) if found.load else ()))
     if found.path == "dmabuf":
         return merge(first, _forgotten(have, mode))
     if found.path == "":
         return first
-    return merge(first, _persisted(have, mode), _blocked(have))
+    return merge(first, _persisted(have, mode), _legacy(have), _blocked(have))
 
 
 def _persisted(have: State, mode: str) -> Plan:
@@ -220,7 +236,8 @@ def _persisted(have: State, mode: str) -> Plan:
     main = merge(found, Plan(changes=brought.changes, notes=brought.notes))
     if "debian" in have.ids:
         return main
-    return merge(main, *_without_lists(have))
+    frozen = "dracut copies modules-load.d and the modules named there into the initramfs, where they become outdated"
+    return merge(main, _without(have, MODULE, PERSISTED, frozen))
 
 
 def _forgotten(have: State, mode: str) -> Plan:
@@ -242,16 +259,16 @@ def _bring(have: State, files: Sequence[str]) -> written.Files:
     return written.compare(FileChange(path, have.own[path], wanted[path]) for path in OWN if path in have.own)
 
 
-def _without_lists(have: State) -> List[Plan]:
+def _without(have: State, module: str, check: Check, why: str) -> Plan:
     """No file of modules-load.d may name the module. What a package has put below /usr is the package's."""
-    why = "dracut copies modules-load.d and the modules named there into the initramfs, where they become outdated"
     plans = []
     for path, text in have.lists.items():
-        if path != LIST and MODULE in module_lists.listed(text):
-            change = FileChange(path, text, module_lists.unlisted(text, MODULE), backup=True)
-            fix = "remove %s, or the package that owns it" % path
-            plans.append(_of_others(PERSISTED, change, "does not name %s" % MODULE, "names %s" % MODULE, fix, why))
-    return plans
+        if path == LIST or module not in module_lists.listed(text):
+            continue
+        change = FileChange(path, text, module_lists.unlisted(text, module), backup=True)
+        fix = "remove %s, or the package that owns it" % path
+        plans.append(_of_others(check, change, "does not name %s" % module, "names %s" % module, fix, why))
+    return merge(*plans)
 
 
 def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str, why: str) -> Plan:
@@ -259,6 +276,29 @@ def _of_others(check: Check, change: FileChange, want: str, said: str, fix: str,
     ours = change.path.startswith("/etc/")
     finding = check.judge(change.path, "drift" if ours else "not_owned", want, said, fix=RUN if ours else fix, why=why)
     return Plan((finding,), (change,) if ours else ())
+
+
+def _legacy(have: State) -> Plan:
+    users = ", held by %s" % " and ".join(have.legacy_users) if have.legacy_users else ", and no module uses it"
+    live = OLD_MODULE.judge(
+        LEGACY,
+        "withheld" if have.legacy_loaded else "ok",
+        want="not loaded",
+        have="loaded%s" % users if have.legacy_loaded else "not loaded",
+        source=SYS_LEGACY,
+        fix=_DRAIN,
+        aspect="live",
+        disruption="driver" if have.legacy_loaded else "none",
+    )
+    lists = _without(have, LEGACY, OLD_MODULE, OLD_MODULE.why)
+    if have.unreadable((*LEGACY_STARTS, LEGACY_MASK)):
+        return merge(Plan((live,)), lists)
+    starts = have.legacy_starts if have.legacy_mask != "" else ()
+    changes = (FileChange(LEGACY_MASK, have.legacy_mask, "", backup=True),) if starts else ()
+    want = "not started at boot"
+    said, source = ("%s starts it" % starts[0], starts[0]) if starts else (want, LEGACY_MASK)
+    persisted = OLD_MODULE.judge(LEGACY, "drift" if starts else "ok", want, said, source)
+    return merge(Plan((live, persisted), changes), lists)
 
 
 def _blocked(have: State) -> Plan:

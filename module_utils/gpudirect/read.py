@@ -31,7 +31,11 @@ DROPIN = "/etc/systemd/system/multi-user.target.d/busbar-nvidia-peermem.conf"
 # PartOf stops and restarts the unit with openibd; only this starts it again with an openibd that was stopped before.
 OPENIBD_DROPIN = "/etc/systemd/system/openibd.service.d/busbar-nvidia-peermem.conf"
 OWN = (LIST, UNIT, DROPIN, OPENIBD_DROPIN)
+LEGACY_STARTS = ("/etc/init.d/nv_peer_mem", "/usr/lib/systemd/system/nv_peer_mem.service")
+# An empty unit file is a masked unit; it hides the init script and the package's unit alike.
+LEGACY_MASK = "/etc/systemd/system/nv_peer_mem.service"
 CMDLINE = "/proc/cmdline"
+SYS_LEGACY = "/sys/module/nv_peer_mem"
 # These fault on mappings of 4 GiB and more with 64 KiB pages (open-gpu-kernel-modules issue 1269).
 FAULTY_DRIVERS = ("590.44.01", "595.45.04", "595.84", "610.43")
 _P2PDMA = "CONFIG_PCI_P2PDMA"
@@ -97,6 +101,12 @@ class State:
         self.config = self._config()
         self.loaded = bool(self._names(SYS))
         self.version = self._value(SYS + "/version", parse_text)
+        self.legacy_loaded = bool(self._names(SYS_LEGACY))
+        count = self._value(SYS_LEGACY + "/refcnt", parse_text)
+        self.legacy_users = ["module %s" % name for name in self._names(SYS_LEGACY + "/holders")]
+        self.legacy_users += ["use count %s" % count] if count not in (None, "0") else []
+        self.legacy_starts = [path for path in LEGACY_STARTS if self._text(path) is not None]
+        self.legacy_mask = self._text(LEGACY_MASK)
         self.ids = attempt(lambda: ids(os_release.read(host)[1]), os_release.PATHS[0], self.problems)
         self.openibd = any(self._text(path) is not None for path in ofed_state.OPENIBD_PLACES)
         self.lists = module_lists.read(host, module_lists.LISTS, self.problems)

@@ -78,6 +78,8 @@ NO_MODULE = {"/usr/bin/modinfo": "#!/bin/sh\necho 'modinfo: ERROR: Module nvidia
 OFED = {"/usr/bin/ofed_info": "#!/bin/sh\necho OFED-internal-25.10-1.7.1:\n"}
 INBOX = {"/usr/bin/ofed_info": None}
 LOADED = {"/sys/module/nvidia_peermem/initstate": "live\n", "/sys/module/nvidia_peermem/version": "580.95.05\n"}
+INIT = "/etc/init.d/nv_peer_mem"
+LEGACY = {"/sys/module/nv_peer_mem/initstate": "live\n", "/sys/module/nv_peer_mem/refcnt": "3\n", INIT: "#!/bin/bash\n"}
 P2PDMA = config("CONFIG_PCI_P2PDMA=y")
 LARGE_PAGES = {**driver("590.44.01"), **config("CONFIG_PCI_P2PDMA=y", "CONFIG_ARM64_64K_PAGES=y")}
 OF_DEBIAN, OF_ROCKY, OF_NOBODY = ({"/etc/os-release": text} for text in (DEBIAN, ROCKY, None))
@@ -218,6 +220,13 @@ CASES: dict[str, tuple[Any, ...]] = {
         },
         "peermem",
     ),
+    "old module": ({**LEGACY, "/etc/modules-load.d/peer.conf": "nv_peer_mem\nib_umad\n"}, "peermem", "use count 3"),
+    "old module, masked": ({**LOADED, **LISTED, INIT: LEGACY[INIT], read.LEGACY_MASK: Path("/dev/null")}, "peermem"),
+    # The file behind Debian's link is changed, and not the link.
+    "old module behind a link": (
+        {**LOADED, "/etc/modules": "nv_peer_mem\nloop\n", "/etc/modules-load.d/modules.conf": Path("../modules")},
+        "peermem",
+    ),
     "forbidden": (
         {
             "/etc/modprobe.d/site.conf": "options mlx5_core x=1\nblacklist nvidia-peermem\n# end\n",
@@ -245,7 +254,7 @@ for mode in ("auto", "peermem", "dmabuf"):
 for mode in ("off", "dmabuf"):
     CASES[f"not wanted, {mode}"] = ({**P2PDMA, **LOADED}, mode)
     CASES[f"not wanted any more, {mode}"] = ({**P2PDMA, **LOADED, **LISTED}, mode)
-for path in (read.LIST, "/etc/modprobe.d/site.conf"):
+for path in (read.LIST, read.LEGACY_MASK, INIT, "/etc/modprobe.d/site.conf"):
     CASES[f"a directory at {path}"] = ({**LOADED, **LISTED, path: ...}, "peermem")
 for path, text in (
     ("/proc/sys/kernel/osrelease", ""),
