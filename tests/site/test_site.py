@@ -106,7 +106,7 @@ def test_a_mistake_of_many_hosts_is_one_message(play: Play, tmp_path: Path, argu
     said = [line for line in run.out.splitlines() if not line.startswith(("ok:", "node"))]
     assert len(said) < 60, run.out
     assert "node[001-060]: busbar_max_disruptoin is not a variable of this suite; did you mean" in run.out
-    assert "node007: busbar_mtu is '9000' (str), expected int: write busbar_mtu: 9000" in run.out
+    assert "node007: busbar_mtu is '9000' (str), expected int: write it in YAML" in run.out
 
 
 @pytest.mark.parametrize(
