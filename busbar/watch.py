@@ -61,7 +61,7 @@ def _last(folder: Path, as_json: bool) -> int:
         return complain("watch", f"{folder} is not there: busbar watch has not run here")
     events = [record for record in Ring(str(folder)).records(time.time() - DAY) if "kind" in record]
     for record in events:
-        text = f"{_when(record['at'])}  {record['kind']}: {record.get('text')}"
+        text = f"{_when(float(str(record['at'])))}  {record['kind']}: {record.get('text')}"
         print(json.dumps(record) if as_json else printable(text))
     if not events and not as_json:
         print("no event in the last day")

@@ -8,11 +8,11 @@ Names, words and what is hidden: mstflint's mlxconfig_host.db.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import cast
 
 from .machine import MELLANOX, Machine, Rdma
 from .toolkit import firmware_tools
-from .toolkit.firmware_tools import CARDS, NODE
+from .toolkit.firmware_tools import CARDS, NODE, Card, Setting
 
 _SWITCH = {"0": "False", "1": "True"}
 _TYPES = {"0x1021": "ConnectX7", "0x101b": "ConnectX6", "0x101d": "ConnectX6DX", "0xa2dc": "BlueField3"}
@@ -44,11 +44,16 @@ def _cards(machine: Machine) -> list[list[Rdma]]:
     return list(found.values())
 
 
-def _setting(value: int, words: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
-    return {"default": value, "current": value, "next": value, **({"words": words} if words else {}), **more}
+def _setting(value: int, words: dict[str, str] | None = None, hidden: bool = False) -> Setting:
+    setting: Setting = {"default": value, "current": value, "next": value}
+    if words:
+        setting["words"] = words
+    if hidden:
+        setting["hidden"] = hidden
+    return setting
 
 
-def _fresh(machine: Machine, card: list[Rdma]) -> dict[str, Any]:
+def _fresh(machine: Machine, card: list[Rdma]) -> Card:
     """The card as it was delivered, and set to the link layer that its ports have."""
     settings = {
         "ADVANCED_PCI_SETTINGS": _setting(0, _SWITCH),
@@ -74,12 +79,10 @@ def _fresh(machine: Machine, card: list[Rdma]) -> dict[str, Any]:
     }
 
 
-def _changed(card: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+def _changed(card: Card, changes: dict[str, dict[str, object]]) -> Card:
     """changes: of a setting what of it is otherwise, of the card in lower case."""
-    settings = card["settings"]
-    for name, change in changes.items():
-        if name in settings:
-            settings[name] = {**settings[name], **change}
-        else:
-            card[name] = change
-    return card
+    settings = {
+        name: cast("Setting", {**setting, **changes.get(name, {})}) for name, setting in card["settings"].items()
+    }
+    own = {name: change for name, change in changes.items() if name not in settings}
+    return cast("Card", {**card, **own, "settings": settings})

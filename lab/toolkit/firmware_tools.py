@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal, TypedDict, cast
 
 from .roce_program import Stop, read
 
@@ -24,6 +24,44 @@ NODE = f"{CARDS}/node"  # release of the tools, and whether this is a virtual ma
 NAMES = {"mlxconfig": "mstconfig", "flint": "mstflint"}
 COMMANDS = {"q": "query", "s": "set", "r": "reset", "i": "show_confs"}
 SPENT = {"reset": ("reset",), "reboot": ("reset", "reboot"), "power": ("reset", "reboot", "power")}
+
+
+Value = int | str | None
+Column = Literal["default", "current", "next"]
+
+
+class Setting(TypedDict, total=False):
+    """words: text of a number -> its word."""
+
+    default: Value
+    current: Value
+    next: Value
+    needs: str
+    hidden: bool
+    read_only: bool
+    words: dict[str, str]
+
+
+class Card(TypedDict, total=False):
+    """flash, running: version of the image.   functions: PCI addresses.   refuses: why it takes no setting."""
+
+    settings: dict[str, Setting]
+    type: str
+    psid: str
+    flash: str
+    running: str
+    functions: list[str]
+    silent: bool
+    next_only: bool
+    refuses: str
+
+
+class State(TypedDict):
+    """cards: by address."""
+
+    cards: dict[str, Card]
+    release: str
+    virtual: bool
 
 
 def main(argv: Sequence[str], root: str) -> int:
@@ -38,23 +76,23 @@ def main(argv: Sequence[str], root: str) -> int:
         return stop.code
 
 
-def load(root: str) -> dict[str, Any]:
-    """release, virtual; cards: address -> card, of which ``settings`` is name -> setting."""
-    state: dict[str, Any] = {"cards": {}, **json.loads(read(root + NODE))}
+def load(root: str) -> State:
+    state = cast("State", {"cards": {}, **json.loads(read(root + NODE))})
     for file in sorted(os.listdir(root + CARDS)):
         if file.endswith(".json"):
-            card: dict[str, Any] = {"settings": {}}
+            settings: dict[str, dict[str, object]] = {}
+            card: dict[str, object] = {"settings": settings}
             for key, value in json.loads(read(f"{root}{CARDS}/{file}")).items():
                 name, _, of_setting = key.partition(" ")
                 if of_setting:
-                    card["settings"].setdefault(name, {})[of_setting] = value
+                    settings.setdefault(name, {})[of_setting] = value
                 else:
                     card[name] = value
-            state["cards"][file[: -len(".json")]] = card
+            state["cards"][file[: -len(".json")]] = cast("Card", card)
     return state
 
 
-def save(root: str, state: dict[str, Any]) -> None:
+def save(root: str, state: State) -> None:
     """The old state of a card or its new one, whoever is killed when."""
     for address, card in state["cards"].items():
         text = card_text(card)
@@ -63,7 +101,7 @@ def save(root: str, state: dict[str, Any]) -> None:
             _put(path, text)
 
 
-def card_text(card: dict[str, Any]) -> str:
+def card_text(card: Card) -> str:
     """Flat, so that the lab can take back one value beside another that a tool has set, and sorted for the same."""
     told = {name: value for name, value in card.items() if name != "settings"}
     told |= {f"{name} {key}": value for name, one in card["settings"].items() for key, value in one.items()}
@@ -85,17 +123,16 @@ def spend(root: str, what: str) -> None:
     save(root, state)
 
 
-def _spend(card: dict[str, Any], what: str) -> None:
+def _spend(card: Card, what: str) -> None:
     for setting in card["settings"].values():
         if setting.get("needs", "reset") in SPENT[what]:
             setting["current"] = setting["next"]
     card["running"] = card["flash"]
 
 
-def _card(state: dict[str, Any], address: str) -> dict[str, Any] | None:
-    """Any of its functions will do, with or without the domain. None of one that is not there, or does not answer."""
-    cards: dict[str, dict[str, Any]] = state["cards"]
-    for card in cards.values():
+def _card(state: State, address: str) -> Card | None:
+    """Each of its functions will do, with or without the domain. None of one that is not there, or does not answer."""
+    for card in state["cards"].values():
         if not card.get("silent") and (address in card["functions"] or "0000:" + address in card["functions"]):
             return card
     return None
@@ -148,7 +185,7 @@ def mstconfig(root: str, arguments: list[str]) -> int:
     )
 
 
-def _shown(card: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
+def _shown(card: Card, names: list[str]) -> dict[str, Setting]:
     visible = {name: one for name, one in card["settings"].items() if not one.get("hidden")}
     for name in names:
         if name not in visible:
@@ -156,10 +193,10 @@ def _shown(card: dict[str, Any], names: list[str]) -> dict[str, dict[str, Any]]:
     return {name: visible[name] for name in names or visible}
 
 
-def _query(release: str, card: dict[str, Any], options: dict[str, str], names: list[str]) -> int:
+def _query(release: str, card: Card, options: dict[str, str], names: list[str]) -> int:
     told = "-e" in options and not card.get("next_only")
     settings = _shown(card, names)
-    columns = ("default", "current", "next") if told else ("next",)
+    columns: tuple[Column, ...] = ("default", "current", "next") if told else ("next",)
     width = 20 if release == "new" else 16
     print("\nDevice #1:\n----------\n")
     for label, text in (("Device type:", card["type"]), ("Name:", "N/A"), ("Device:", options["-d"])):
@@ -174,10 +211,10 @@ def _query(release: str, card: dict[str, Any], options: dict[str, str], names: l
     return 0
 
 
-_HEADERS = {"default": "Default", "current": "Current", "next": "Next Boot"}
+_HEADERS: dict[Column, str] = {"default": "Default", "current": "Current", "next": "Next Boot"}
 
 
-def _table(release: str, settings: dict[str, dict[str, Any]], columns: tuple[str, ...]) -> None:
+def _table(release: str, settings: dict[str, Setting], columns: tuple[Column, ...]) -> None:
     if release == "new":
         width, form = 33, "{mark}{only}     {name:<48}"
         print(f"\n{'Configurations:':<56}" + " ".join(f"{_HEADERS[column]:<{width}}" for column in columns))
@@ -194,14 +231,14 @@ def _table(release: str, settings: dict[str, dict[str, Any]], columns: tuple[str
         print(form.format(mark=mark, only="RO" if one.get("read_only") else "  ", name=name) + row)
 
 
-def _text(setting: dict[str, Any], value: int | str | None) -> str:
+def _text(setting: Setting, value: Value) -> str:
     if value is None:
         return "N/A"
     word = setting.get("words", {}).get(str(value))
     return f"{word}({value})" if word is not None else str(value)
 
 
-def _set(root: str, state: dict[str, Any], card: dict[str, Any], options: dict[str, str], words: list[str]) -> int:
+def _set(root: str, state: State, card: Card, options: dict[str, str], words: list[str]) -> int:
     asked = dict(word.split("=") for word in words)
     settings = _shown(card, list(asked))
     values: dict[str, int] = {}

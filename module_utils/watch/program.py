@@ -15,7 +15,7 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ..core import trusted
 from ..core.host import ParseError, ReadError
@@ -54,7 +54,7 @@ class Event(NamedTuple):
     at: float
     since: float
     text: str
-    details: Dict[str, Any]
+    details: Dict[str, object]
 
 
 Say = Callable[[Event], None]
@@ -208,7 +208,7 @@ class Watch:
             return handle
         return None
 
-    def _xids(self) -> List[Any]:
+    def _xids(self) -> List[Tuple[str, int]]:
         found = []
         with suppress(OSError):
             while self.kmsg is not None:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterator, List
+from typing import Dict, Iterator, List
 
 HOURS = 25
 # Bytes of a file, and of a line.
@@ -23,7 +23,7 @@ class Ring:
         self.folder = folder
         os.makedirs(folder, mode=0o700, exist_ok=True)
 
-    def add(self, at: float, record: Dict[str, Any]) -> None:
+    def add(self, at: float, record: Dict[str, object]) -> None:
         """Append a record. Raises OSError. A full hour takes no more: whatever floods it ends with the hour."""
         path = os.path.join(self.folder, _name(at))
         line = (json.dumps(dict(record, at=round(at, 1)), sort_keys=True) + "\n").encode()
@@ -38,7 +38,7 @@ class Ring:
             for name in self._names()[:-HOURS]:
                 os.unlink(os.path.join(self.folder, name))
 
-    def records(self, since: float = 0.0) -> Iterator[Dict[str, Any]]:
+    def records(self, since: float = 0.0) -> Iterator[Dict[str, object]]:
         """Yield the records from a time on, the oldest first. Raises OSError."""
         for name in self._names():
             if name < _name(since):
@@ -57,7 +57,7 @@ def _name(at: float) -> str:
     return time.strftime("%Y%m%dT%H.jsonl", time.gmtime(at))
 
 
-def _record(line: bytes) -> Dict[str, Any]:
+def _record(line: bytes) -> Dict[str, object]:
     if not line.endswith(b"\n") or len(line) > LINE:
         return {}
     try:

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -65,7 +64,7 @@ def tools_end() -> None:
             time.sleep(0.05)
 
 
-def cards(lab: Path) -> list[dict[str, Any]]:
+def cards(lab: Path) -> list[firmware_tools.Card]:
     return list(firmware_tools.load(str(lab / "node01/hw"))["cards"].values())[:2]
 
 
@@ -73,7 +72,7 @@ def break_all(lab: Path) -> None:
     state = firmware_tools.load(str(lab / "node01/hw"))
     for card in list(state["cards"].values())[:2]:
         for name, (_good, bad) in NAMES.items():
-            card["settings"][name].update(current=bad, next=bad, needs="reboot")
+            card["settings"][name].update({"current": bad, "next": bad, "needs": "reboot"})
     firmware_tools.save(str(lab / "node01/hw"), state)
 
 

@@ -79,10 +79,10 @@ class Node(Host):
         return Output(" ".join(argv), code, said.getvalue(), "")
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Any:
         return firmware_tools.load(self.hardware_root)
 
-    def change(self, edit: Callable[[dict[str, Any]], object]) -> None:
+    def change(self, edit: Callable[[Any], object]) -> None:
         state = self.state
         edit(state)
         firmware_tools.save(self.hardware_root, state)
@@ -96,7 +96,7 @@ def setting(value: int, default: int | None = None, **more: Any) -> dict[str, An
     return {"default": value if default is None else default, "current": value, "next": value, **more}
 
 
-def card(address: str) -> dict[str, Any]:
+def card(address: str) -> Any:
     return {
         "type": "ConnectX7",
         "psid": "MT_0000000838",
@@ -129,7 +129,7 @@ def node(tmp_path: Path, infiniband: Topology, monkeypatch: pytest.MonkeyPatch) 
     for one in cards["0000:f1:00.0"]["settings"].values():
         one.update(default=9, current=9, next=9)
     release(tmp_path, "new")
-    firmware_tools.save(str(tmp_path), {"cards": cards})
+    firmware_tools.save(str(tmp_path), {"cards": cards, "release": "new", "virtual": False})
     boot = tmp_path / BOOT_ID.lstrip("/")
     boot.parent.mkdir(parents=True)
     boot.write_text(FIRST + "\n")
