@@ -227,7 +227,7 @@ NOUNS = "nouns"
 WINGS = (
     *("core", "machine", "change", "driver", "kernel_args", "mtu", "multirail", "pcie_path", "health"),
     *("roce_qos", "ofed", "firmware", "lldp", "nccl_conf", "ras", "diagnose", "nccl_tests", "nccl_perf", "fabric"),
-    *("sharp", "limits", "gpudirect", NOUNS, "gate"),
+    *("sharp", "limits", "gpudirect", "watch", NOUNS, "gate"),
 )
 # Two folders of one noun: launchers, and the program that they start.
 SAME = {"nccl": "nccl_perf"}
