@@ -93,6 +93,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     ),
     "drain_timeout": (0, math.inf, "0 or more"),
     "nccl_benchmark_repeats": (1, 100, "1 to 100"),
+    "nccl_benchmark_qps": (1, 128, "numbers from 1 to 128"),
     "gate_budget": (4, 45, "seconds from 4 to 45: Slurm ends its program after 60"),
     "busbar_fabric_oversubscription": (*(1e-9, math.inf), "bandwidth to hosts for each of that to spines, such as 1.0"),
     "ib_fabric_seconds": (1, 3600, "seconds from 1 to 3600"),
@@ -298,8 +299,9 @@ def _chain_errors(values: PlainView) -> list[str]:
 def _range_errors(values: PlainView) -> list[str]:
     errors = []
     for name, (least, most, wanted) in _RANGES.items():
-        value = values[name]
-        if value is not None and not least <= value <= most:
+        of = values[name] if isinstance(values[name], list) else [values[name]]
+        value = next((one for one in of if one is not None and not least <= one <= most), None)
+        if value is not None:
             errors.append(f"{name} is {f'{value:g}' if isinstance(value, float) else value}, expected {wanted}")
     for name, (form, wanted) in _FORMS.items():
         value = values[name]

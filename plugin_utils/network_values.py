@@ -212,6 +212,9 @@ class NcclBenchmark:
     "More options of the launcher, such as `--mca`; none that choose hosts or counts."
     nccl_benchmark_repeats = Value("int", 3)
     "How often each program is run between nodes: the median counts, and the spread is judged."
+    nccl_benchmark_qps = Value("list", [], elements="int")
+    """Queue pairs per connection (`NCCL_IB_QPS_PER_CONNECTION`) with which all-reduce is measured, too, in the scopes
+    `leaf` and `cluster`, such as 1, 2 and 4. The number that jobs use is compared with the best."""
     nccl_benchmark_node_repeats = Value("int", 1)
     "The same within a node. `busbar benchmark --against` judges only figures of three repeats or more."
     nccl_benchmark_localise = Value("bool", True)

@@ -29,6 +29,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_le
 
 # Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
 EFFICIENT = 0.90
+# Share of the best figure that another number of queue pairs has to reach.
+AS_GOOD = 0.95
 # Possible causes of a bad job between nodes on one of them, the likeliest first: checks of other roles.
 CAUSES = (
     *("gpudirect.", "platform.rail", "consistency.", "perftest.", "rail_ping.", "counters.", "roce_qos."),
@@ -86,6 +88,15 @@ SCALING = Check(
 )
 """Is the bandwidth over more nodes, each as a part of its prediction, at least 0.90 of that over the fewest"""
 
+QUEUE_PAIRS = Check(
+    "nccl_cluster.queue_pairs",
+    severity="minor",
+    why="a queue pair is one flow: with few flows some uplinks are full while others are idle",
+    fix='set nccl_conf_extra: {NCCL_IB_QPS_PER_CONNECTION: "NUMBER"} and run site.yml --tags nccl_conf; '
+    + _AGAIN.replace("SCOPE", "cluster"),
+)
+"""Is the number of queue pairs per connection that jobs use within 5 % of the best of `nccl_benchmark_qps`"""
+
 
 # Wrong values have no cause in other roles' findings: no setting makes a sum wrong.
 _UNEXPLAINED = (perf.CORRECT.id, BAR.id)
@@ -127,6 +138,7 @@ def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]]
         for host in one.job.hosts:
             passes.setdefault(host, {}).update(passed)
     scaling = _scaling(measured, of_job)
+    _compare_queue_pairs(measured, of_job)
     of_host: dict[str, list[Finding]] = {}
     for one in measured:
         shared = [_name_causes(finding, one.job.hosts, causes) for finding in of_job[one.job.name]]
@@ -221,6 +233,33 @@ def _scaling(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> 
             of_most = of_job[several[-1].job.name]
             of_most.append(_scaled(several, first, _first_root(of_most)))
     return tuple(rows)
+
+
+def _compare_queue_pairs(measured: Sequence[Measured], of_job: dict[str, list[Finding]]) -> None:
+    """Add to the last job of each team whether the queue pairs that jobs use are as good as the best."""
+    teams: dict[tuple[str, ...], list[Measured]] = {}
+    for one in measured:
+        if one.job.queue_pairs:
+            teams.setdefault(one.job.hosts, []).append(one)
+    for team in teams.values():
+        job, figures = team[-1].job, {one.job.queue_pairs: one.busbw for one in team}
+        used, best = figures.get(job.used_queue_pairs), max(team, key=lambda one: one.busbw or 0.0)
+        state = "ok" if used is not None and used >= AS_GOOD * (best.busbw or 0.0) else "drift"
+        lacking = None in figures.values() or used is None
+        of_each = (f"{number}: {'no figure' if value is None else f'{value:.4g}'}" for number, value in figures.items())
+        have = f"{job.used_queue_pairs} in use; GB/s with {', '.join(of_each)}"
+        fix = QUEUE_PAIRS.fix.replace("NUMBER", str(best.job.queue_pairs))
+        if lacking:
+            state, fix = (
+                "unknown",
+                f"see its jobs; nccl_benchmark_qps has to hold {job.used_queue_pairs}, which jobs use",
+            )
+        want = f"at least {AS_GOOD:g} of the best"
+        of_job[job.name].append(QUEUE_PAIRS.judge(f"{job.scope} {_hosts_text(job)}", state, want, have, _SOURCE, fix))
+
+
+def _hosts_text(job: Job) -> str:
+    return f"of {len(job.hosts)} nodes from {job.head}"
 
 
 def _scaled(several: Sequence[Measured], first: Measured | None, bad: Finding | None) -> Finding:

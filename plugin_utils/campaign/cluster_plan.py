@@ -32,6 +32,7 @@ PAIR_ALGORITHM = {"all_reduce": "Ring"}
 # Collectives that are also measured over fewer nodes, for scaling.
 SCALED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 RAIL_COLLECTIVE = "sendrecv"
+QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
 
 MEMBER = Check(
     "nccl_cluster.member",
@@ -46,7 +47,8 @@ MEMBER = Check(
 class Measure:
     """One measurement. what: the message's purpose, "" for a range.   rail: the only one used; -1 for all.
 
-    all_nodes: not measured over a part of the nodes.
+    all_nodes: not measured over a part of the nodes.   queue_pairs: per connection, 0 for those that jobs use, which
+    are ``used_queue_pairs``.
     """
 
     collective: str
@@ -56,6 +58,8 @@ class Measure:
     what: str = ""
     rail: int = -1
     all_nodes: bool = False
+    queue_pairs: int = 0
+    used_queue_pairs: int = 0
 
 
 @dataclass(frozen=True)
@@ -263,7 +267,7 @@ def _jobs(
                         *(team, asked, expected(settings, asked, len(team))),
                         name=" ".join(_words(settings, team, asked, several)),
                         scope=settings.scope,
-                        environment={**settings.environment, **environment},
+                        environment={**settings.environment, **environment, **_queue_pairs(measure)},
                         scaling=part,
                     )
                 )
@@ -288,6 +292,10 @@ def _rail_of(team: Team, rail: int) -> tuple[str, dict[str, str]]:
     return "", {"NCCL_IB_HCA": f"={device}", "CUDA_VISIBLE_DEVICES": str(gpu)}
 
 
+def _queue_pairs(measure: Measure) -> dict[str, str]:
+    return {QUEUE_PAIRS: str(measure.queue_pairs)} if measure.queue_pairs else {}
+
+
 def job_of(team: Team, test: Measure, wanted: Expected, **more: Any) -> Job:
     """Return the job of a team. more: its name, scope, environment, and what else is not the default."""
     settings = team[0].settings
@@ -302,6 +310,8 @@ def job_of(team: Team, test: Measure, wanted: Expected, **more: Any) -> Job:
         max_bytes=test.max_bytes,
         algorithm=test.algorithm,
         what=test.what,
+        queue_pairs=test.queue_pairs,
+        used_queue_pairs=test.used_queue_pairs,
         # One GPU of a node to one of the next uses one rail, however many others are idle.
         rails=1 if test.collective == RAIL_COLLECTIVE or more["scope"] == NVLINK_DOMAIN else len(settings.rails),
         **wanted.__dict__,
@@ -317,6 +327,8 @@ def _words(settings: Settings, team: Team, test: Measure, several: bool) -> Iter
         yield test.algorithm
     if test.rail >= 0:
         yield f"rail {test.rail}"
+    if test.queue_pairs:
+        yield test.what
     if settings.scope in ("pair", "rail"):
         yield "+".join(one.host for one in team)
     else:

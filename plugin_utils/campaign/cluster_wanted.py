@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import parse_size
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
@@ -20,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import (
     PAIR_ALGORITHM,
+    QUEUE_PAIRS,
     Expected,
     Measure,
     measures,
@@ -37,6 +39,7 @@ _ALIKE = (
     "nccl_benchmark_launcher",
     "nccl_benchmark_launcher_options",
     "nccl_benchmark_repeats",
+    "nccl_benchmark_qps",
     "nccl_benchmark_iterations",
     "nccl_benchmark_timeout",
     "nccl_benchmark_environment",
@@ -97,11 +100,19 @@ class Kind:
         model = [(one.collective, one.bytes, one.what) for one in sizes if one.collective in asked]
         # Values of the site are not overridden.
         algorithms = {} if "NCCL_ALGO" in values["nccl_benchmark_environment"] else PAIR_ALGORITHM
-        return measures(self.settings, model, algorithms)
+        found = measures(self.settings, model, algorithms)
+        if self.settings.scope in ("leaf", "cluster") and "all_reduce" in asked:
+            used = whole(self.variables.get(QUEUE_PAIRS, "1")) or 1
+            one = replace(self.one_size(self.settings.sizes[1]), all_nodes=True, used_queue_pairs=used)
+            for number in dict.fromkeys(values["nccl_benchmark_qps"]):
+                found.append(replace(one, what=f"{number} queue pairs", queue_pairs=number))
+        return found
 
     def expected(self, measure: Measure, nodes: int) -> Expected:
         scope, nvls = self.settings.scope, self.nvls
         algorithm = self.algorithm(measure)
+        if measure.queue_pairs:
+            return Expected(None, "compared with other numbers of queue pairs", nvls=nvls)
         what = (measure.collective, measure.max_bytes, algorithm)
         kept_out = self.settings.apart or scope == NVLINK_DOMAIN
         if self.profile.nvlink_domain is not None and not kept_out and nodes > 1:

@@ -76,7 +76,8 @@ class Job(Program):
 
     names, addresses: of the hosts, in their order.   kind: profile and fabric.   per_node: ranks.
     rails: how many HCAs of each node have to carry data, 0 where unknown.   repeats: 0 for those of the inventory.
-    scaling: over a part of the nodes of its scope, for the comparison.
+    scaling: over a part of the nodes of its scope, for the comparison.   queue_pairs: per connection, 0 where they are
+    not compared; used_queue_pairs: those of jobs.
     directory: of its results on that host, "" for one of its scope.
     """
 
@@ -89,6 +90,8 @@ class Job(Program):
     scaling: bool = False
     repeats: int = 0
     directory: str = ""
+    queue_pairs: int = 0
+    used_queue_pairs: int = 0
 
     @property
     def head(self) -> str:
@@ -105,7 +108,8 @@ class Job(Program):
     def call(self, values: PlainView) -> Call:
         """Return the call of nccl_perf. values: of the head's intent."""
         repeats = self.repeats or values["nccl_benchmark_repeats"]
-        directory = self.directory or f"{self.scope}/{self.collective}-{self.max_bytes}-{len(self.hosts)}"
+        what = f"-{self.queue_pairs}-queue-pairs" if self.queue_pairs else ""
+        directory = self.directory or f"{self.scope}/{self.collective}-{self.max_bytes}-{len(self.hosts)}{what}"
         launch = {
             "kind": values["nccl_benchmark_launcher"],
             "hosts": list(self.names),

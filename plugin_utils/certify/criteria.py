@@ -149,8 +149,8 @@ CRITERIA = (
     Criterion(
         "nccl_ib_qps.status",
         "queue pairs per connection on a fabric of several tiers",
-        ("nccl_cluster.bar",),
-        proof=_BENCHMARK % "cluster",
+        ("nccl_cluster.queue_pairs",),
+        proof=f"{_BENCHMARK % 'cluster'}, with nccl_benchmark_qps: [1, 2, 4]",
         rule="NCCL_IB_QPS_PER_CONNECTION has to be 2 or more with two tiers",
         reason=(
             "NCCL's default is 1, and how many are right depends on how the fabric spreads flows: measured, not guessed"

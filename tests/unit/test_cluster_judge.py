@@ -206,3 +206,33 @@ def test_what_a_node_says_commands_no_terminal(count: int) -> None:
         1, 1, [pair(number, None, "\x1b]0;x\x07" * 1000, hosts=("\x1b[2J",)) for number in range(count)]
     )
     assert all(line.isprintable() and len(line) < 1000 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("figures", "used", "state", "fix"),
+    [
+        ({1: 300.0, 2: 310.0, 4: 305.0}, 1, "ok", ""),
+        ({1: 200.0, 2: 310.0, 4: 305.0}, 1, "drift", 'NCCL_IB_QPS_PER_CONNECTION: "2"'),
+        ({1: 200.0, 2: 310.0, 4: 305.0}, 4, "ok", ""),
+        ({2: 310.0, 4: 305.0}, 1, "unknown", "nccl_benchmark_qps has to hold 1"),
+        ({1: 300.0, 2: None}, 1, "unknown", "see its jobs"),
+        ({1: None, 2: None}, 1, "unknown", "see its jobs"),
+    ],
+)
+def test_queue_pairs_are_compared_with_the_best(
+    figures: dict[int, float | None], used: int, state: str, fix: str
+) -> None:
+    [job] = [job for job in jobs_of(plan(4)) if len(job.hosts) == 4]
+    swept = [
+        result(
+            replace(job, name=f"{number} queue pairs", what="x", bar=None, queue_pairs=number, used_queue_pairs=used),
+            figure,
+        )
+        for number, figure in figures.items()
+    ]
+    found = cluster_judge.judge([result(job, 300.0), *swept], {}).findings["node00"]
+    [one] = [one for one in found if one.check == cluster_judge.QUEUE_PAIRS.id]
+    assert (one.state, fix in (one.fix or "")) == (state, True)
+    assert all(f"{number}: " in (one.have or "") for number in figures)
+    # A figure of the comparison is no scaling and misses no bar.
+    assert {each.state for each in found if each.check in ("nccl_perf.busbw", "nccl_cluster.bar")} <= {"ok"}

@@ -20,11 +20,10 @@ def marker(host: Host) -> dict[str, Any]:
     return dict(json.loads(host.file(f"{BUILD}/busbar-build.json").content_string))
 
 
-def test_the_marker_says_what_was_built_from_what(host: Host, marker: dict[str, Any]) -> None:
+def test_the_marker_says_what_was_built_from_what(marker: dict[str, Any]) -> None:
     assert marker["commit"] == nccl_tests.COMMIT
     assert marker["arch"] == ["9.0"]
     assert (marker["cuda"]["version"], marker["nccl"]["version"]) == ("13.0.88", "2.27.7")
-    assert marker["runtime"]["release"] == f"debian {host.system_info.release}"
 
 
 def test_every_program_is_there_and_is_the_one_that_was_built(host: Host, marker: dict[str, Any]) -> None:
