@@ -254,3 +254,31 @@ def test_a_host_that_is_left_out_is_told_so_unless_its_last_result_stands() -> N
         assert [one["have"] for one in cluster.stored_result(stored, left)["findings"]] == ["left out: busy"]
     assert cluster.stored_result(due)["findings"] == []
     assert cluster.stored_result({"unreachable": True, "msg": "no route"}, left)["unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "extra", "found"),
+    [
+        ("cluster", {}, {"1": 1, "2": 1, "4": 1}),
+        ("leaf", {"NCCL_IB_QPS_PER_CONNECTION": "4"}, {"1": 4, "2": 4, "4": 4}),
+        ("leaf", {"NCCL_IB_QPS_PER_CONNECTION": "many"}, {"1": 1, "2": 1, "4": 1}),
+        ("pair", {}, {}),
+        ("rail", {}, {}),
+    ],
+)
+def test_queue_pairs_are_jobs_of_their_own(scope: str, extra: dict[str, str], found: dict[str, int]) -> None:
+    hosts = {
+        f"n{number}": variables(
+            nccl_benchmark_scope=scope, nccl_benchmark_qps=[1, 2, 4, 2], nccl_conf_extra=extra, busbar_leaf="leaf01"
+        )
+        for number in range(2)
+    }
+    kinds = kinds_of(**hosts)
+    members = kinds.members({host: altered(name=host) for host in hosts}, hosts)
+    jobs = [job for jobs in cluster_plan.plan(members, kinds.measures, kinds.expected).rounds for job in jobs]
+    swept = [job for job in jobs if job.queue_pairs]
+    assert {job.environment["NCCL_IB_QPS_PER_CONNECTION"]: job.used_queue_pairs for job in swept} == found
+    assert {job.bar for job in swept} <= {None}
+    assert len({job.name for job in jobs}) == len(jobs)
+    directories = {job.call(kinds._site.values("n0")).arguments["result_directory"] for job in jobs}
+    assert scope == "rail" or len(directories) == len(jobs)
