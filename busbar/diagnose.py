@@ -12,8 +12,10 @@ import gzip
 import json
 import lzma
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from io import BufferedIOBase
 from itertools import chain
 from typing import IO
@@ -146,17 +148,14 @@ def _blocks(path: str, name: str) -> Iterator[bytes]:
 
 def _decoded(stream: IO[bytes] | BufferedIOBase) -> Iterator[bytes]:
     """Yield blocks of UTF-8, also from the UTF-16 that Windows' tools write."""
-    block = stream.read(BLOCK)
-    wide = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(block[:2])
-    rest = b""
-    block = block[2:] if wide else block
-    while block:
-        if wide:
-            block = rest + block
-            even = len(block) & ~1
-            rest, block = block[even:], block[:even].decode(wide, "replace").encode("utf-8", "replace")
-        yield block
-        block = stream.read(BLOCK)
+    blocks = iter(partial(stream.read, BLOCK), b"")
+    first = next(blocks, b"")
+    if not first.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        yield from chain([first] if first else [], blocks)
+        return
+    decoder = getincrementaldecoder("utf-16")("replace")
+    for block in chain([first], blocks):
+        yield decoder.decode(block).encode("utf-8", "replace")
 
 
 def _steps(path: str) -> training_log.Training:

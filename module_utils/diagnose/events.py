@@ -1,14 +1,17 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Events of a log: the types, and one row for each event of NCCL. Their patterns are rows of nccl_events."""
+"""Events of a log: the types, and those of NCCL as rows of event_table."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Pattern, Set, Tuple
 
 from ..core.check import Check
+from ..core.finding import SEVERITIES
 from . import checks
+from .event_table import TABLE
 from .state import Process
 
 # How far upstream an event is, the most upstream first. OUTSIDE: of hardware, the kernel or the scheduler, which no
@@ -16,6 +19,7 @@ from .state import Process
 # EFFECT: a wait that ran out, or a peer that was lost.   WEAK: need not be a failure.   REPORT: of another failure.
 # NOTICE: no failure.   An ORDER to end is upstream of what comes after it, and of nothing before it.
 OUTSIDE, CAUSE, NETWORK, EFFECT, ORDER, WEAK, REPORT, NOTICE = range(8)
+TIERS = ("OUTSIDE", "CAUSE", "NETWORK", "EFFECT", "ORDER", "WEAK", "REPORT", "NOTICE")
 
 
 class Event(NamedTuple):
@@ -40,13 +44,13 @@ class Event(NamedTuple):
 class Detail(NamedTuple):
     """Meaning of an event with a code, a text or a place of the sources. The first that fits counts.
 
-    code, text, place: patterns; "" fits all.   proven: ``causes`` is what the line itself states.   tier: instead.
+    proven: ``causes`` is what the line itself states.   tier: instead.
     """
 
     event: str
-    code: str = ""
-    text: str = ""
-    place: str = ""
+    code: Pattern[str] = re.compile("")
+    text: Pattern[str] = re.compile("")
+    place: Pattern[str] = re.compile("")
     why: str = ""
     fix: str = ""
     causes: str = ""
@@ -102,6 +106,12 @@ class Group:
     def name(self) -> str:
         return "%s %s" % (self.event.id, self.code) if self.code else self.event.id
 
+    @property
+    def texts(self) -> Tuple[str, str, str]:
+        """Return why, fix and causes: of the refinement, else of the event."""
+        event, detail = self.event, self.detail
+        return detail.why or event.why, detail.fix or event.fix, detail.causes or event.causes
+
     def take(self, one: Occurrence) -> None:
         """Add an occurrence."""
         self.count += 1
@@ -114,270 +124,34 @@ class Group:
             self.hosts.add(one.host)
 
 
-# Sentences of several rows.
-OLD_DRIVER = "the GPU's driver is older than the CUDA that NCCL or the program was built for"
-NEWER_DRIVER = "take a newer driver on the node (`nvidia-smi` shows its newest CUDA), or an image for that CUDA"
-CUDA_NOT_READY = "CUDA is not ready: the Fabric Manager is not running, not ready, or not of the driver's version"
-FREE_PORT = "end the process that has the port (`ss -ltnp` there), or use another one (MASTER_PORT, --rdzv_endpoint)"
-_EVENTS: Tuple[Event, ...] = (
-    *(
-        Event(name, checks.WARNING, NOTICE)
-        for name in (
-            "event",
-            "port_active",
-            "harmless",
-            "driver_functions",
-            "fallback",
-            "gdrcopy",
-            "confidential",
-            "ras",
-            "launcher",
-            "progress",
-            "waits",
-            "success",
-            "step",
-            "noise",
+def read_table(table: str) -> Tuple[Dict[str, Event], Tuple[Detail, ...]]:
+    """Return the events of a table by id, and their refinements. ``event_table`` describes its form."""
+    events, details = {}, []
+    for block in re.split(r"\n(?=\w)", re.sub(r"\n *\+ ", " ", table.strip())):
+        begin, *refinements = re.split(r"\n(?=  (?:code|text|place) )", block)
+        row, _end, texts = begin.partition("\n")
+        event, check, tier, *words = row.split()
+        found = _fields(texts)
+        severity = next((word for word in words if word in SEVERITIES), "")
+        state = "unknown" if "unknown" in words else "drift"
+        events[event] = Event(
+            *(event, getattr(checks, check), TIERS.index(tier)),
+            *(found.get(name, "") for name in ("why", "fix", "causes")),
+            *(severity, state, "plain" in words, "by_code" in words),
         )
-    ),
-    # -- of NCCL and its plugins ---------------------------------------------------------------------------------------
-    Event("limits", checks.LIMITS, CAUSE, by_code=True),
-    Event("completion", checks.RETRIES, NETWORK, by_code=True),
-    Event("libfabric", checks.NET_PLUGIN, NOTICE),
-    Event("port", checks.PORT, OUTSIDE, by_code=True),
-    Event(
-        "hca_lost",
-        checks.PORT,
-        NETWORK,
-        why="NCCL gave up on an HCA or a connection of it, and continues only where there is another one",
-    ),
-    Event(
-        "queue_pair",
-        checks.QUEUE_PAIR,
-        CAUSE,
-        causes="a GID index that the port does not have, an interface outside the container's network, or another MTU",
-    ),
-    Event(
-        "memory_limit",
-        checks.MEMORY_LIMIT,
-        CAUSE,
-        causes="the limit of locked memory (`ulimit -l`) in the job or container; or the HCA has no more queues",
-    ),
-    Event("registration", checks.VERBS, CAUSE, by_code=True),
-    Event("verbs", checks.VERBS, CAUSE, by_code=True),
-    Event(
-        "hca_skipped",
-        checks.VERBS,
-        WEAK,
-        severity="major",
-        why="NCCL skips an RDMA device that it cannot open: this node may use one HCA less than its peers",
-        fix="`ls -l /dev/infiniband` and `ibv_devinfo` in the job: each device needs its uverbs file there",
-    ),
-    Event("duplicate_gpu", checks.DUPLICATE, CAUSE, plain=True),
-    Event(
-        "compiled",
-        checks.VERSIONS,
-        CAUSE,
-        plain=True,
-        why="the program was compiled for another NCCL than the one that is loaded",
-        fix="load the libnccl.so.2 that the program was compiled for (`ldd`, LD_LIBRARY_PATH), or compile it again",
-    ),
-    Event("version", checks.VERSIONS, CAUSE, plain=True),
-    Event("no_interface", checks.BOOTSTRAP, CAUSE, plain=True, why="this process found no interface that it may use"),
-    Event(
-        "address",
-        checks.CONNECTION,
-        CAUSE,
-        why="the address that a peer handed over for a TCP connection is not an IP address",
-        fix="check that all ranks load one libnccl.so.2, and that sends and receives are within a group",
-    ),
-    Event(
-        "name",
-        checks.BOOTSTRAP,
-        CAUSE,
-        why="a host name, usually in NCCL_COMM_ID, does not resolve here",
-        fix="`getent hosts NAME` in the job itself; give NCCL_COMM_ID an address, or take it out",
-    ),
-    Event("bootstrap", checks.BOOTSTRAP, CAUSE),
-    Event("consequence", checks.WARNING, REPORT),
-    Event("shared_memory", checks.SHARED_MEMORY, CAUSE),
-    Event(
-        "uds",
-        checks.NO_WAY,
-        NETWORK,
-        why="ranks of a node hand each other memory by Unix sockets, and one failed",
-        fix="containers of one node have to share the network namespace; NCCL_CUMEM_ENABLE=0 avoids these sockets",
-    ),
-    Event(
-        "connect",
-        checks.CONNECTION,
-        NETWORK,
-        why="a TCP connection was not made: this usually causes the connections closed after it",
-        fix="`ip route get ADDRESS` and `ping` from the node that reports it; the peer's log; NCCL_SOCKET_IFNAME",
-    ),
-    Event(
-        "closed",
-        checks.CONNECTION,
-        EFFECT,
-        causes="the peer's process ended; less often a firewall or an idle timeout that cuts TCP connections",
-    ),
-    Event(
-        "accept",
-        checks.BOOTSTRAP,
-        NETWORK,
-        why="a rank could not accept a TCP connection: usually its own listening socket was closed before",
-        fix="see what its process did before: another thread that ended NCCL, or a limit of files (`ulimit -n`)",
-    ),
-    Event(
-        "device_api",
-        checks.USAGE,
-        CAUSE,
-        why="something that NCCL's symmetric memory or its network from within kernels (GIN, RMA) needs is not there",
-        fix="check what the program (DeepEP, for example) requires of HCA, driver and NCCL for GIN or RMA",
-    ),
-    Event("host_memory", checks.HOST_MEMORY, CAUSE),
-    Event("nvlink_p2p", checks.NVLINK_P2P, CAUSE),
-    Event(
-        "peer_access",
-        checks.NO_WAY,
-        CAUSE,
-        why="memory that GPUs or processes were to share was refused by CUDA",
-        fix="`nvidia-smi topo -p2p r`; containers of one job need a common IPC namespace (--ipc=host) and all GPUs",
-    ),
-    Event(
-        "fabric_manager",
-        checks.FABRIC_MANAGER,
-        CAUSE,
-        by_code=True,
-        causes="Fabric Manager was not running, failed, or was started again without a reset of the GPUs",
-    ),
-    Event("driver_old", checks.CUDA, CAUSE, plain=True, why=OLD_DRIVER, fix=NEWER_DRIVER),
-    Event("cuda", checks.CUDA, CAUSE, by_code=True),
-    Event(
-        "nvml",
-        checks.WARNING,
-        CAUSE,
-        state="unknown",
-        why="the NVIDIA management library (NVML) was missing, or NCCL could not use its response",
-        fix="`nvidia-smi` in the job itself; a container needs libnvidia-ml.so.1 of the node's driver",
-    ),
-    Event("driver", checks.CUDA, CAUSE),
-    Event("mismatch", checks.MISMATCH, CAUSE),
-    Event(
-        "algorithm",
-        checks.SETTING,
-        CAUSE,
-        plain=True,
-        why="NCCL has no algorithm and protocol left: a wrong NCCL_ALGO or NCCL_PROTO, a tuner plugin, a size or type",
-        fix="remove NCCL_ALGO, NCCL_PROTO and NCCL_TUNER_PLUGIN from the job and from /etc/nccl.conf",
-    ),
-    Event(
-        "no_network",
-        checks.SETTING,
-        CAUSE,
-        why="the requested network is not there: its plugin is missing or did not start",
-        fix="read the NET/ lines before it; check NCCL_NET, NCCL_NET_PLUGIN, NCCL_IB_HCA and NCCL_SOCKET_IFNAME",
-    ),
-    Event(
-        "setting",
-        checks.SETTING,
-        CAUSE,
-        why="NCCL or a device does not accept what a variable sets",
-        fix="take the variable that the line is about out of the job and out of /etc/nccl.conf",
-    ),
-    Event(
-        "plugin_build",
-        checks.NET_PLUGIN,
-        CAUSE,
-        why="the network plugin was built for another NCCL than the one that is loaded",
-        fix="use the plugin of this release of NCCL; NCCL_NET_PLUGIN=none does without it",
-    ),
-    Event("no_transport", checks.NO_WAY, CAUSE),
-    Event(
-        "no_pci_device",
-        checks.DEVICE,
-        WEAK,
-        causes="a device in software, or a container that does not show the device in /sys",
-    ),
-    Event(
-        "link_layer",
-        checks.NO_WAY,
-        CAUSE,
-        why="HCAs of two link layers, or other numbers of HCAs on two nodes, do not go together",
-        fix="`rdma link` on both nodes; let NCCL_IB_HCA name HCAs of one link layer, as many on every node",
-    ),
-    Event(
-        "merge",
-        checks.SETTING,
-        WEAK,
-        why="NCCL could not use several ports or HCAs as one",
-        fix="take NCCL_NET_FORCE_MERGE and NCCL_IB_MERGE_NICS out of the job; NCCL_NET_MERGE_LEVEL=LOC merges none",
-    ),
-    Event("handshake", checks.BOOTSTRAP, CAUSE),
-    Event(
-        "topology_file",
-        checks.TOPOLOGY,
-        CAUSE,
-        why="a file with a topology or graph (NCCL_TOPO_FILE, NCCL_GRAPH_FILE) is unreadable, or does not fit the node",
-        fix="`ls -l` of the file in the job itself; take the variable out, or get the file again from its provider",
-    ),
-    Event(
-        "sharp",
-        checks.NET_PLUGIN,
-        WEAK,
-        why="SHARP could not be set up: usually NCCL continues without it",
-        fix="`systemctl status sharp_am` on the subnet manager's host and its log: trees that are taken, limits",
-    ),
-    Event(
-        "topology",
-        checks.TOPOLOGY,
-        WEAK,
-        causes="a virtual machine or container that hides a part of PCI or NVLink, or a GPU or HCA that is gone",
-    ),
-    Event(
-        "value",
-        checks.SETTING,
-        NOTICE,
-        severity="minor",
-        why="NCCL does not accept a value of a variable or of the program, and uses another one",
-        fix="take the variable out, or give it a value that is allowed: `busbar lint` lists them",
-    ),
-    Event("usage", checks.USAGE, CAUSE),
-    Event(
-        "internal",
-        checks.WARNING,
-        WEAK,
-        state="unknown",
-        why="NCCL's state is inconsistent: a bug of NCCL or a plugin, overwritten memory, or an earlier failure",
-        fix="repair other failures of this log first; if there are none, try another NCCL, and report it",
-    ),
-    Event(
-        "port_in_use",
-        checks.STORE,
-        CAUSE,
-        plain=True,
-        by_code=True,
-        why="a process could not open its port, because another one has it",
-        fix=FREE_PORT,
-    ),
-    Event("system", checks.WARNING, WEAK, state="unknown"),
-    Event(
-        "plugin_waits",
-        checks.NET_PLUGIN,
-        EFFECT,
-        state="unknown",
-        why="GCP's plugin (GPUDirect-TCPX or FasTrak) waits for data from a peer: the waiting rank is not the cause",
-        fix="read the logs of the peers that it names, and of the plugin's receive daemon (tcpgpudmarxd, rxdm)",
-    ),
-    Event("net_plugin", checks.NET_PLUGIN, NETWORK, by_code=True),
-    Event(
-        "plugin_warning",
-        checks.NET_PLUGIN,
-        WEAK,
-        severity="minor",
-        state="unknown",
-        why="the network plugin warns of something that this command has no rule for",
-        fix="read it with the plugin's lines above it, and the peers' logs of that time",
-    ),
-    Event("warning", checks.WARNING, WEAK, state="unknown"),
-)
-BY_ID: Dict[str, Event] = {event.id: event for event in _EVENTS}
+        details += [_refinement(event, _fields(part)) for part in refinements]
+    return events, tuple(details)
+
+
+def _fields(lines: str) -> Dict[str, str]:
+    return {word: rest for word, _blank, rest in (line.strip().partition(" ") for line in lines.splitlines())}
+
+
+def _refinement(event: str, found: Dict[str, str]) -> Detail:
+    patterns = (re.compile(found.get(name, "")) for name in ("code", "text", "place"))
+    causes, tier = found.get("proven", found.get("causes", "")), found.get("tier")
+    number = TIERS.index(tier) if tier is not None else None
+    return Detail(event, *patterns, found.get("why", ""), found.get("fix", ""), causes, "proven" in found, number)
+
+
+BY_ID, DETAILS = read_table(TABLE)

@@ -8,6 +8,7 @@ Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1, and the plugins nccl-rdma-sha
 from __future__ import annotations
 
 import re
+from functools import reduce
 from operator import itemgetter as get
 from sys import intern
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Pattern, Tuple, Union
@@ -17,41 +18,9 @@ from .state import COMPLETED, KINDS, Call, Found, Process, State, Way
 
 Value = Union[str, int, float, None]
 Take = Callable[[State, Process, Found], None]
-# Groups that hold integers and decimal numbers.
-_INTEGERS = frozenset(
-    (
-        "rank",
-        "ranks",
-        "nodes",
-        "local",
-        "device",
-        "index",
-        "port",
-        "source",
-        "target",
-        "distance",
-        "level",
-        "collective",
-        "p2p",
-        "per_peer",
-        "nvls",
-        "state",
-        "pattern",
-        "channels",
-        "driver",
-        "mbit",
-        "old_mbit",
-        "result",
-        "tried",
-        "most",
-        "count",
-        "datatype",
-        "mnnvl",
-        "a",
-        "b",
-    )
-)
-_DECIMALS = frozenset(["bandwidth", "total"])
+# Groups of a pattern that hold integers, and decimal numbers.
+_INTEGER = re.compile(r"\(\?P<(\w+)>(?:\\d\{[\d,]+\}|\[01\])\)")
+_DECIMAL = re.compile(r"\(\?P<(\w+)>\[\\d\.\]")
 # Conditions of a GPU's fabric: shift, width and bad values of their bits (NVML_GPU_FABRIC_HEALTH_MASK_* of nvml.h).
 _FABRIC = (
     (0, 3, (1,), "degraded bandwidth"),
@@ -244,148 +213,139 @@ _PLACES = (
     " src/"
 )
 # fmt: off
-ROWS: Tuple[Row, ...] = (
-    Row("Chan", "channel", State.channel,
-        r"Channel \d{1,4}(?:/\S{1,6})? ?:? ?(?P<source>\d{1,8})(?:\[[0-9a-f]{1,16}\])? -> (?P<target"
-        r">\d{1,8})(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])? via (?P<path>[^\n]{1,120})"),
-    Row("Coll", "collnet_channel", _collnet_channel, r"CollNet \d{1,4}/\d{1,4} ?: (?P<rank>\d{1,8}) \[(?P<side>send|"
-        r"receive)\] via COLLNET/(?P<net>[^/]{1,40})/(?P<device>\d{1,5})(?P<gdr>/GDRDMA)?"),
+_ROWS: Tuple[Row, ...] = (
+    Row("Chan", "channel", State.channel, r"Channel \d{1,4}(?:/\S{1,6})? ?:? ?<source:8>(?:\[[0-9a-f]{1,16}\])? -> "
+        r"<target:8>(?:\[[0-9a-f]{1,16}\])?(?: \[(?P<side>send|receive)\])? via (?P<path>[^\n]{1,120})"),
+    Row("Coll", "collnet_channel", _collnet_channel, r"CollNet \d{1,4}/\d{1,4} ?: <rank:8> \[(?P<side>send|receive)\] "
+        "via COLLNET/(?P<net>[^/]{1,40})/<device:5>(?P<gdr>/GDRDMA)?"),
     Row("CPU/", "cpu", _set("cpu", get("arch")), r"CPU/[0-9a-f-]{1,12} \((?P<arch>\d)/\d{1,3}/\d{1,3}\)"),
     Row("Usin", "network", _network, r"Using (?:network|internal Network) (?P<name>\S[^\n]{0,39})"),
-    Row("GPU ", "gdr_pair", _gdr_pair, "GPU Direct RDMA (?P<on>Enabled|"
-        r"Disabled) for (?:GPU (?P<gpu>\w{1,20})(?:\[\d{1,4}\])? / HCA (?P<hca>\w{1,20})|"
-        r"GPU/(?P<gpu29>\S{1,40}) \(rank \d{1,8}\) - NET/(?P<net29>\S{1,40})) \(distance (?P<distance>\d{1,3}) [<>]"
-        r"=? (?P<level>\d{1,3})\)"),
-    Row("NET/", "gdr_device", _gdr_device,
-        r"NET/(?P<net>(?!Socket\b)[^:]{1,40}?) ?: GPU Direct RDMA (?:\([\w -]{1,20}\) )?(?P<on>[Ee]nabled|"
-        r"[Dd]isabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'(?: \((?P<why>no module))?"),
-    Row("NET/", "gdr_plugin", _gdr_plugin, r"NET/OFI (?P<why>[^\n]{0,200}(?:disabling GDR|GDR disabled|"
-        r"does not support GPUDirect|GDR (?:is )?not supported)[^\n]{0,100})"),
-    Row("NET/", "plugin_unfit", _plugin("unfit"),
-        r"NET/Plugin ?: Failed to find (?P<name>ncclNet\w* symbol \([^)]{0,200}\))"),
-    Row("TUNE PROF NET/ ENV/", "plugin_variable", _plugin_variable,
-        r"(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: Plugin name set by env to (?P<name>\S{1,300})"),
+    Row("GPU ", "gdr_pair", _gdr_pair, r"GPU Direct RDMA (?P<on>Enabled|Disabled) for (?:GPU (?P<gpu>\w{1,20})"
+        r"(?:\[\d{1,4}\])? / HCA (?P<hca>\w{1,20})|GPU/(?P<gpu29>\S{1,40}) \(rank \d{1,8}\) - NET/(?P<net29>\S{1,40})) "
+        r"\(distance <distance:3> [<>]=? <level:3>\)"),
+    Row("NET/", "gdr_device", _gdr_device, r"NET/(?P<net>(?!Socket\b)[^:]{1,40}?) ?: GPU Direct RDMA (?:\([\w "
+        r"-]{1,20}\) )?(?P<on>[Ee]nabled|[Dd]isabled) for HCA \d{1,5} '(?P<hca>[^']{1,128})'(?: \((?P<why>no module))"
+        "?"),
+    Row("NET/", "gdr_plugin", _gdr_plugin, r"NET/OFI (?P<why>[^\n]{0,200}(?:disabling GDR|GDR disabled|does not "
+        r"support GPUDirect|GDR (?:is )?not supported)[^\n]{0,100})"),
+    Row("NET/", "plugin_unfit", _plugin("unfit"), r"NET/Plugin ?: Failed to find (?P<name>ncclNet\w* symbol \([^)"
+        r"]{0,200}\))"),
+    Row("TUNE PROF NET/ ENV/", "plugin_variable", _plugin_variable, "(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: "
+        r"Plugin name set by env to (?P<name>\S{1,300})"),
     Row("Plug", "plugin_variable", _plugin_variable, r"Plugin name set by env to (?P<name>\S{1,300})"),
-    Row("sock Call nccl", "retry", _set("retry", dict), r"(?:\w{1,60}: connect|"
-        r"Call to connect)(?: to (?P<peer>[^\s<]{1,100})(?:<\d+>)?)? returned (?P<why>[^,]{1,80}), retrying(?: \((?"
-        r"P<tried>\d{1,5})/(?P<most>\d{1,5})\))?"),
-    Row("Init", "timed", State.timed,
-        r"Init timings[^:]{0,60}: rank (?P<rank>\d{1,8}) nranks (?P<ranks>\d{1,8}) total (?P<total>[\d.]{1,12})"),
-    Row("NET/", "port", _port,
-        r"NET/IB ?: \[(?P<index>\d{1,4})\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?(?P<port>\d{1,3})/(?P<layer>"
-        r"\w{1,8}) (?:[^\n]{0,80}?speed=(?P<mbit>\d{1,9})\b)?"),
+    Row("sock Call nccl", "retry", _set("retry", dict), r"(?:\w{1,60}: connect|Call to connect)(?: to (?P<peer>[^\s"
+        r"<]{1,100})(?:<\d+>)?)? returned (?P<why>[^,]{1,80}), retrying(?: \(<tried:5>/<most:5>\))?"),
+    Row("Init", "timed", State.timed, "Init timings[^:]{0,60}: rank <rank:8> nranks <ranks:8> total "
+        r"(?P<total>[\d.]{1,12})"),
+    Row("NET/", "port", _port, r"NET/IB ?: \[<index:4>\] (?P<name>[\w.-]{1,64}):(?:uverbs\d{1,4}:)?<port:3>/"
+        r"(?P<layer>\w{1,8}) (?:[^\n]{0,80}?speed=<mbit:9>\b)?"),
     Row("NET/", "speed_change", _add("speed_changes", "name", "old_mbit", "mbit"),
-        r"NET/IB ?: (?P<name>[\w.-]{1,64}):(?P<port>\d{1,3}) speed change detected: (?P<old_mbit>\d{1,9}) -> (?P<"
-        r"mbit>\d{1,9}) Mbps"),
+        r"NET/IB ?: (?P<name>[\w.-]{1,64}):<port:3> speed change detected: <old_mbit:9> -> <mbit:9> Mbps"),
     Row("NET/", "hcas", _hcas, r"NET/IB\w{0,12} ?: Using\b(?P<devices>[^\n]*)"),
     Row("NET/", "no_device", _add("absent", "why"), r"NET/IB\w{0,12} ?: No (?:IP )?(?P<why>device|interface) found"),
     Row("Fail", "no_device", _add("absent", "why"), "Failed to open (?P<why>libibverbs)"),
     Row("NET/", "interfaces", _interfaces, r"NET/Socket ?: Using(?P<devices>[^\n]*)"),
-    Row("Coul", "interface", _interfaces,
-        r"Could not get speed (?:from /sys/class/net/|for interface )(?P<name>[\w@-]{1,64})"),
-    Row("NET/", "merged", _port,
-        r"NET/IB ?: Made virtual device \[(?P<index>\d{1,4})\] name=(?P<name>\S{1,128})(?: speed=(?P<mbit>\d{1,9}))?"),
-    Row("NET/", "plugin_loaded", _plugin("loaded"),
-        r"(?P<kind>NET)/Plugin ?: (?:[^\n]{0,80})?Loaded (?P<part>net|collnet|coll|"
-        r"gin) plugin (?P<name>[^\n]{1,60}? \(v\d+\))"),
-    Row("NET/ TUNE PROF ENV/ GIN/ RMA/", "plugin_missing", _plugin("missing"),
-        r"(?P<kind>NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?: Could not find: ?(?P<name>[^\s]*)"),
-    Row("NET/", "plugin_error", _plugin_error, "NET/Plugin ?: (?:dlerror=|(?:Most recent p|"
-        r"P)lugin load (?:\([^)]{0,200}\) )?returned \d{1,4} : )(?P<name>[^:\s]{1,160}): (?P<why>[^\n]{1,200})"),
-    Row("NET/", "plugin_missing", _plugin("missing"),
-        r"(?P<kind>NET)/Plugin ?: [^\n]{0,300}?(?:No plugin found(?: \((?P<name>[^)]{0,120})\))?|"
-        "cannot open shared object file)"),
-    Row("NET/", "plugin_error", _plugin_error,
-        r"NET/Plugin ?: (?P<name>\S{1,120}\.so[\w.]{0,12}): (?P<why>[^\n]{1,300})"),
-    Row("GIN/ RMA/ PROF", "plugin_loaded", _plugin("loaded"),
-        r"(?P<kind>GIN|RMA|PROFILER)/Plugin ?: Loaded (?:\w+ plugin )?(?P<name>[^\n]{1,60}? \(v\d+\))"),
-    Row("TUNE ENV/", "plugin_loaded", _plugin("loaded"),
-        r"(?P<kind>TUNER|ENV)/Plugin ?: Using (?!internal)(?:tuner plugin )?(?P<name>[^\n]{1,60})"),
-    Row("Succ", "plugin_loaded", _plugin("loaded"),
-        r"Successfully loaded external (?:network|net) plugin (?P<name>[^\n]{1,120})"),
+    Row("Coul", "interface", _interfaces, "Could not get speed (?:from /sys/class/net/|for interface )"
+        r"(?P<name>[\w@-]{1,64})"),
+    Row("NET/", "merged", _port, r"NET/IB ?: Made virtual device \[<index:4>\] name=(?P<name>\S{1,128})(?: speed="
+        "<mbit:9>)?"),
+    Row("NET/", "plugin_loaded", _plugin("loaded"), r"(?P<kind>NET)/Plugin ?: (?:[^\n]{0,80})?Loaded (?P<part>net|"
+        r"collnet|coll|gin) plugin (?P<name>[^\n]{1,60}? \(v\d+\))"),
+    Row("NET/ TUNE PROF ENV/ GIN/ RMA/", "plugin_missing", _plugin("missing"), "(?P<kind>NET|TUNER|PROFILER|ENV|GIN|"
+        r"RMA)/Plugin ?: Could not find: ?(?P<name>[^\s]*)"),
+    Row("NET/", "plugin_error", _plugin_error, r"NET/Plugin ?: (?:dlerror=|(?:Most recent p|P)lugin load (?:\([^)"
+        r"]{0,200}\) )?returned \d{1,4} : )(?P<name>[^:\s]{1,160}): (?P<why>[^\n]{1,200})"),
+    Row("NET/", "plugin_missing", _plugin("missing"), r"(?P<kind>NET)/Plugin ?: [^\n]{0,300}?(?:No plugin found(?: \("
+        r"(?P<name>[^)]{0,120})\))?|cannot open shared object file)"),
+    Row("NET/", "plugin_error", _plugin_error, r"NET/Plugin ?: (?P<name>\S{1,120}\.so[\w.]{0,12}): "
+        r"(?P<why>[^\n]{1,300})"),
+    Row("GIN/ RMA/ PROF", "plugin_loaded", _plugin("loaded"), r"(?P<kind>GIN|RMA|PROFILER)/Plugin ?: Loaded (?:\w+ "
+        r"plugin )?(?P<name>[^\n]{1,60}? \(v\d+\))"),
+    Row("TUNE ENV/", "plugin_loaded", _plugin("loaded"), "(?P<kind>TUNER|ENV)/Plugin ?: Using (?!internal)(?:tuner "
+        r"plugin )?(?P<name>[^\n]{1,60})"),
+    Row("Succ", "plugin_loaded", _plugin("loaded"), "Successfully loaded external (?:network|net) plugin "
+        r"(?P<name>[^\n]{1,120})"),
     Row("P2P ", "plugin_loaded", _plugin("loaded"), r"P2P plugin (?P<name>[^\n]{1,60})"),
     Row("Fail", "plugin_failed", _plugin("failed"), r"Failed to initialize NET plugin (?P<name>[^\n]{1,60})"),
-    Row("GIN/ Fail", "plugin_failed", _plugin("failed"),
-        "(?:GIN/Plugin ?: )?Failed to initialize any (?P<kind>GIN) plugin"),
+    Row("GIN/ Fail", "plugin_failed", _plugin("failed"), "(?:GIN/Plugin ?: )?Failed to initialize any (?P<kind>GIN) "
+        "plugin"),
     Row("NET/", "plugin_idle", _plugin("idle"), r"NET/(?P<name>OFI)\b[^\n]{0,40}\bNo eligible providers"),
-    Row("Coul peer", "peer_off", _add("peers_off", "a", "b"),
-        r"(?:Could not enable P2P|peer query failed) between dev (?P<a>\d{1,4})\(=\w+\) and dev (?P<b>\d{1,4})"),
-    Row("P2P ", "peer_off", _add("peers_off", "a", "b"),
-        r"P2P is disabled between connected GPUs (?P<a>\d{1,4}) and (?P<b>\d{1,4})"),
-    Row("P2P ", "peer_off", _add("peers_off", "a", "b"),
-        r"P2P not supported between GPU(?P<a>\d{1,4}) and GPU(?P<b>\d{1,4})"),
-    Row(_PLACES, "returned", _returned,
-        r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6})(?: \(\w{1,80}\))?"
-        r" -> (?P<result>\d{1,2})\b(?P<more>[^\n]{0,60})"),
-    Row("Boot NET ", "bootstrap", _set("bootstrap", get("interface", "address")), r"(?:Bootstrap ?: Using (?:\[0\])?|"
-        r"NET : Using interface )(?P<interface>[^\s:]{1,64}):(?P<address>[^\s<]{1,100})"),
-    Row("Rank", "own_rank", _add("named_ranks", "rank"), r"Rank (?P<rank>\d{1,8}): \d{1,4} Net devices"),
+    Row("Coul peer", "peer_off", _add("peers_off", "a", "b"), "(?:Could not enable P2P|peer query failed) between dev "
+        r"<a:4>\(=\w+\) and dev <b:4>"),
+    Row("P2P ", "peer_off", _add("peers_off", "a", "b"), "P2P is disabled between connected GPUs <a:4> and <b:4>"),
+    Row("P2P ", "peer_off", _add("peers_off", "a", "b"), "P2P not supported between GPU<a:4> and GPU<b:4>"),
+    Row(_PLACES, "returned", _returned, r"(?P<place>[\w/.-]{1,120}\.(?:cc|h|cpp|cu):\d{1,6})(?: \(\w{1,80}\))? -> "
+        r"<result:2>\b(?P<more>[^\n]{0,60})"),
+    Row("Boot NET ", "bootstrap", _set("bootstrap", get("interface", "address")),
+        r"(?:Bootstrap ?: Using (?:\[0\])?|NET : Using interface )(?P<interface>[^\s:]{1,64}):(?P<address>[^\s"
+        "<]{1,100})"),
+    Row("Rank", "own_rank", _add("named_ranks", "rank"), r"Rank <rank:8>: \d{1,4} Net devices"),
     Row("Boot", "met", None, r"Bootstrap timings\b"),
-    Row("Boot boot", "root_waits", _set("root_waits", get("what")),
-        r"(?i:bootstrap root) ?: (?P<what>[^\n]{0,100}(?:checked in|[Ww]ait)[^\n]{0,80})"),
-    Row("comm nccl [Ran", "init", State.init,
-        r"(?:\[Rank \d{1,8}\] )?(?:(?P<call>\w{1,60}) )?comm (?P<comm>\S{1,24}) rank (?P<rank>\d{1,8}) n[rR]anks "
-        r"(?P<ranks>\d{1,8})\b(?P<rest>[^\n]{0,300}?) ?- (?:Init )?(?P<phase>START|COMPLETE)"),
-    Row("comm", "shape", State.shape,
-        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) nRanks (?P<ranks>\d{1,8}) nNodes (?P<nodes>\d{1,"
-        r"8}) localRanks (?P<local>\d{1,8})(?: localRank \d{1,8} MNNVL (?P<mnnvl>[01]))?"),
-    Row("comm Comm nRan nran with", "shape", State.shape,
-        r"(?:[Cc]omm(?:unicator)? (?P<comm>0x[0-9a-f]{1,16})?\S{0,24} ?(?:rank (?P<rank>\d{1,8}) )?)?(?:with )?(?"
-        r":n[rR]anks )?(?P<ranks>\d{1,8})(?: ranks)?[ ,](?: ?and | ?over | ?on |"
-        r" ?)(?:n[nN]odes )?(?P<nodes>\d{1,8})(?: nodes?\b|\b)(?:,? local[rR]anks (?P<local>\d{1,8}))?"),
-    Row("MNNV", "fabric", _fabric,
-        r"MNNVL busId 0x[0-9a-f]{1,16} fabric UUID (?P<uuid>[0-9a-f]{1,16}\.[0-9a-f]{1,16}) cliqueId (?P<cliq"
-        r"ue>0x[0-9a-f]{1,8}) state (?P<state>\d{1,3})\b(?: healthMask (?P<health>0x[0-9a-f]{1,8}))?"),
-    Row("comm", "ended", State.end,
-        r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks (?P<ranks>\d{1,8})\b[^\n]{0,200} - (?P"
-        "<how>Destroy|Abort|Revoke) COMPLETE"),
-    Row("comm nccl [Ran", "named", State.named,
-        r"(?:\[Rank \d{1,8}\] )?(?:\w{1,60} )?comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,8}) n[rR]anks (?"
-        r"P<ranks>\d{1,8})"),
+    Row("Boot boot", "root_waits", _set("root_waits", get("what")), r"(?i:bootstrap root) ?: (?P<what>[^\n]{0,100}"
+        r"(?:checked in|[Ww]ait)[^\n]{0,80})"),
+    Row("comm nccl [Ran", "init", State.init, r"(?:\[Rank \d{1,8}\] )?(?:(?P<call>\w{1,60}) )?comm (?P<comm>\S{1,24}) "
+        r"rank <rank:8> n[rR]anks <ranks:8>\b(?P<rest>[^\n]{0,300}?) ?- (?:Init )?(?P<phase>START|COMPLETE)"),
+    Row("comm", "shape", State.shape, "comm <comm:x> rank <rank:8> nRanks <ranks:8> nNodes <nodes:8> localRanks "
+        r"<local:8>(?: localRank \d{1,8} MNNVL (?P<mnnvl>[01]))?"),
+    Row("comm Comm nRan nran with", "shape", State.shape, r"(?:[Cc]omm(?:unicator)? <comm:x>?\S{0,24} ?(?:rank "
+        "<rank:8> )?)?(?:with )?(?:n[rR]anks )?<ranks:8>(?: ranks)?[ ,](?: ?and | ?over | ?on | ?)(?:n[nN]odes )?"
+        r"<nodes:8>(?: nodes?\b|\b)(?:,? local[rR]anks <local:8>)?"),
+    Row("MNNV", "fabric", _fabric, r"MNNVL busId 0x[0-9a-f]{1,16} fabric UUID (?P<uuid>[0-9a-f]{1,16}\.[0-9a-f]{1,16}) "
+        r"cliqueId (?P<clique>0x[0-9a-f]{1,8}) state <state:3>\b(?: healthMask (?P<health>0x[0-9a-f]{1,8}))?"),
+    Row("comm", "ended", State.end, r"comm <comm:x> rank <rank:8> n[rR]anks <ranks:8>\b[^\n]{0,200} - (?P<how>Destroy|"
+        "Abort|Revoke) COMPLETE"),
+    Row("comm nccl [Ran", "named", State.named, r"(?:\[Rank \d{1,8}\] )?(?:\w{1,60} )?comm <comm:x> rank <rank:8> "
+        "n[rR]anks <ranks:8>"),
     Row("Conn", "rings", _set("rings"), "Connected all rings"),
     Row("Conn", "met", None, "Connected all trees"),
-    Row("Tree", "tree", _add("named_ranks", "rank"), r"Trees \[0\] (?:-?\d{1,8}/){2}-?\d{1,8}->(?P<rank>\d{1,8})->"),
-    Row("rank", "collnet_connected", _collnet, r"rank (?P<rank>\d{1,8}) Connected CollNet"),
-    Row("SHAR", "sharp", _add("sharp", "rank"),
-        r"SHARP rank (?P<rank>\d{1,8})/(?P<ranks>\d{1,8}) initialized on (?P<device>[\w.:-]{1,64})"),
+    Row("Tree", "tree", _add("named_ranks", "rank"), r"Trees \[0\] (?:-?\d{1,8}/){2}-?\d{1,8}-><rank:8>->"),
+    Row("rank", "collnet_connected", _collnet, "rank <rank:8> Connected CollNet"),
+    Row("SHAR", "sharp", _add("sharp", "rank"), "SHARP rank <rank:8>/<ranks:8> initialized on "
+        r"(?P<device>[\w.:-]{1,64})"),
     Row("Cann", "collnet_off", _set("collnet_why", get("why")), r"(?P<why>Cannot initialize CollNet[^\n]{0,180})"),
-    Row("Comm", "collnet_off", _set("collnet_why", get("why")),
-        r"(?P<why>Communicator has \d+ nodes which is less than CollNet[^\n]{0,120})"),
+    Row("Comm", "collnet_off", _set("collnet_why", get("why")), r"(?P<why>Communicator has \d+ nodes which is less "
+        r"than CollNet[^\n]{0,120})"),
     Row("Comm", "variable", _variable, r"Comm config netName reset to (?P<name>NCCL_NET)=(?P<value>[^\n]{1,60})"),
-    Row("NVLS", "nvls", _set("nvls", lambda found: found["no"] is None),
-        r"NVLS multicast support is (?P<no>not )?available(?: on dev \d{1,4})?(?: \(NVLS_NCHANNELS (?P<channels>"
-        r"\d{1,5})\))?"),
+    Row("NVLS", "nvls", _set("nvls", lambda found: found["no"] is None), "NVLS multicast support is (?P<no>not )"
+        r"?available(?: on dev \d{1,4})?(?: \(NVLS_NCHANNELS <channels:5>\))?"),
     Row("NVLS", "nvls_group", _set("nvls_group"), "NVLS comm 0x[0-9a-f]{1,16} headRank "),
     Row("DMA-", "dmabuf", _set("dmabuf"), r"DMA-BUF is available on GPU device \d{1,5}"),
-    Row("NCCL", "version", _version,
-        r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)"),
-    Row("NCCL", "variable", _variable,
-        r"(?P<name>NCCL_[A-Z0-9_]{1,80}|[A-Za-z_]\w{0,79}) set (?:by environment )?to (?P<value>[^\n]{0,1000})"),
-    Row("nccl", "shared_limit", _set("shared_limit", get("needed", "most")),
-        r"ncclMaxSharedMem (?P<needed>\d{1,9}) exceeds device/fn maxSharedMem (?P<most>\d{1,9})"),
+    Row("NCCL", "version", _version, r"NCCL version (?P<nccl>\d{1,4}\.\d{1,4}\.\d{1,4})[\w.:\-]{0,60}?(?:\+cuda"
+        r"(?P<cuda>\d{1,4}\.\d{1,4})|\+|$)"),
+    Row("NCCL", "variable", _variable, r"(?P<name>NCCL_[A-Z0-9_]{1,80}|[A-Za-z_]\w{0,79}) set (?:by environment )?to "
+        r"(?P<value>[^\n]{0,1000})"),
+    Row("nccl", "shared_limit", _set("shared_limit", get("needed", "most")), "ncclMaxSharedMem <needed:9> exceeds "
+        "device/fn maxSharedMem <most:9>"),
     Row("cuda", "driver", _set("driver", get("driver")), r"cudaDriverVersion (?P<driver>\d{4,7})"),
     Row("Patt", "graph", _add("graphs", "pattern", "channels", "bandwidth", "path"),
-        r"Pattern (?P<pattern>\d{1,2}), crossNic \d, nChannels (?P<channels>\d{1,4}), bw (?P<bandwidth>[\d.]{1,16"
-        r"})/[\d.]+, type (?P<path>\w{1,8})/"),
+        r"Pattern <pattern:2>, crossNic \d, nChannels <channels:4>, bw (?P<bandwidth>[\d.]{1,16})/[\d.]+, type "
+        r"(?P<path>\w{1,8})/"),
     Row("=== ", "system", _system, r"=== System : maxBw (?P<bandwidth>[\d.]{1,16}) "),
     Row("+", "nvlink", _nvlink, r"\+ NVL\[(?P<bandwidth>[\d.]{1,12})\] - "),
     Row("+", "gpu", _set("last_gpu", get("gpu")), r"\+ \w{1,8}\[[\d.]{1,12}\] - GPU/(?P<gpu>[0-9A-Fa-f-]{1,40})"),
-    Row("0", "channels", _channels,
-        r"(?P<collective>\d{1,5}) coll channels,? ?(?:\d{1,5} collnet channels,? ?)?(?:(?P<nvls>\d{1,5}) nvls cha"
-        r"nnels,? ?)?(?:(?P<p2p>\d{1,5}) p2p channels(?:, (?P<per_peer>\d{1,5}) p2p channels per peer)?)?"),
+    Row("0", "channels", _channels, r"<collective:5> coll channels,? ?(?:\d{1,5} collnet channels,? ?)?(?:<nvls:5> "
+        "nvls channels,? ?)?(?:<p2p:5> p2p channels(?:, <per_peer:5> p2p channels per peer)?)?"),
     Row("AllR AllG Redu Broa Send Recv AllT Gath Scat", "algorithm", _algorithm,
-        r"(?P<function>[A-Za-z]{4,20}): \d{1,20} Bytes -> Algo (?P<algo>[A-Z_\d]{1,20}) proto (?P<proto"
-        r">[A-Z0-9]{1,12})(?: channel\{Lo\.\.Hi\}=\{\d{1,4}\.\.\d{1,4}\})?"),
+        r"(?P<function>[A-Za-z]{4,20}): \d{1,20} Bytes -> Algo (?P<algo>[A-Z_\d]{1,20}) proto (?P<proto>[A-Z0-9]{1,12})"
+        r"(?: channel\{Lo\.\.Hi\}=\{\d{1,4}\.\.\d{1,4}\})?"),
     Row("AllR AllG Redu Broa", "operation", State.operation, "(?P<function>AllReduce|AllGather|ReduceScatter|Reduce|"
-        r"Broadcast): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?coun"
-        r"t (?P<count>\d{1,20}) datatype (?P<datatype>\d{1,3}) op \d{1,12} root -?\d{1,8} comm (?"
-        "P<comm>0x[0-9a-f]{1,16})"),
+        r"Broadcast): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?count "
+        r"<count:20> datatype <datatype:3> op \d{1,12} root -?\d{1,8} comm <comm:x>"),
 )
 # fmt: on
-_KEYED: Dict[str, List[Tuple[Row, Pattern[str]]]] = {}
+# What a row writes for a group of up to so many digits (``<rank:8>``), and of a pointer (``<comm:x>``).
+_GROUPS = ((r"<(\w+):(\d+)>", r"(?P<\1>\\d{1,\2})"), (r"<(\w+):x>", r"(?P<\1>0x[0-9a-f]{1,16})"))
+ROWS = tuple(
+    row._replace(pattern=reduce(lambda text, group: re.sub(*group, text), _GROUPS, row.pattern)) for row in _ROWS
+)
+_KEYED: Dict[str, List[Tuple[Row, Pattern[str], Dict[str, Callable[[str], Value]]]]] = {}
 for _row in ROWS:
+    _types: Dict[str, Callable[[str], Value]] = {
+        **dict.fromkeys(_INTEGER.findall(_row.pattern), signed),
+        **dict.fromkeys(_DECIMAL.findall(_row.pattern), lambda text: decimal(text) or 0.0),
+    }
     for _key in re.findall(r"\S[^ ]{0,3}(?: (?= |$))?", _row.keys):
-        _KEYED.setdefault(_key, []).append((_row, re.compile(_row.pattern)))
+        _KEYED.setdefault(_key, []).append((_row, re.compile(_row.pattern), _types))
 _INFO_KEYS = frozenset(key.encode() for key in _KEYED if len(key) == 4)
 # Facts that NCCL prints only when all ranks of a communicator have met (behind the bootstrap of its initialisation).
 _BEHIND_BOOTSTRAP = frozenset(
@@ -405,25 +365,17 @@ def read(text: str) -> Optional[Fact]:
         return read(match.group(1)) if match else None
     text = text.lstrip(" ")
     first = text[:1]
-    for row, pattern in _KEYED.get("+" if first == "+" else "0" if first.isdigit() else text[:4], ()):
+    for row, pattern, types in _KEYED.get("+" if first == "+" else "0" if first.isdigit() else text[:4], ()):
         match = pattern.match(text)
         if match is not None:
-            return Fact(row.name, {key: typed(key, value) for key, value in match.groupdict().items()}, row.take)
+            groups = match.groupdict().items()
+            return Fact(row.name, {key: value and types.get(key, str.strip)(value) for key, value in groups}, row.take)
     return None
 
 
 def may_read(key: bytes) -> bool:
     """Return whether a row may read an INFO line's text that begins with these four bytes."""
     return key in _INFO_KEYS or key[:1].isdigit() or key[:1] in (b" ", b"+", b"/")
-
-
-def typed(name: str, value: Optional[str]) -> Value:
-    """Return a group of a pattern as the type of its field."""
-    if value is None:
-        return None
-    if name in _INTEGERS:
-        return signed(value)
-    return decimal(value) or 0.0 if name in _DECIMALS else value.strip()
 
 
 def decimal(text: Optional[str]) -> Optional[float]:

@@ -196,7 +196,7 @@ def _failures(log: Log, found_jobs: Sequence[Job], diagnosis: Diagnosis) -> Tupl
 
 
 def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Optional[Finding]) -> Finding:
-    event, detail, waited = group.event, group.detail, ranks.read_waits(diagnosis.groups)
+    event, waited = group.event, ranks.read_waits(diagnosis.groups)
     parts = [_title(job, group, waited)]
     state, severity, more = _severity(log, job, group, diagnosis)
     parts += [*more, *_where(job, group)]
@@ -214,14 +214,14 @@ def _finding(log: Log, job: Job, group: Group, diagnosis: Diagnosis, because: Op
             for one in then[:2]]  # fmt: skip
     parts += ["then: %s" % ", ".join(each)] if each and group is diagnosis.root else []
     setting = _setting(job, group)
-    causes = setting or detail.causes or event.causes
-    if causes and group.because is None:
-        parts.append(causes_text([causes], detail.proven or bool(setting)))
+    why, fix, causes = group.texts
+    if (setting or causes) and group.because is None:
+        parts.append(causes_text([setting or causes], group.detail.proven or bool(setting)))
     stepped = "ranks waited in one number of a process group with other operations or sizes: they are out of step"
-    why = stepped if event.id == "watchdog" and waited.out_of_step else (detail.why or event.why)
+    why = stepped if event.id == "watchdog" and waited.out_of_step else why
     return event.check.judge(
         "%s %s" % (job.name, group.name), state, None, "; ".join(parts)[:1500], "line %d" % group.first.order,
-        detail.fix or event.fix or None, because=because, why=why or None, severity=severity,
+        fix or None, because=because, why=why or None, severity=severity,
     )  # fmt: skip
 
 

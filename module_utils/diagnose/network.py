@@ -34,6 +34,7 @@ _TAKE_OUT = "take %s out of the job and out of /etc/nccl.conf"
 _RDMA, _REACHES, _GDR = "an RDMA network between nodes", "reaches other nodes", "GPUDirect RDMA on every connection"
 _VIA = "Channel ... via NET"
 _NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
+_NOT_STARTED = "NET/IB did not start (Failed to initialize NET plugin IB)"
 _LONG_PATH = "the path between GPU and HCA is longer than NCCL_NET_GDR_LEVEL allows"
 # GPUs that a node usually has, at most.
 _OF_A_NODE = 8
@@ -117,49 +118,31 @@ def causes(processes: Sequence[Process]) -> Tuple[str, Optional[str]]:
     plugins = {(state, name) for process in processes for kind, state, name in process.plugins if kind == "NET"}
     states, idle = {state for state, _name in plugins}, {name for state, name in plugins if state == "idle"}
     failed = {name for state, name in plugins if state == "failed" and name != "IB"}
-    hcas, net, plugin = (
-        any(one.hcas for one in processes),
-        variables.get("NCCL_NET", ""),
-        variables.get("NCCL_NET_PLUGIN"),
-    )
+    hcas, net = any(one.hcas for one in processes), variables.get("NCCL_NET", "")
+    plugin = variables.get("NCCL_NET_PLUGIN") or "none"
     none, socket, disabled = "device" in absent and not hcas, net.lower() == "socket", any(map(_disabled, processes))
     off = "NCCL_IB_DISABLE=%s" % variables.get("NCCL_IB_DISABLE")
     off += "; without it there would be no RDMA either: NET/IB found no device" if none else ""
     unset = not (socket or idle or disabled or "interface" in absent)
     unknown = unset and "libibverbs" not in absent
+    use = "the network plugin %s is not used: it found no device that it takes" % names(idle)
+    libfabric = "`fi_info` in the job's own container shows what libfabric sees"
+    install = "`ls /sys/class/infiniband` on the nodes: with HCAs there, install libibverbs1 where the job runs"
+    not_found = "the network plugin that NCCL_NET_PLUGIN=%s names is not found" % plugin
+    wanted = variables.get("NCCL_IB_HCA")
     proven = (
         (socket, "NCCL_NET=%s" % net, _TAKE_OUT % "NCCL_NET"),
-        (
-            idle,
-            "the network plugin %s is not used: it found no device that it takes" % names(idle),
-            "`fi_info` in the job's own container shows what libfabric sees",
-        ),
+        (idle, use, libfabric),
         (disabled, off, _TAKE_OUT % "NCCL_IB_DISABLE"),
         ("interface" in absent, "NET/IB found no IP interface for its control messages", INTERFACE.fix),
         (unset and none, "NET/IB found no RDMA device with an active port", ""),
-        (
-            unknown and not absent and ("failed", "IB") in plugins,
-            "NET/IB did not start (Failed to initialize NET plugin IB)",
-            "",
-        ),
+        (unknown and not absent and ("failed", "IB") in plugins, _NOT_STARTED, ""),
     )
     possible = (
-        (
-            unset and "libibverbs" in absent,
-            "libibverbs.so.1 cannot be opened, so NET/IB looked for no HCA",
-            "`ls /sys/class/infiniband` on the nodes: with HCAs there, install libibverbs1 where the job runs",
-        ),
-        (
-            unknown and (plugin or "none").lower() != "none" and "missing" in states,
-            "the network plugin that NCCL_NET_PLUGIN=%s names is not found" % plugin,
-            "",
-        ),
+        (unset and "libibverbs" in absent, "libibverbs.so.1 cannot be opened, so NET/IB looked for no HCA", install),
+        (unknown and plugin.lower() != "none" and "missing" in states, not_found, ""),
         (unknown and failed, "a network plugin did not start: %s" % names(failed), ""),
-        (
-            unknown and none and "NCCL_IB_HCA" in variables,
-            "NCCL_IB_HCA=%s fits no HCA with an active port" % variables.get("NCCL_IB_HCA"),
-            "",
-        ),
+        (unknown and none and wanted is not None, "NCCL_IB_HCA=%s fits no HCA with an active port" % wanted, ""),
         (unknown and none, "no HCA in the node, no driver, ports down, or /dev/infiniband not in the container", ""),
         (unknown and hcas, "HCAs were found and not used: a setting of the communicator, or NCCL_NET in a file", ""),
     )
@@ -290,10 +273,8 @@ def _speeds(job: Job) -> List[Finding]:
     """Judge the speed of HCAs with connections against the fastest one, and changes while the job ran."""
     speeds: Dict[str, Dict[str, int]] = {}
     for node, processes in job.by_node.items():
-        used = used_hcas(processes)[0]
-        speeds[node] = {
-            name: mbit for one in processes for name, mbit in one.speeds.items() if name in used and mbit > 0
-        }
+        used, every = used_hcas(processes)[0], [item for one in processes for item in one.speeds.items()]
+        speeds[node] = {name: mbit for name, mbit in every if name in used and mbit > 0}
     most = max((mbit for own in speeds.values() for mbit in own.values()), default=0)
     found = []
     for node, own in sorted(speeds.items()):

@@ -37,11 +37,8 @@ def judge(job: Job, events: AbstractSet[str] = frozenset()) -> List[Finding]:
 
 def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
     set_off = ["NCCL_P2P_DISABLE=%s" % value for value in job.values("NCCL_P2P_DISABLE") if strtoll(value)[0] == 1]
-    set_off += [
-        "NCCL_P2P_LEVEL=%s (or NCCL_P2P_DISABLE=1, which is logged as this)" % value
-        for value in job.values("NCCL_P2P_LEVEL")
-        if value in ("LOC", "0")
-    ]
+    text = "NCCL_P2P_LEVEL=%s (or NCCL_P2P_DISABLE=1, which is logged as this)"
+    set_off += [text % value for value in job.values("NCCL_P2P_LEVEL") if value in ("LOC", "0")]
     kinds: Dict[str, Set[str]] = {}
     writers: Set[int] = set()
     pairs: Set[Tuple[int, int]] = set()

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Events in lines of others than NCCL: PyTorch, launchers, schedulers, the kernel, libraries, the program.
 
-A new message is a row of SPECIFIC or GENERAL and, where it means something new, one of events.py. The first row decides
-of which a mark is in the line, and whose pattern fits.
+A new message is a row of SPECIFIC or GENERAL and, where it means something new, one of event_table.py or
+outside_events.py. The first row decides of which a mark is in the line, and whose pattern fits.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import re
 from typing import Any, Dict, Optional, Tuple
 
 from ..core.number import whole
-from .events import BY_ID as NCCL_EVENTS
-from .events import Event
+from .events import BY_ID, Event
 from .outside_events import OUTSIDE_NCCL
 
-_BY_ID = {**NCCL_EVENTS, **OUTSIDE_NCCL}
+_BY_ID = {**BY_ID, **OUTSIDE_NCCL}
 
 # Characters of a line that are matched.
 _LONGEST = 2048
@@ -150,9 +149,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     ("arrier|oordination|heartbeat|unexpectedly disconnected", "coordination", "[Bb]arrier timed out|"
         "Barrier.{0,80}(?:failed|timed out)|coordination service|CoordinationService|"
         r"coordination_service\w{0,20}\.cc|task heartbeat|unexpectedly disconnected"),
-    ("but didn't join|but didn't finish", "behind",
-        r"\[(?P<behind>\d[\d, ]{0,1900})\] (?:finished collective #\d{1,9}, but didn't join|joined but didn't finish)"),
-    ("lagging ranks", "behind", r"ranks \[(?P<behind>\d[\d, ]{0,1900})\] are the lagging ranks"),
+    ("but didn't join|but didn't finish|lagging ranks", "behind", r"\[(?P<behind>\d[\d, ]{0,1900})\] (?:finished "
+        r"collective #\d{1,9}, but didn't join|joined but didn't finish|are the lagging ranks)"),
     ("missing ranks: ", "behind", r"\[missing ranks: (?P<behind>\d[\d, ]{0,1900})\]"),
     ("Horovod", "behind", r"^(?P<behind>\d{1,8}): \[[^\]]{0,400}Horovod"),
     ("endezvous|This thread has been waiting|Termination timeout", "stall", "rendezvous.{0,120}(?:may be stuck|"
@@ -189,11 +187,10 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"[Ww]orker proc \S{0,60} ?died|WorkerProc (?:initialization )?failed|[Bb]ackground loop has errored|"
         r"ChildFailedError|Root Cause \(first observed|ABORT!!! Out of all|(?:mpirun|mpiexec|prterun|"
         "orterun) (?:has )?(?:detected|noticed)"),
-    ("signal|Signal", "exit", r"Caught signal (?P<signal>\d{1,2})\b|"
-        r"Signal: [A-Za-z ]{3,40} \((?P<signal2>\d{1,2})\)|"
-        r"[Rr]eceived signal (?:SIG\w{3,6} ?)?\(?(?P<signal3>\d{1,2})\b|(?:exited on|killed by|"
-        r"terminated by) signal:? ?\(?(?P<signal4>\d{1,2})\b|(?:exited on|killed by|received|terminated (?:by|"
-        r"with)) signal (?P<name>SIG(?!TRAP|INT|TERM)[A-Z]{3,5})\b|[Ss]ignal (?P<signal5>\d{1,2}) \(SIG[A-Z]{3,5}\)"),
+    ("signal|Signal", "exit", r"(?:Caught signal |Signal: [A-Za-z ]{3,40} \((?=\d{1,2}\))|[Rr]eceived signal "
+        r"(?:SIG\w{3,6} ?)?\(?|(?:exited on|killed by|terminated by) signal:? ?\(?|[Ss]ignal (?=\d{1,2} \(SIG[A-Z]{3,5}"
+        r"\)))(?P<signal>\d{1,2})\b|(?:exited on|killed by|received|terminated (?:by|with)) signal (?P<name>SIG"
+        r"(?!TRAP|INT|TERM)[A-Z]{3,5})\b"),
     ("Fatal Python error", "exit",
         "Fatal Python error: (?P<word>Segmentation fault|Bus error|Aborted|Illegal instruction)"),
     ("egmentation fault|us error|borted|illed|nstruction", "exit", r"\b(?P<word>Segmentation fault|Bus error|"
@@ -201,10 +198,9 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r"(?<=\d Killed)\s{3,40}\S|(?<=\d Aborted)\s{3,40}\S)"),
     ("Inferior", "exit", r"\[Inferior \d{1,6} \(process \d{1,10}\) exited with code (?P<octal>0[0-7]{1,3})\]"),
     ("slurmstepd", "exit", r"slurmstepd: error: \*\*\* .{0,80}(?P<word>[Kk]illed)"),
-    ("exitcode|xit code|xit Code|return code|exitCode|xited with|xit status", "exit",
-        r"exitcode *: ?(?P<code>-?\d{1,3})\b|[Ee]xit ?[Cc]ode:? {0,8}(?P<code2>-?[1-9]\d{0,2})\b|"
-        r"(?:exit(?:ed with)?(?: exit)?(?: status| code) |return code = )(?P<code3>-?[1-9]\d{0,2})\b|"
-        'exitCode\\"?: (?P<code4>-?[1-9]\\d{0,2})\\b'),
+    ("exitcode|xit code|xit Code|return code|exitCode|xited with|xit status", "exit", r"(?:exitcode *: ?|(?:[Ee]xit ?"
+        r"[Cc]ode:? {0,8}|exit(?:ed with)?(?: exit)?(?: status| code) |return code = |exitCode\"?: )(?=-?[1-9]))"
+        r"(?P<code>-?\d{1,3})\b"),
     ("error: unrecognized arguments|error: the following arguments|error: argument |error: ambiguous option",
         "arguments", ""),
     ("shared object file|undefined symbol|not found|ImportError|ModuleNotFoundError", "import",
@@ -292,31 +288,21 @@ _LOCAL_RANK = re.compile(r"\[default(\d{1,4})\]:")
 # A process group that is not of all ranks: its rank 0 is any rank of the job.
 _PART = re.compile(r"\[PG [^\]]{0,60}\((?!default_pg)[^)\]]{1,80}\) ?Rank \d")
 
-
-_SIGNALS = {
-    "HUP": 1,
-    "INT": 2,
-    "QUIT": 3,
-    "ILL": 4,
-    "ABRT": 6,
-    "BUS": 7,
-    "FPE": 8,
-    "KILL": 9,
-    "SEGV": 11,
-    "PIPE": 13,
-    "TERM": 15,
-    "Segmentation fault": 11,
-    "Segfault": 11,
-    "Bus error": 7,
-    "Aborted": 6,
-    "Killed": 9,
-    "Illegal instruction": 4,
-    "Floating point exception": 8,
-    "Terminated": 15,
-    "Interrupt": 2,
-    "killed": 9,
-    "terminate called": 6,
+# Numbers of Linux, which need not be those of the machine that reads the log.
+_SIGNAL_WORDS = {
+    1: "HUP",
+    2: "INT|Interrupt",
+    3: "QUIT",
+    4: "ILL|Illegal instruction",
+    6: "ABRT|Aborted|terminate called",
+    7: "BUS|Bus error",
+    8: "FPE|Floating point exception",
+    9: "KILL|Killed|killed",
+    11: "SEGV|Segmentation fault|Segfault",
+    13: "PIPE",
+    15: "TERM|Terminated",
 }
+_SIGNALS = {word: number for number, words in _SIGNAL_WORDS.items() for word in words.split("|")}
 _SIGNAL_NAME = re.compile(r"(?:SIG|\b)(%s)\b" % "|".join(_SIGNALS))
 _NUMBER = re.compile(r"-?\d{1,5}")
 # Codes of events whose lines have none.
@@ -365,13 +351,12 @@ def _match(table: Any, line: str) -> Optional[Tuple[Event, Dict[str, Any]]]:
 def exit_code(fields: Dict[str, Any]) -> str:
     """Return ``signal 9`` or ``exit code 1`` of the groups of a launcher's line; "" of exit code 0."""
     words = str(fields.get("code") or fields.get("word") or fields.get("name") or "")
-    digits = next((fields[key] for key in fields if key.startswith(("signal", "code")) and key != "code"), words)
+    digits = str(int(fields["octal"], 8)) if "octal" in fields else fields.get("signal", words)
     match, named = _NUMBER.search(digits), _SIGNAL_NAME.search(words)
-    if fields.get("octal") or match is not None:
-        number = int(fields["octal"], 8) if fields.get("octal") else int(match.group() if match is not None else 0)
-        signal = -number if number < 0 else number - 128
-        if "ignal" in words or any(key.startswith("signal") for key in fields):
-            signal = number
+    if match is not None:
+        number = int(match.group())
+        is_signal = "ignal" in words or "signal" in fields
+        signal = number if is_signal else -number if number < 0 else number - 128
         return "signal %d" % signal if 0 < signal < 32 else "exit code %d" % number if number else ""
     return "signal %d" % _SIGNALS[named.group(1)] if named is not None else words[:40]
 

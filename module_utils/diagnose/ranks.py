@@ -219,9 +219,8 @@ class Waits:
     @property
     def out_of_step(self) -> bool:
         """Return whether ranks waited in one number of a group with other operations or sizes."""
-        named = [
-            number for (_operation, number, _elements), ranks in self.calls.items() if ranks and number is not None
-        ]
+        numbered = ((number, ranks) for (_operation, number, _elements), ranks in self.calls.items())
+        named = [number for number, ranks in numbered if ranks and number is not None]
         return len(self.groups) < 2 and len(set(named)) < len(named)
 
     @property

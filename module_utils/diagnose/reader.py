@@ -11,8 +11,8 @@ import re
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import nccl_events
-from .details import DETAILS
-from .events import Detail, Event, Group, Occurrence
+from .details import merge_details
+from .events import Event, Group, Occurrence
 from .facts import Fact, fold, may_read
 from .facts import read as read_fact
 from .lines import LONGEST, Head, Record, decode, numbered, records, without_number
@@ -27,10 +27,6 @@ _BY_FORM = ("warning", "plugin_warning", "value", "system", "exception", "error_
 _NUMBERS = re.compile(r"\b(?:0x[0-9a-f]{1,16}|\d{1,20})\b")
 # Words of warnings, and what NET/IB did not find.
 _ABSENT = (("libibverbs", "libibverbs"), ("No device found", "device"), ("No IP interface", "interface"))
-_DETAILS: Dict[str, List[Tuple[Detail, Any, Any, Any]]] = {}
-for _row in DETAILS:
-    _patterns = (re.compile(part) for part in (_row.code, _row.text, _row.place))
-    _DETAILS.setdefault(_row.event, []).append((_row, *_patterns))
 
 
 class StateLog:
@@ -52,7 +48,7 @@ class StateLog:
             self.beyond += 1
             return
         if key not in self.groups:
-            detail = _detail(one)
+            detail = merge_details(one)
             tier = one.event.tier if detail.tier is None else detail.tier
             self.groups[key] = Group(one.event, key[1], tier, one, detail)
         self.groups[key].take(one)
@@ -71,19 +67,6 @@ def _key(one: Occurrence) -> Tuple[str, str]:
     # Numbers apart, begins of texts that are alike are of one form.
     form = _NUMBERS.sub("#", one.text[:60]) if one.event.id in _BY_FORM else ""
     return one.event.id, one.code if one.event.by_code else form
-
-
-def _detail(one: Occurrence) -> Detail:
-    """Merge the rows that fit an occurrence: the first of them gives each text."""
-    rows = [
-        row
-        for row, code, text, place in _DETAILS.get(one.event.id, ())
-        if code.match(one.code) and text.search(one.text) and place.search(one.place)
-    ]
-    why, fix = (next(filter(None, texts), "") for texts in ((row.why for row in rows), (row.fix for row in rows)))
-    causes = next((row for row in rows if row.causes), Detail(one.event.id))
-    tier = next((row.tier for row in rows if row.tier is not None), None)
-    return causes._replace(why=why, fix=fix, tier=tier)
 
 
 class StateReader:

@@ -244,41 +244,31 @@ def _link_pairs(job: _Job) -> List[Suspect]:
 
 
 def _components(edges: Mapping[Node, Set[Node]]) -> List[List[Node]]:
-    """Return the strongly connected components, each after those that it leads to (Tarjan 1972, without recursion)."""
-    order: Dict[Node, int] = {}
-    low: Dict[Node, int] = {}
-    stack: List[Node] = []
-    on_stack: Set[Node] = set()
-    found: List[List[Node]] = []
-    for start in edges:
-        if start in order:
-            continue
-        work = [(start, iter(edges.get(start, ())))]
-        order[start] = low[start] = len(order)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, targets = work[-1]
-            for target in targets:
-                if target not in order:
-                    order[target] = low[target] = len(order)
-                    stack.append(target)
-                    on_stack.add(target)
-                    work.append((target, iter(edges.get(target, ()))))
-                    break
-                if target in on_stack:
-                    low[node] = min(low[node], order[target])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == order[node]:
-                    component: List[Node] = []
-                    while not component or component[-1] != node:
-                        component.append(stack.pop())
-                        on_stack.discard(component[-1])
-                    found.append(component)
-    return found
+    """Return the strongly connected components, each after those that it leads to (Kosaraju and Sharir 1981)."""
+    back: Dict[Node, Set[Node]] = {}
+    for node, targets in edges.items():
+        for target in targets:
+            back.setdefault(target, set()).add(node)
+    visited: Set[Node] = set()
+    order = [node for start in edges for node in _reach(start, edges, visited)]
+    visited = set()
+    components = [_reach(node, back, visited) for node in reversed(order)]
+    return list(filter(None, reversed(components)))
+
+
+def _reach(start: Node, edges: Mapping[Node, Set[Node]], visited: Set[Node]) -> List[Node]:
+    """Visit what a node leads to and was not visited, without recursion; return it, each after those it leads to."""
+    order: List[Node] = []
+    work = [] if start in visited else [(start, iter(edges.get(start, ())))]
+    visited.add(start)
+    while work:
+        target = next((node for node in work[-1][1] if node not in visited), None)
+        if target is None:
+            order.append(work.pop()[0])
+        else:
+            visited.add(target)
+            work.append((target, iter(edges.get(target, ()))))
+    return order
 
 
 def _causes(job: _Job, suspected: FrozenSet[int]) -> Tuple[Dict[int, Tuple[int, ...]], List[Tuple[int, ...]]]:

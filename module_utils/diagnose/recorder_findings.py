@@ -114,11 +114,8 @@ def findings(judgement: Judgement) -> List[Finding]:
 
 
 def _mismatch_finding(mismatch: Mismatch) -> Finding:
-    sides = [
-        "%s: %s%s"
-        % (describe_ranks(side.ranks), describe_operation(side.operation), side.place and " at " + side.place)
-        for side in mismatch.sides[:3]
-    ]
+    sides = [describe_ranks(side.ranks) + ": " + describe_operation(side.operation) for side in mismatch.sides[:3]]
+    sides = [text + (side.place and " at " + side.place) for text, side in zip(sides, mismatch.sides)]
     sides += ["%d more" % (len(mismatch.sides) - 3)] if len(mismatch.sides) > 3 else []
     subject = "%s collective %d" % (describe_group(mismatch.group), mismatch.number)
     want, have = "one %s" % mismatch.what, "different %ss: %s" % (mismatch.what, "; ".join(sides))
@@ -167,9 +164,8 @@ def _incomplete(judgement: Judgement) -> List[Finding]:
     for group, number in judgement.overwritten:
         have = "%d rank%s: unfinished collectives were overwritten" % (number, "s" * (number > 1))
         rows.append((READABLE, describe_group(group), have))
-    return [
-        check.judge(subject, "unknown", "a whole dump of each rank", have, _SOURCE) for check, subject, have in rows
-    ]
+    want = "a whole dump of each rank"
+    return [check.judge(subject, "unknown", want, have, _SOURCE) for check, subject, have in rows]
 
 
 def _release(version: str) -> List[Finding]:
@@ -178,11 +174,8 @@ def _release(version: str) -> List[Finding]:
         release = parse_version(version)
     except ParseError:
         return []
-    hangs = [
-        defect
-        for defect in known_bad.possible_defects(release, None)
-        if defect.effect == HANG and defect.needs in ("", SCALE)
-    ]
+    defects = known_bad.possible_defects(release, None)
+    hangs = [defect for defect in defects if defect.effect == HANG and defect.needs in ("", SCALE)]
     if not hangs:
         return []
     want, have = known_bad.describe_good_release(release, None, hangs), known_bad.describe_effects(release, hangs)

@@ -23,31 +23,9 @@ from .transport import collnet
 
 # Variables (NCCL_...) of which a difference between ranks is a fault; others are a node's own.
 _ALIKE = (
-    "ALGO",
-    "PROTO",
-    "BUFFSIZE",
-    "NTHREADS",
-    "MIN_NCHANNELS",
-    "MAX_NCHANNELS",
-    "MIN_CTAS",
-    "MAX_CTAS",
-    "NET",
-    "IB_DISABLE",
-    "COLLNET_ENABLE",
-    "NVLS_ENABLE",
-    "CROSS_NIC",
-    "PXN_DISABLE",
-    "IB_TC",
-    "IB_SL",
-    "IB_SPLIT_DATA_ON_QPS",
-    "IB_QPS_PER_CONNECTION",
-    "P2P_NET_CHUNKSIZE",
-    "LL_BUFFSIZE",
-    "LL128_BUFFSIZE",
-    "NET_GDR_LEVEL",
-    "P2P_LEVEL",
-    "P2P_DISABLE",
-    "SHM_DISABLE",
+    "ALGO PROTO BUFFSIZE NTHREADS MIN_NCHANNELS MAX_NCHANNELS MIN_CTAS MAX_CTAS NET IB_DISABLE COLLNET_ENABLE "
+    "NVLS_ENABLE CROSS_NIC PXN_DISABLE IB_TC IB_SL IB_SPLIT_DATA_ON_QPS IB_QPS_PER_CONNECTION P2P_NET_CHUNKSIZE "
+    "LL_BUFFSIZE LL128_BUFFSIZE NET_GDR_LEVEL P2P_LEVEL P2P_DISABLE SHM_DISABLE"
 )
 # Variables of which ``network`` and ``nvlink`` say what came of them.
 _JUDGED = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
@@ -107,15 +85,11 @@ def _values(job: Job) -> List[Finding]:
 def _effects(job: Job) -> List[Finding]:
     """Judge variables that were set without effect."""
     rows: List[Tuple[str, str, str, str]] = []
+    plugins = {plugin for process in job.processes for plugin in process.plugins}
     for kind in ("NET", "TUNER", "PROFILER"):
         name, severity = "NCCL_%s_PLUGIN" % kind, "major" if kind == "NET" else "minor"
         wanted = [value for value in job.values(name) if value.lower() not in ("", "none", "internal")]
-        states = {
-            state
-            for process in job.processes
-            for of, state, plugin in process.plugins
-            if of == kind and plugin not in ("IB", SOCKETS)
-        }
+        states = {state for of, state, plugin in plugins if of == kind and plugin not in ("IB", SOCKETS)}
         if wanted and "loaded" not in states and kind == "NET" and "idle" in states:
             fix = "`fi_info` in the job's own container shows what libfabric sees"
             rows.append((name, "the plugin found no device that it takes, so it is not used", fix, severity))
@@ -141,7 +115,7 @@ def _effects(job: Job) -> List[Finding]:
 
 def _same(job: Job) -> List[Finding]:
     found = []
-    for name in ("NCCL_" + short for short in _ALIKE):
+    for name in ("NCCL_" + short for short in _ALIKE.split()):
         values = job.values(name)
         # 1 and 0x1 are one number.
         if len({value if strtoll(value)[1] else str(strtoll(value)[0]) for value in values}) > 1:

@@ -109,7 +109,7 @@ class Process:
     gdr_why: str = ""
     gdr_off: AbstractSet[Tuple[str, str, int, int]] = frozenset()
     dmabuf: bool = False
-    shared_limit: Tuple[str, str] = ("", "")
+    shared_limit: Tuple[int, int] = (0, 0)
     peers_off: AbstractSet[Tuple[int, int]] = frozenset()
     nvls: Optional[bool] = None
     nvls_channels: Optional[int] = None

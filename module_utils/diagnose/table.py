@@ -20,7 +20,6 @@ from ..core.finding import Finding
 from ..core.number import whole
 from ..core.size import size_text
 from .checks import WARNING
-from .facts import decimal
 from .lines import LONGEST
 from .names import names, numbers
 
@@ -30,15 +29,17 @@ LABEL = (
     rb"\s{0,8}(?:\[[^\]\s]{1,60}\](?:<stdout>)?:? ?|[\w.-]{1,120}: ?|\([^)]{1,80}\):? ?|"
     rb"\d[\w:.-]{18,40} std(?:out|err) F ){0,2}"
 )
-_ROW = re.compile(
-    LABEL + rb"\s{0,40}(?P<size>\d{1,18})\s{1,40}(?P<count>\d{1,18})\s{1,40}"
-    rb"(?P<type>u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})\s{1,40}"
-    rb"(?:(?P<op>[a-z]\w{0,20})\s{1,40})?(?=[-\d])"
+_FIGURE = r"\d{1,12}(?:\.\d{0,12})?(?:e[+-]?\d{1,2})?"
+# Figures out of place, or in place: time, algbw, busbw, wrong values.
+_HALF = rb"\s{1,40}(%s)\s{1,40}(%s)\s{1,40}(%s)\s{1,40}([\w.+/-]{1,12})(?=\s|$)" % ((_FIGURE.encode(),) * 3)
+_BEFORE = LABEL + (
+    rb"\s{0,40}(\d{1,18})\s{1,40}\d{1,18}\s{1,40}"
+    rb"(?:u?int\d{0,2}|half|float|double|bfloat16|char|f(?:loat|p)?8\w{0,12})(?:\s{1,40}[a-z]\w{0,20})?"
 )
-_FIGURE = re.compile(rb"\d[\d.]{0,13}(?:e[+-]?\d{1,2})?$")
-_ROOT = re.compile(rb"-?\d{1,8}$")
-_WRONG_VALUE = re.compile(rb"[\w.+/-]{1,12}$")
-_HALF, _REST = 4, 240
+# Without a root, and with one.
+_ROW_FORMS = tuple(
+    re.compile(_BEFORE + root + _HALF + rb"(?:" + _HALF + rb")?") for root in (rb"", rb"\s{1,40}-?\d{1,8}")
+)
 _RANK = re.compile(
     r"(?:#|^)\s{1,16}Rank\s{1,16}(?P<rank>\d{1,7})\s{1,16}(?:Group\s{1,16}\d{1,7}\s{1,16})?Pid\s{1,16}\d{1,10}\s{1,16}on"
     r"\s{1,16}(?P<host>\S{1,255})\s{1,16}device\s{1,16}\d{1,4}(?:\s{1,16}\[(?P<bus>[\w:.]{1,20})\])?\s{0,8}(?P<gpu>.{0,80})"
@@ -50,7 +51,7 @@ _RANKS = re.compile(
 _BEGIN = re.compile(r"# nThread \d{1,5} nGpus \d{1,5}|# Collective test starting: \S")
 _VERSION = re.compile(r"# nccl-tests version \S{1,20} .{0,80}?nccl-library=(?P<library>\d{5})")
 _WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}: (?P<wrong>\d{1,18}) ?(?P<verdict>OK|FAILED)?")
-_AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>[\d.e+]{1,16})(?: (?P<verdict>FAILED))?")
+_AVERAGE = re.compile(r"(?:#|^)\s{0,4}Avg bus bandwidth\s{0,8}: (?P<busbw>%s)(?: (?P<verdict>FAILED))?" % _FIGURE)
 _LINES = (_RANK, _RANKS, _BEGIN, _WRONG, _AVERAGE, _VERSION)
 
 
@@ -100,43 +101,17 @@ def read_row(line: bytes) -> Optional[Row]:
 
     A root is not told from a time by its form: the algbw, which is size by time, decides.
     """
-    begin = _ROW.match(line)
-    if begin is None:
+    matches = [match for match in (pattern.match(line) for pattern in _ROW_FORMS) if match is not None]
+    if not matches:
         return None
-    words = line[begin.end() : begin.end() + _REST].split()
-    size = int(begin.group("size"))
-    halves = [half for half in (_halves(words), _halves(words[1:]) if words and _ROOT.match(words[0]) else ()) if half]
-    fitting = [half for half in halves if _fits(size, half[0])]
-    if len(fitting) != 1:
-        fitting = halves[::-1] if len(words) in (5, 9) else halves
-    if not fitting:
-        return None
-    first, *more = fitting[0]
-    counts = [whole(half[3].decode("ascii", "replace")) for half in fitting[0]]
-    wrong = None if None in counts else sum(count or 0 for count in counts)
-    return Row(size, _number(first[2]), _number(more[0][2]) if more else None, _number(first[0]), wrong)
+    match = max(matches, key=lambda match: (_fits(*map(float, match.groups()[:3])), not line[match.end() :].strip()))
+    size, time, _algbw, out, wrong, _time, _algbw, inside, wrong_inside = match.groups()
+    counts = [whole(text.decode("ascii", "replace")) for text in (wrong, wrong_inside) if text is not None]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    return Row(int(size), float(out), float(inside) if inside is not None else None, float(time), total)
 
 
-def _number(word: bytes) -> float:
-    text = word.decode("ascii", "replace")
-    mantissa, _e, exponent = text.partition("e")
-    value = decimal(mantissa) or 0.0
-    return value * 10.0 ** int(exponent or 0) if _e else value
-
-
-def _halves(words: Sequence[bytes]) -> List[Sequence[bytes]]:
-    """Return the figures out of place and in place that are whole: time, algbw, busbw, wrong values."""
-    found = []
-    for half in (words[:_HALF], words[_HALF : 2 * _HALF]):
-        figures = len(half) == _HALF and all(_FIGURE.match(word) and word.count(b".") < 2 for word in half[:3])
-        if not figures or not _WRONG_VALUE.match(half[3]):
-            break
-        found.append(half)
-    return found
-
-
-def _fits(size: int, half: Sequence[bytes]) -> bool:
-    time, algbw = _number(half[0]), _number(half[1])
+def _fits(size: float, time: float, algbw: float) -> bool:
     return time > 0 and abs(algbw - size / time / 1000) <= 0.006 + 0.06 * algbw
 
 
@@ -178,7 +153,7 @@ class Table:
             self.current.bounds = "%s %s" % (found["wrong"], found["verdict"] or "")
         elif "busbw" in found:
             program = self.current
-            program.average, program.below = _number(found["busbw"].encode()), found["verdict"] == "FAILED"
+            program.average, program.below = float(found["busbw"]), found["verdict"] == "FAILED"
         elif "library" in found:
             code = found["library"]
             self.library = "%d.%d.%d" % (int(code[0]), int(code[1:3]), int(code[3:5]))
@@ -240,10 +215,8 @@ def failures(table: Table) -> List[Finding]:
         return [BUSBW.judge("nccl-tests", "drift", "one job", have, "", fix, why=why, severity="critical")]
     have = "nccl-tests counted %s wrong values" % (table.wrong or "some")
     why = "ranks received other data than was sent: no result of this job can be trusted"
-    fix = (
-        "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs (`nvidia-smi -q -d ECC`);"
-    )
-    fix += " with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
+    fix = "run nccl-tests on each node alone, then on pairs, and drain the node where it recurs (`nvidia-smi -q -d "
+    fix += "ECC`); with an IOMMU or in a VM try NCCL_P2P_DISABLE=1 on one node to find the path"
     wrong = WARNING.judge("nccl-tests", "drift", "no wrong values", have, "", fix, why=why, severity="critical")
     return [wrong] if table.failed or table.wrong else []
 

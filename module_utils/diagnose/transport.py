@@ -111,15 +111,12 @@ def quoted(log: StateLog, job: Job) -> List[Finding]:
     failed.sort(key=lambda group: (group.tier, group.first.order))
     found = []
     for group in failed[:2]:
-        event, detail = group.event, group.detail
+        why, fix, causes = group.texts
         on = names({job.writer(one.process) for one in group.kept if one.process is not None} or group.hosts)
-        causes = detail.causes or event.causes
         parts = [group.first.text[:300], *(["on %s" % on] if on else [])]
-        parts += [causes_text([causes], detail.proven)] if causes else []
-        fix, why, subject = detail.fix or event.fix, detail.why or event.why, "%s %s" % (job.name, group.name)
-        found.append(
-            event.check.judge(subject, "drift", None, "; ".join(parts), "NCCL_DEBUG", fix or None, why=why or None)
-        )
+        parts += [causes_text([causes], group.detail.proven)] if causes else []
+        where = ("%s %s" % (job.name, group.name), "drift", None, "; ".join(parts), "NCCL_DEBUG", fix or None)
+        found.append(group.event.check.judge(*where, why=why or None))
     world = job.world
     absent = missing(world.began, world.ranks) if world is not None and not world.done else ""
     if absent and world is not None:
@@ -162,9 +159,8 @@ class CollNet:
             return text + "; NCCL reports: %s" % self.why
         if self.plugin:
             return text + "; the plugin's own line of %d ranks is not a proof" % self.plugin
-        return text + (
-            "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric" if self.nvls else ""
-        )
+        nvls = "; NVLS is there, which reduces in the node's NVSwitch and not in the fabric"
+        return text + (nvls if self.nvls else "")
 
 
 def collnet(job: Job) -> CollNet:
