@@ -346,7 +346,6 @@ WRONG_SETTINGS = (["INFO"], {"a": 1}, None, True, "INFO\nNCCL_IB_DISABLE=1", "\x
 WRONG_ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     *((module, {name: value}, name) for module, of in WRONG_VALUES.items() for name in of for value in of[name]),
     ("nic_firmware", {"recommended": True, "firmware": {"MT_1": 28.43}}, "busbar_firmware.MT_1"),
-    ("nic_firmware", {"recommended": True, "devices": ["mlx5_0"]}, "mlx5_0"),
     ("nic_firmware", {"settings": {"LINK_TYPE": [1]}}, "nic_firmware_settings.LINK_TYPE"),
     *(("nccl_conf", {"extra": {"NCCL_DEBUG": value}}, "extra: NCCL_DEBUG") for value in WRONG_SETTINGS),
     ("nccl_conf", {"extra": {"NCCL_DEBUG=INFO\nX": "1"}}, "extra: 'NCCL_DEBUG=INFO"),
