@@ -50,6 +50,7 @@ def function(name: str) -> Callable[..., Any]:
     while not (FOLDER.parents[2] / "module_utils" / f"{module.replace('.', '/')}.py").exists():
         module, _dot, attribute = module.rpartition(".")
         attributes.append(attribute)
+        assert module, f"{name} is in no module: remove its file"
     found: Any = importlib.import_module(f"{PACKAGE}.{module}")
     for attribute in reversed(attributes):
         found = getattr(found, attribute)

@@ -112,7 +112,8 @@ class Watch:
 
     def _read(self, smi: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
         """Take samples until the tool ends or hangs. A sample is complete where a GPU comes a second time."""
-        assert smi.stdout is not None
+        if smi.stdout is None:
+            raise AssertionError("Popen was asked for a pipe")
         os.set_blocking(smi.stdout.fileno(), False)
         gpus: Dict[str, job_state.Gpu] = {}
         rest, last = b"", time.time()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -31,11 +32,9 @@ VALUES = {
     "routes": ([{"to": "default", "via": "10.0.0.254", "table": 1000}], [{"to": "10.1.0.0/16", "via": "10.0.0.9"}]),
 }
 FORMS = (
-    "network:\n  ethernets:\n    ens1: &a {mtu: 9000}\n    ens2: *a\n",
     "network:\n  ethernets:\n    ens1: &a\n      mtu: 9000\n    ens2:\n      <<: *a\n",
     "---\n\"network\":\n  ethernets:\n    'ens1':\n      mtu:\n        1500\n...\n",
     "network: { ethernets: { ens1: { mtu: 1500, # x\n   addresses: [ 10.0.0.1/24,\n 10.0.0.2/24, ] } } }\n",
-    "network:\n  ethernets:\n    ens1: {mtu: 1500}\nnetwork:\n  ethernets:\n    ens1: {mtu: 9000}\n  version: 2\n",
     "network:\n  ethernets:\n    ens1: {mtu: 1500}\n---\nnetwork:\n  ethernets:\n    ens1: {mtu: 9000}\n",
     "network:\n  ethernets:\n    ens1:\n",
     "network:\n  ethernets:\n    ens1:\n      mtu: null\n",
@@ -113,8 +112,8 @@ def test_files_that_are_merged_are_read_as_the_generator_does(generate: Generate
             for definition in found.values():
                 # A new name needs a match, which the generator asks for in all files together.
                 definition.pop("set-name", None) if "match" not in definition else None
-            texts.append(
-                yaml.safe_dump({"network": {"ethernets": found}}, default_flow_style=chosen.choice([None, True]))
-            )
+            # Values that are one object would be written as an anchor, which the suite refuses.
+            plain = json.loads(json.dumps({"network": {"ethernets": found}}))
+            texts.append(yaml.safe_dump(plain, default_flow_style=chosen.choice([None, True])))
         taken += check(generate, tmp_path / str(number), texts)
     assert taken > 20
