@@ -181,7 +181,7 @@ class Nodes:
             # 0.9 is of the payload in packets of 4,096 bytes: 397.5 Gb/s.
             figure = (figures.get((session["rail"], call.host, both)) or 0) / RAIL * 397.5
             result = perftest.Result("bw", "ib_write_bw", figure, 4096, rc=0, memory="host", simulated=True)
-            sessions.append({"session": dict(session), "results": [asdict(result)], "moved": {}, "meaning": []})
+            sessions.append({"session": dict(session), "results": [asdict(result)], "moved": {}})
         return {**ANSWER, "sessions": sessions, "finished_at": 1.0, "simulated": True}
 
 

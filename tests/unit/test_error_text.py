@@ -90,10 +90,6 @@ def test_where_none_is_near_all_are_named() -> None:
         (["drift", "-i", "x", "--host-timout=5"], "--host-timeout"),
         (["drift", "-i", "x", "--fail-on", "majr"], "major"),
         (["size", "--parameters", "7B", "--nodes", "2", "--profile", "hgx-h10"], "hgx-h100"),
-        (["drift", "-i", "x", "-J"], "--vault-password-file"),
-        (["measure", "-i", "x", "-K"], "--become-password-file"),
-        (["drift", "-i", "x", "--tags", "mtu"], "ansible-playbook"),
-        (["gate", "-v"], "prints all"),
         (["hang", "n1", "--vault-id", "a@prompt"], "LABEL@FILE"),
     ],
 )

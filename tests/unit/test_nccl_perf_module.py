@@ -386,7 +386,6 @@ LAUNCH = {"kind": "mpirun", "hosts": ["node01", "node02"], "per_node": 8}
         ({"algorithm": "Ring", "environment": {"NCCL_ALGO": "Tree"}}, "NCCL_ALGO is what algorithm sets"),
         ({"rails": 0}, "rails is 0"),
         ({"launch": {"kind": "mpiexec"}}, "launch.kind"),
-        ({"launch": {**LAUNCH, "options": ["-np", "4"]}}, "launch.options"),
         ({"launch": LAUNCH}, "gpus is 2; with launch each process has one"),
         ({"launch": LAUNCH, "gpus": 1, "ranks": 8}, "ranks is 8; launch starts 16 on 2 hosts"),
         ({"launch": LAUNCH, "gpus": 1, "ranks": 16, "hosts": ["node01", "node03"]}, "hosts are not those of launch"),
