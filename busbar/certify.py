@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, results_folder, screen, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, codec, results_folder, screen, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import sheet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD
 
@@ -21,11 +22,12 @@ from .drift import output
 
 # Bytes of a findings file, of which 1,000 hosts have 60 MB, and of the buyer's.
 LIMIT, VALUES_LIMIT = 512 << 20, 64 << 20
+T = TypeVar("T")
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    text = "result of busbar drift --findings, or of busbar_findings_path"
-    command.add_argument("findings", type=Path, metavar="FINDINGS", help=text)
+    text = "file of busbar drift --findings or busbar_findings_path (several: the latest of each check)"
+    command.add_argument("findings", nargs="+", type=Path, metavar="FINDINGS", help=text)
     text = "audit.values.json that the buyer's cmax audit has written"
     command.add_argument("--answers", type=Path, metavar="FILE", help=text)
     command.add_argument("--markdown", metavar="FILE", help="write the sheet, with all evidence (- for the terminal)")
@@ -34,14 +36,17 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    today = accepted.today()
     try:
-        known = sheet.proofs(_read(arguments.findings, LIMIT))
-        asked = sheet.values(_read(arguments.answers, VALUES_LIMIT)) if arguments.answers else None
+        files = [_read(path, LIMIT, lambda data: sheet.proofs(data, today)) for path in arguments.findings]
+        asked = _read(arguments.answers, VALUES_LIMIT, sheet.values) if arguments.answers else None
     except (OSError, ParseError) as error:
         return complain("certify", error)
-    rows = sheet.answer(known, asked, datetime.datetime.now(datetime.UTC).date())
+    known = sheet.joined(files)
+    rows = sheet.answer(known, asked)
     if arguments.markdown:
-        output.write(arguments.markdown, "\n".join(sheet.markdown(rows, known, str(arguments.findings))) + "\n")
+        source = ", ".join(map(str, arguments.findings))
+        output.write(arguments.markdown, "\n".join(sheet.markdown(rows, known, source)) + "\n")
     if arguments.json:
         output.write(arguments.json, json.dumps(sheet.to_dict(rows, known), indent=1) + "\n")
     if "-" not in (arguments.markdown, arguments.json):
@@ -49,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     return FINDINGS if any(row.answer == sheet.OPEN for row in rows) else GOOD
 
 
-def _read(path: Path, limit: int) -> object:
-    """Return the JSON of a file. Raises OSError, ParseError."""
+def _read(path: Path, limit: int, parse: Callable[[object], T]) -> T:
+    """Return what ``parse`` makes of the JSON of a file. Raises OSError, and ParseError that names the file."""
     try:
-        return codec.read(results_folder.content(path, limit).decode(), limit)
+        return parse(codec.read(results_folder.content(path, limit).decode(), limit))
     except (ParseError, ValueError) as error:
         raise ParseError(f"{path}: {printable(str(error)[:300])}") from None
 

@@ -11,7 +11,7 @@ Answers that differ on purpose name the rule, the reason and an experiment that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 
@@ -73,10 +73,12 @@ def _lacks_path(value: object) -> bool:
     return not isinstance(value, dict) or not any(is_true(value.get(name)) for name in ("dmaBuf", "nvidiaOpen"))
 
 
-_BENCHMARK = "measure it: playbooks/benchmark.yml -e nccl_benchmark_scope=%s, then busbar drift --findings FILE"
+_BENCHMARK = (
+    "measure it: playbooks/benchmark.yml -e nccl_benchmark_scope=%s -e busbar_findings_path=FILE; name FILE here, too"
+)
 _GATE = "switch the gate on: gate_stages (docs/gate.md)"
-_FABRIC = "sweep it: playbooks/fabric.yml -e busbar_findings_path=FILE"
-_SITE = "site.yml with -e busbar_findings_path=FILE asks it, the nightly check does not"
+_FABRIC = "sweep it: playbooks/fabric.yml -e busbar_findings_path=FILE; name FILE here, too"
+_SITE = "ask it: site.yml --check -e busbar_findings_path=FILE; name FILE here, too"
 PROVIDER, TENANT = "the provider's platform team", "whoever builds the job's image"
 _VENDOR = "the burn-in of the hardware's vendor"
 _NODES = "the provider's node image"
@@ -87,6 +89,13 @@ _PEERMEM = (
     " which driver is installed is the provider's choice, and with the open one DMA-BUF is used"
 )
 _PERFTEST = "ansible-playbook playbooks/verify.yml: ib_write_bw with GPU memory reaches the rate of the rail"
+_PAIRS = "measure it: playbooks/verify.yml -e busbar_findings_path=FILE; name FILE here, too"
+
+
+def _expected(
+    subject: str, *checks: str, owner: str = "", proof: str = "", link: str = "", optional: bool = False
+) -> Criterion:
+    return Criterion(subject, subject, checks, owner, proof, link, optional, kind=EXPECTED)
 
 
 def _others(owner: str, *rows: tuple[str, str], checks: tuple[str, ...] = ()) -> tuple[Criterion, ...]:
@@ -96,6 +105,16 @@ def _others(owner: str, *rows: tuple[str, str], checks: tuple[str, ...] = ()) ->
     )
 
 
+_DCGM = Criterion(
+    "healthChecks.dcgmSlurm",
+    "GPU health decides in Slurm's HealthCheckProgram",
+    ("gate.wired", "gate.program", "gate.verdict"),
+    proof=_GATE,
+    rule="the name or text of HealthCheckProgram has to contain dcgm",
+    reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
+    experiment="busbar gate --run -i INVENTORY --json",
+    is_failure=is_false,
+)
 CRITERIA = (
     Criterion(
         "gpus.pcieAcs.enabled",
@@ -143,14 +162,15 @@ CRITERIA = (
         "nccl_topo_file.status",
         "NCCL's topology file reaches containers",
         ("nccl_conf.topo_file", "nccl_conf.containers"),
-        proof='only guests have a file; else run: srun --container-image=IMAGE cat /etc/nccl.conf "$NCCL_TOPO_FILE"',
+        proof='see it there: srun --container-image=IMAGE cat /etc/nccl.conf "$NCCL_TOPO_FILE"',
+        optional=True,
         is_failure=is_bad_status,
     ),
     Criterion(
         "nccl_ib_qps.status",
         "queue pairs per connection on a fabric of several tiers",
         ("nccl_cluster.queue_pairs",),
-        proof=f"{_BENCHMARK % 'cluster'}, with nccl_benchmark_qps: [1, 2, 4]",
+        proof=f"set nccl_benchmark_qps: [1, 2, 4] and {_BENCHMARK % 'cluster'}",
         rule="NCCL_IB_QPS_PER_CONNECTION has to be 2 or more with two tiers",
         reason=(
             "NCCL's default is 1, and how many are right depends on how the fabric spreads flows: measured, not guessed"
@@ -181,7 +201,7 @@ CRITERIA = (
         "software.nccl.installed",
         "NCCL is installed",
         ("nccl_conf.library",),
-        proof="list the libraries of jobs: nccl_conf_libraries",
+        proof="list the libraries of jobs: busbar_nccl_libraries",
         is_failure=is_false,
     ),
     Criterion(
@@ -194,16 +214,7 @@ CRITERIA = (
         experiment="scontrol show config | grep HealthCheckProgram; busbar gate --run -i INVENTORY",
         is_failure=is_false,
     ),
-    Criterion(
-        "healthChecks.dcgmSlurm",
-        "GPU health decides in Slurm's HealthCheckProgram",
-        ("gate.wired", "gate.program", "gate.verdict"),
-        proof=_GATE,
-        rule="the name or text of HealthCheckProgram has to contain dcgm",
-        reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
-        experiment="busbar gate --run -i INVENTORY --json",
-        is_failure=is_false,
-    ),
+    _DCGM,
     Criterion(
         "security.guestKernel.newerInstalled",
         "the running kernel is the one of the next boot",
@@ -325,60 +336,34 @@ CRITERIA = (
         experiment=_PERFTEST,
         kind=LOG,
     ),
-    Criterion(
-        "HealthCheckProgram is NOT dcgm-based",
-        "GPU health decides in Slurm's HealthCheckProgram",
-        ("gate.wired", "gate.program", "gate.verdict"),
-        proof=_GATE,
-        rule="the name has to contain dcgm",
-        reason="the gate reads the same counters of the driver by nvidia-smi, and the network path beside them",
-        experiment="busbar gate --run -i INVENTORY --json",
-        kind=LOG,
-    ),
+    replace(_DCGM, key="HealthCheckProgram is NOT dcgm-based", is_failure=None, kind=LOG),
     Criterion("NCU profiling restricted", "users may profile GPUs", owner=_NODES, kind=LOG),
     # -- expectations (clustermax.ai/expectations: slurm, health-checks; criteria: networking) -------------------------
-    *(
-        Criterion(subject, subject, checks, owner, proof, link, optional=subject.startswith("SHARP"), kind=EXPECTED)
-        for subject, checks, owner, proof, link in (
-            (
-                "no GPU is off the bus, no Xid",
-                ("node_health.xid", "node_health.gpu_count", "platform.gpu_count"),
-                "",
-                "",
-                "",
-            ),
-            ("no uncorrectable ECC errors", ("node_health.ecc",), "", "", ""),
-            ("no pending or failed row remap", ("node_health.row_remap", "node_health.memory_repair"), "", "", ""),
-            (
-                "GPUs have full PCIe links",
-                ("platform.gpu_pcie", "platform.pcie_link", "node_health.pcie_replay"),
-                "",
-                "",
-                "",
-            ),
-            ("NICs have full PCIe links", ("platform.rail_pcie", "platform.pcie_link", "node_health.aer"), "", "", ""),
-            ("NVLinks up and without errors", ("platform.nvlinks", "node_health.nvlink_errors"), "", "", ""),
-            ("rails up at full rate", ("platform.rail_rate", "platform.rail_state"), "", "", ""),
-            ("no link flaps", ("node_health.port_counters", "node_health.port_link_downed"), "", "", ""),
-            ("no growing errors of ports", ("node_health.port_counters", "node_health.port_errors"), "", "", ""),
-            ("GPUs neither hot nor slowed", ("node_health.temperature", "node_health.throttle"), "", "", ""),
-            ("PFC and DSCP for RoCE", ("roce_qos.pfc", "roce_qos.trust", "roce_qos.unit"), "", "", "Ethernet"),
-            ("MTU of RoCE rails", ("netdev_mtu.live", "netdev_mtu.persisted"), "", "", "Ethernet"),
-            ("cables and errors of the fabric", ("ib_fabric.sweep", "ib_fabric.errors"), "", _FABRIC, "InfiniBand"),
-            ("jobs may lock memory", ("host_limits.daemon", "host_limits.unit"), "", "", ""),
-            (
-                "all-reduce within each node at its bar",
-                ("nccl_perf.busbw", "nccl_perf.transport"),
-                "",
-                _BENCHMARK % "node",
-                "",
-            ),
-            ("all-reduce between nodes at its bar", ("nccl_cluster.bar",), "", _BENCHMARK % "cluster", ""),
-            ("RDMA bandwidth of pairs", ("perftest.bandwidth", "perftest.latency"), "", _PERFTEST, ""),
-            ("SHARP where it is offered", ("sharp.proof", "sharp.gain"), "", "", ""),
-            ("host and device copies (nvbandwidth)", (), _VENDOR, "", ""),
-            ("GPU burn-in and tests for silent corruption", (), _VENDOR, "", ""),
-            ("a training framework runs (Megatron, TorchTitan)", (), TENANT, "", ""),
-        )
+    _expected("no GPU is off the bus, no Xid", "node_health.xid", "node_health.gpu_count", "platform.gpu_count"),
+    _expected("no uncorrectable ECC errors", "node_health.ecc"),
+    _expected("no pending or failed row remap", "node_health.row_remap", "node_health.memory_repair"),
+    _expected("GPUs have full PCIe links", "platform.gpu_pcie", "platform.pcie_link", "node_health.pcie_replay"),
+    _expected("NICs have full PCIe links", "platform.rail_pcie", "platform.pcie_link", "node_health.aer"),
+    _expected("NVLinks up and without errors", "platform.nvlinks", "node_health.nvlink_errors"),
+    _expected("rails up at full rate", "platform.rail_rate", "platform.rail_state"),
+    _expected("no link flaps", "node_health.port_counters", "node_health.port_link_downed"),
+    _expected("no growing errors of ports", "node_health.port_counters", "node_health.port_errors"),
+    _expected("GPUs neither hot nor slowed", "node_health.temperature", "node_health.throttle"),
+    _expected("PFC and DSCP for RoCE", "roce_qos.pfc", "roce_qos.trust", "roce_qos.unit", link="Ethernet"),
+    _expected("MTU of RoCE rails", "netdev_mtu.live", "netdev_mtu.persisted", link="Ethernet"),
+    _expected(
+        *("cables and errors of the fabric", "ib_fabric.host", "ib_fabric.sweep", "ib_fabric.errors"),
+        proof=_FABRIC,
+        link="InfiniBand",
     ),
+    _expected("jobs may lock memory", "host_limits.daemon", "host_limits.unit"),
+    _expected(
+        "all-reduce within each node at its bar", "nccl_perf.busbw", "nccl_perf.transport", proof=_BENCHMARK % "node"
+    ),
+    _expected("all-reduce between nodes at its bar", "nccl_cluster.bar", proof=_BENCHMARK % "cluster"),
+    _expected("RDMA bandwidth of pairs", "perftest.bandwidth", "perftest.latency", proof=_PAIRS),
+    _expected("SHARP where it is offered", "sharp.proof", "sharp.gain", optional=True),
+    _expected("host and device copies (nvbandwidth)", owner=_VENDOR),
+    _expected("GPU burn-in and tests for silent corruption", owner=_VENDOR),
+    _expected("a training framework runs (Megatron, TorchTitan)", owner=TENANT),
 )

@@ -14,42 +14,39 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_LINK_LAYER
 
 from .. import accepted, codec, nodeset, result_schema, suite
+from ..accepted import Acceptance
 from ..plain_data import PlainView
-from .criteria import AUDIT, CRITERIA, Criterion
+from .criteria import AUDIT, CRITERIA, EXPECTED, LOG, Criterion
 
-PASS, DIFFERS, NOT_OURS, OPEN, ACCEPTED, NOT_ASKED = (
-    *("pass", "differs on purpose", "not ours", "open", "accepted", "not asked"),
-)
+PASS, DIFFERS, NOT_OURS = "pass", "differs on purpose", "not ours"
+OPEN, ACCEPTED, NOT_ASKED = "open", "accepted", "not asked"
 ANSWERS = (OPEN, DIFFERS, ACCEPTED, PASS, NOT_OURS, NOT_ASKED)
+TITLES = {
+    AUDIT: "Checks of cmax audit 0.2.1",
+    LOG: "Red lines of its log",
+    EXPECTED: "Published expectations",
+}
 MOST_HOSTS = 20_000
-PASSED, NOT_COLLECTED = "passed", "not collected"
-_LINK_LAYER = "platform.rail_link_layer"
 # Check's noun -> its role.
 _ROLES = {noun: role.name for role in suite.SUITE for noun in role.nouns}
 # Characters of host names and of a value in a cell; values and findings in one row.
-ROOM, VALUE, VALUES = 80, 120, 3
+ROOM, VALUE, VALUES, TEXT = 80, 120, 3, 600
 
-_of_acceptances = codec.many(
-    codec.record(
-        optional=("subject",),
-        others=True,
-        check=codec.text(codec.LINE),
-        reason=codec.text(codec.LINE),
-        owner=codec.text(codec.LINE),
-        subject=codec.text(codec.LINE),
-        until=codec.read_by(datetime.date.fromisoformat),
-    ),
-    1000,
-)
+
+def _each_by_itself(_value: object) -> None:
+    """Accept an item that its own reader checks: an invalid one costs no other."""
+
+
 _host = codec.record(
     optional=("accepted", "acceptances"),
     others=True,
     findings=result_schema.of_findings,
     evidence=result_schema.evidence,
     accepted=result_schema.of_findings,
-    acceptances=_of_acceptances,
+    acceptances=codec.many(_each_by_itself, 1000),
 )
 _run = codec.record(
     others=True,
@@ -58,10 +55,6 @@ _run = codec.record(
     limit=codec.maybe(codec.text()),
     simulated=codec.flag,
 )
-
-
-def _each_by_itself(_value: object) -> None:
-    """Accept an entry of a host: ``_host`` checks it, and an invalid one costs only that host."""
 
 
 _file = codec.record(
@@ -75,14 +68,19 @@ _file = codec.record(
 
 @dataclass(frozen=True)
 class Host:
-    """findings, accepted: by check.   evidence: check -> value and source of each passed id.   invalid: why nothing is
-    known of the host."""
+    """What a findings file has of a host.
+
+    findings: check -> those that are not ok.   excused: id of one -> the deviation that accepts it today.
+    evidence: check -> value and source of each passed id.   invalid: why nothing is known of the host.
+    """
 
     findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    accepted: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    excused: Mapping[str, Acceptance] = field(default_factory=dict)
     evidence: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
-    acceptances: Sequence[PlainView] = ()
     invalid: str = ""
+
+
+_MISSING = Host(invalid="not in this run")
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Row:
     todo: tuple[str, ...] = ()
 
 
-def proofs(data: object) -> Proofs:
+def proofs(data: object, today: datetime.date) -> Proofs:
     """Read a findings file. An invalid host costs only that host its proof. Raises ParseError."""
     try:
         _file(data)
@@ -125,13 +123,38 @@ def proofs(data: object) -> Proofs:
         ) from None
     found = codec.as_dict(data)
     run = found["run"]
-    hosts = {name: _of_host(found["hosts"][name]) for name in found["hosts"]}
-    missing = Host(invalid="not in this run")
-    every = {**dict.fromkeys(run["group"], missing), **hosts}
+    hosts = {name: _of_host(found["hosts"][name], today) for name in found["hosts"]}
+    every = {**dict.fromkeys(run["group"], _MISSING), **hosts}
     return Proofs(every, found.get("off") or {}, run["ended"], run.get("limit") or "", run["simulated"])
 
 
-def _of_host(data: object) -> Host:
+def joined(files: Sequence[Proofs]) -> Proofs:
+    """Return what several runs prove together: of each check of a host the latest result counts."""
+    *earlier, found = sorted(files, key=lambda one: one.at)
+    for one in reversed(earlier):
+        hosts = {
+            name: _later(one.hosts.get(name, _MISSING), found.hosts.get(name, _MISSING))
+            for name in {**one.hosts, **found.hosts}
+        }
+        off = {name: why for name, why in found.off.items() if name in one.off}
+        limit = ", ".join(filter(None, (one.limit, found.limit)))
+        found = Proofs(hosts, off, found.at, limit, one.simulated or found.simulated)
+    return found
+
+
+def _later(one: Host, last: Host) -> Host:
+    """Return what two runs have of a host. last: of the later one. An invalid entry leaves nothing that is known."""
+    if _MISSING in (one, last):
+        return one if last == _MISSING else last
+    if one.invalid or last.invalid:
+        return last if last.invalid else one
+    of_last = {*last.findings, *last.evidence}
+    findings = {check: found for check, found in one.findings.items() if check not in of_last}
+    evidence = {check: found for check, found in one.evidence.items() if check not in of_last}
+    return Host({**findings, **last.findings}, {**one.excused, **last.excused}, {**evidence, **last.evidence})
+
+
+def _of_host(data: object, today: datetime.date) -> Host:
     try:
         _host(data)
     except codec.Invalid as error:
@@ -140,16 +163,11 @@ def _of_host(data: object) -> Host:
     evidence: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name, (value, source) in found["evidence"].items():
         evidence[name.partition("[")[0]].append((value, source))
-    of = [by_check(map(from_dict, found.get(name) or ())) for name in ("findings", "accepted")]
-    return Host(of[0], of[1], evidence, found.get("acceptances") or ())
-
-
-def by_check(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = defaultdict(list)
-    for one in findings:
-        if not one.ok:
-            found[one.check].append(one)
-    return found
+    bad = [one for one in map(from_dict, (*found["findings"], *(found.get("accepted") or ()))) if not one.ok]
+    by_check: dict[str, list[Finding]] = defaultdict(list)
+    for one in bad:
+        by_check[one.check].append(one)
+    return Host(by_check, accepted.covered(bad, accepted.parse(found.get("acceptances")), today), evidence)
 
 
 def values(data: object) -> PlainView:
@@ -160,43 +178,53 @@ def values(data: object) -> PlainView:
     return found
 
 
-def answer(known: Proofs, asked: PlainView | None, today: datetime.date) -> list[Row]:
+def answer(known: Proofs, asked: PlainView | None) -> list[Row]:
     """Return a row for each criterion. asked: the buyer's values; None: only the suite's own answers."""
-    return [_row(one, known, asked, today) for one in CRITERIA]
+    return [_row(one, known, asked) for one in CRITERIA]
 
 
-def _row(one: Criterion, known: Proofs, asked: PlainView | None, today: datetime.date) -> Row:
-    tool = "" if asked is None or one.kind != AUDIT else _of_tool(one, _value(asked, one.key))
-    evidence = tuple(_evidence(one, known))
+def _row(one: Criterion, known: Proofs, asked: PlainView | None) -> Row:
+    is_asked = asked is not None and one.kind == AUDIT
+    value = _value(asked, one.key) if asked is not None and is_asked else None
+    failed = value is not None and one.is_failure is not None and one.is_failure(value)
+    tool = ""
+    if is_asked:
+        shown = " ".join(printable(str(value)).split())[:VALUE]
+        tool = "not collected" if value is None else f"{'failed' if failed else 'passed'}: {shown}"
+    answer, lines = _answer(one, known, value is not None and not failed)
+    if answer == NOT_OURS and is_asked and value is None:
+        answer = NOT_ASKED
+    return Row(one, answer, tool, tuple(_evidence(one, known)), tuple(lines))
+
+
+def _answer(one: Criterion, known: Proofs, has_passed: bool) -> tuple[str, Sequence[str]]:
+    """Return the answer and its lines. has_passed: the buyer's tool is content."""
     if one.owner:
-        return Row(one, NOT_ASKED if tool == NOT_COLLECTED else NOT_OURS, tool, evidence, (f"ask {one.owner}",))
+        return NOT_OURS, [f"ask {one.owner}"]
     hosts = {name: host for name, host in known.hosts.items() if _concerns(one, host)}
-    if not hosts and known.hosts:
-        return Row(one, NOT_ASKED, tool, evidence, (f"no host has rails of {one.link}",))
-    known_of = [*(host.findings for host in hosts.values()), *(host.accepted for host in hosts.values())]
-    complete = hosts and not any(host.invalid for host in hosts.values())
-    if one.optional and complete and not evidence and not any(of.get(check) for of in known_of for check in one.checks):
-        return Row(one, NOT_ASKED, tool, evidence, ("nothing requests it here",))
-    todo, excused = _todo(one, hosts, known.off, today)
-    if todo or not hosts:
-        return Row(one, OPEN, tool, evidence, (*todo, *(["the inventory has no host"] if not hosts else [])))
+    if not hosts:
+        return (
+            (NOT_ASKED, [f"no host has rails of {one.link}"]) if known.hosts else (OPEN, ["the inventory has no host"])
+        )
+    if one.optional and not any(host.invalid or _has_result(one, host) for host in hosts.values()):
+        return NOT_ASKED, ["no host needs it, or nothing requests it"]
+    todo, excused = _todo(one, hosts, known.off)
+    if todo:
+        return OPEN, todo
     if excused:
-        return Row(one, ACCEPTED, tool, evidence, tuple(excused))
-    if one.rule and not tool.startswith(PASSED):
-        return Row(one, DIFFERS, tool, evidence, (f"{one.rule}: {one.reason}", f"repeat it: {one.experiment}"))
-    return Row(one, PASS, tool, evidence)
+        return ACCEPTED, excused
+    if one.rule and not has_passed:
+        return DIFFERS, [f"{one.rule}: {one.reason}", f"repeat it: {one.experiment}"]
+    return PASS, []
 
 
-def _of_tool(one: Criterion, value: object) -> str:
-    if value is None:
-        return NOT_COLLECTED
-    failed = one.is_failure is not None and one.is_failure(value)
-    return f"{'failed' if failed else PASSED}: {' '.join(printable(str(value)).split())[:VALUE]}"
+def _has_result(one: Criterion, host: Host) -> bool:
+    return any(host.evidence.get(check) or host.findings.get(check) for check in one.checks)
 
 
 def _concerns(one: Criterion, host: Host) -> bool:
     """Return whether a host has such rails; one whose rails are not known may have them."""
-    layers = {value for value, _source in host.evidence.get(_LINK_LAYER, ())}
+    layers = {value for value, _source in host.evidence.get(RAIL_LINK_LAYER.id, ())}
     return not one.link or not layers or one.link in layers
 
 
@@ -228,10 +256,8 @@ def _evidence(one: Criterion, known: Proofs) -> Iterable[str]:
             yield f"{check}, {len(hosts)} of {len(known.hosts)} hosts: {'; '.join(few)}"
 
 
-def _todo(
-    one: Criterion, hosts: Mapping[str, Host], off: Mapping[str, str], today: datetime.date
-) -> tuple[list[str], list[str]]:
-    """Return what is not proven, and what was accepted instead."""
+def _todo(one: Criterion, hosts: Mapping[str, Host], off: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return what is not proven, and what is accepted instead."""
     bad: dict[str, list[str]] = defaultdict(list)
     excused: dict[str, list[str]] = defaultdict(list)
     unproven: dict[str, list[str]] = defaultdict(list)
@@ -239,29 +265,20 @@ def _todo(
     role = _ROLES.get(first.partition(".")[0], "")
     why = f"{role} is off ({off[role]})" if role in off else f"{first} has no result"
     for name, host in hosts.items():
-        found, allowed = (
-            [each for check in one.checks for each in of.get(check, ())] for of in (host.findings, host.accepted)
-        )
+        found = [each for check in one.checks for each in host.findings.get(check, ())]
         for finding in found:
+            rule = host.excused.get(finding.id)
+            if rule is not None:
+                excused[f"{finding.check}: {rule.reason} ({rule.owner}, until {rule.until})"[:TEXT]].append(name)
+                continue
             have = " ".join((finding.have or "nothing").split())[:VALUE]
             bad[f"{finding.check} {finding.subject} is {finding.state}: {have}; {finding.fix or ''}"].append(name)
-        for finding in allowed:
-            excused[_acceptance(finding, host, today)].append(name)
-        if not found and not allowed and not host.evidence.get(first):
+        if not found and not host.evidence.get(first):
             unproven[host.invalid or why].append(name)
     lines = [f"{_hosts(names)}: {text}".rstrip("; ") for text, names in bad.items()]
     lines[VALUES:] = [f"and {len(lines) - VALUES} more findings"] if len(lines) > VALUES else []
     lines += [f"{_hosts(names)}: {text}" + f"; {one.proof}" * bool(one.proof) for text, names in unproven.items()]
     return [*map(printable, lines)], [printable(f"{_hosts(names)}: {text}") for text, names in excused.items()]
-
-
-def _acceptance(finding: Finding, host: Host, today: datetime.date) -> str:
-    for entry in host.acceptances:
-        until = datetime.date.fromisoformat(entry["until"])
-        rule = accepted.Acceptance(entry["check"], entry.get("subject", ""), entry["reason"], entry["owner"], until)
-        if rule.covers(finding) and until >= today:
-            return f"{finding.check}: {rule.reason} ({rule.owner}, until {entry['until']})"
-    return f"{finding.check}: accepted in that run"
 
 
 def _hosts(names: Sequence[str]) -> str:
@@ -318,13 +335,6 @@ def markdown(rows: Sequence[Row], known: Proofs, source: str) -> Iterable[str]:
             yield f"* asked: `{row.criterion.key}`" + (f"; the tool: {_cell(row.tool)}" if row.tool else "")
             for text in (*row.todo, *row.evidence):
                 yield f"* {_cell(text)}"
-
-
-TITLES = {
-    AUDIT: "Checks of cmax audit 0.2.1",
-    "line of the log": "Red lines of its log",
-    "expectation": "Published expectations",
-}
 
 
 def _cell(text: str) -> str:
