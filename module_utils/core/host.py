@@ -437,10 +437,10 @@ def _complete(
         raise AssertionError("Popen was asked for pipes")
     with process.stdout as out, process.stderr as err:
         chunks, complete = _drain([out.fileno(), err.fileno()], deadline, most)
-        rc = _reap(process, deadline) if complete else None
+        rc = reap(process, deadline) if complete else None
         if rc is None:
             kill_group(process.pid)
-            _reap(process, time.monotonic() + 0.5)
+            reap(process, time.monotonic() + 0.5)
     return chunks, rc
 
 
@@ -461,7 +461,7 @@ def _drain(streams: Sequence[int], deadline: float, limit: int) -> Tuple[List[by
     return [bytes(data) for data in buffers.values()], not waiting
 
 
-def _reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
+def reap(process: subprocess.Popen[bytes], deadline: float) -> Optional[int]:
     """Return the exit code if the process ends in time, else None. Polls: Popen.wait blocks on a D-state child."""
     while True:
         rc = process.poll()

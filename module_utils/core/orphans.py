@@ -101,7 +101,7 @@ def _end(mark: bytes) -> None:
     deadline = time.monotonic() + _KILL_WAIT
     killed: Set[int] = set()
     while has_children():
-        left = {pid for pid in below(os.getpid()) if mark in _environment(pid)}
+        left = {pid for pid in below(os.getpid()) if mark in environment(pid)}
         for pid in left:
             send(pid, signal.SIGKILL)
         killed |= left
@@ -134,7 +134,8 @@ def _children() -> List[int]:
     return [pid for pid, parent, _state in processes() if parent == os.getpid()] if has_children() else []
 
 
-def _environment(pid: int) -> List[bytes]:
+def environment(pid: int) -> List[bytes]:
+    """Return NAME=value of each variable that a process was started with; [] if that cannot be read."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as stream:
             return stream.read().split(b"\0")

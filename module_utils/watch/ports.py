@@ -31,11 +31,13 @@ class PortWatcher:
         self._reported: Dict[str, bool] = {}
 
     def take(self, at: float, ports: Mapping[str, Port]) -> List[PortEvent]:
-        """Take the states of a moment. Ports that were never active are not judged; one that is gone is down."""
+        """Take the states of a moment. A port that is gone is down; one not read, or never active, is not judged."""
         found = []
         for name in sorted({*ports, *self._before}):
             before, now = self._before.get(name), ports.get(name)
             active = now is not None and "ACTIVE" in now.state
+            if now is not None and not now.state:
+                continue
             if before is None:
                 if active and now is not None:
                     self._before[name] = now

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ..core import trusted
-from ..core.host import ParseError, ReadError
+from ..core import orphans, trusted
+from ..core.host import Host, ParseError, ReadError, kill_group, reap, search_path
 from ..core.number import whole
 from . import job_state, ports, read
 from .ring import Ring
@@ -28,7 +27,7 @@ from .ring import Ring
 ASK_WAITING, ASK_ELSE, HANGS, RESTART = 30.0, 300.0, 20.0, 60.0
 # Seconds between two records of samples.
 RECORD = 60.0
-_KMSG = "/dev/kmsg"
+_DEVICES = "/sys/class/infiniband"
 _BLIND = "nvidia-smi gives no samples"
 
 
@@ -36,14 +35,13 @@ _BLIND = "nvidia-smi gives no samples"
 class Settings:
     """interval: seconds between samples.   patience: seconds without a working GPU after which a job is stalled.
 
-    window: seconds in which a link that comes back has flapped.   folder: of the ring.   roots: of files and programs.
+    window: seconds in which a link that comes back has flapped.   folder: of the ring.   nvidia_smi: name or path.
     """
 
     interval: float = 5.0
     patience: float = 300.0
     window: float = 60.0
     folder: str = "/var/lib/busbar/watch"
-    hardware_root: str = "/"
     nvidia_smi: str = "nvidia-smi"
 
 
@@ -60,78 +58,84 @@ class Event(NamedTuple):
 Say = Callable[[Event], None]
 
 
-def tool(name: str) -> str:
-    """Return the path of nvidia-smi. Raises ReadError where it is not there, or root would run another user's."""
-    path = shutil.which(name)
-    if path is None:
-        raise ReadError(name, "is not there: install the NVIDIA driver")
-    doubt = trusted.doubt(path) if os.geteuid() == 0 else ""
-    if doubt:
-        raise ReadError(path, f"{doubt}, so root does not run it")
-    return path
-
-
 class Watch:
-    """The state of one watch. Raises what ``tool`` raises, and OSError for the ring."""
+    """The state of one watch. Raises ReadError where nvidia-smi or the folder cannot be used, OSError for the ring."""
 
     def __init__(self, settings: Settings, say: Say) -> None:
-        self.settings, self.program, self.say = settings, tool(settings.nvidia_smi), say
+        self.settings, self.say, self.host = settings, say, Host()
+        self.program = self.host.tool(settings.nvidia_smi)
         self.ring = Ring(settings.folder)
+        doubt = trusted.doubt(os.path.abspath(settings.folder)) if os.geteuid() == 0 else ""
+        if doubt:
+            raise ReadError(settings.folder, f"is not written to as root, because {doubt}; {trusted.WAY_OUT}")
         self.jobs = job_state.Watcher(settings.patience)
         self.ports = ports.PortWatcher(settings.window)
         self.processes: Dict[str, read.Process] = {}
         self.asked = 0.0
         self.recorded = 0.0
-        self.kmsg = self._kernel_log()
+        self.kmsg = _kernel_log()
+        # A clock that is set makes no stall.
+        self._boot = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        """Return seconds since 1970, which only grow."""
+        return self._boot + time.monotonic()
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Watch until ``until``. Raises OSError."""
-        argv = [self.program, f"--query-gpu={','.join(read.FIELDS)}", "--format=csv,noheader,nounits"]
-        argv.append(f"--loop-ms={int(self.settings.interval * 1000)}")
+        """Watch until ``until``. Raises ReadError, OSError."""
         while not until():
-            started = time.time()
-            with subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            ) as smi:
-                try:
-                    self._read(smi, until)
-                finally:
-                    smi.kill()
-            now = time.time()
+            started = self.now()
+            self._sample(until)
+            now = self.now()
             if not until():
                 self._event(Event("blind", now, started, f"{_BLIND}; it is started again", {}))
-                self._wait(max(0.0, RESTART - (now - started)), until)
+                self._wait(now + max(0.0, RESTART - (now - started)), until)
 
-    def _wait(self, seconds: float, until: Callable[[], bool]) -> None:
-        end = time.time() + seconds
-        while time.time() < end and not until():
-            self.take(time.time(), [])
-            time.sleep(min(self.settings.interval, max(0.0, end - time.time())))
+    def _wait(self, end: float, until: Callable[[], bool]) -> None:
+        while self.now() < end and not until():
+            self.take(self.now(), [])
+            time.sleep(min(self.settings.interval, max(0.0, end - self.now())))
 
-    def _read(self, smi: subprocess.Popen[bytes], until: Callable[[], bool]) -> None:
-        """Take samples until the tool ends or hangs. A sample is complete where a GPU comes a second time."""
+    def _sample(self, until: Callable[[], bool]) -> None:
+        """Take the samples of one nvidia-smi, until it ends or hangs."""
+        argv = [self.program, f"--query-gpu={','.join(read.FIELDS)}", "--format=csv,noheader,nounits"]
+        argv.append(f"--loop-ms={int(self.settings.interval * 1000)}")
+        quiet, environment = subprocess.DEVNULL, {"PATH": search_path(), "LC_ALL": "C", "HOME": "/"}
+        smi = subprocess.Popen(
+            argv, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, env=environment, start_new_session=True
+        )
         if smi.stdout is None:
             raise AssertionError("Popen was asked for a pipe")
-        os.set_blocking(smi.stdout.fileno(), False)
+        with smi.stdout as lines:
+            try:
+                self._read(lines.fileno(), until)
+            finally:
+                # One that waits in the driver does not die, and is not waited for.
+                kill_group(smi.pid)
+                reap(smi, time.monotonic() + 0.5)
+
+    def _read(self, stream: int, until: Callable[[], bool]) -> None:
+        """Take samples until the stream ends or nothing comes. One is complete where a GPU comes a second time."""
+        os.set_blocking(stream, False)
         gpus: Dict[str, job_state.Gpu] = {}
-        rest, last = b"", time.time()
+        rest, last = b"", self.now()
         with selectors.DefaultSelector() as selector:
-            selector.register(smi.stdout, selectors.EVENT_READ)
+            selector.register(stream, selectors.EVENT_READ)
             while not until():
                 if not selector.select(timeout=1.0):
-                    if time.time() - last > HANGS + self.settings.interval:
+                    if self.now() - last > HANGS + self.settings.interval:
                         return
                     # The last line of a sample is followed by nothing for a while.
-                    if gpus and time.time() - last > self.settings.interval / 2:
+                    if gpus and self.now() - last > self.settings.interval / 2:
                         self.take(last, list(gpus.values()))
                         gpus = {}
                     continue
-                data = os.read(smi.stdout.fileno(), 1 << 16)
+                data = os.read(stream, 1 << 16)
                 if not data:
                     return
-                last = time.time()
+                last = self.now()
                 *lines, rest = (rest + data)[-(1 << 20) :].split(b"\n")
                 for line in lines:
                     with suppress(ParseError):
@@ -142,20 +146,21 @@ class Watch:
                         gpus[gpu.pci] = gpu
 
     def take(self, at: float, gpus: List[job_state.Gpu]) -> None:
-        """Judge a sample, and store it at times."""
+        """Judge a sample, and store it at times. gpus: [] where nothing is known of them: then jobs are not judged."""
         waits = any(job_state.state_of(gpu) == job_state.WAITS for gpu in gpus)
         if gpus and at - self.asked >= (ASK_WAITING if waits else ASK_ELSE):
             self.asked, self.processes = at, self._processes()
         gpus = read.with_processes(gpus, self.processes)
-        begun, ended = self.jobs.take(at, gpus)
+        begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
         for stall in begun:
             self._event(Event(stall.kind, at, stall.since, describe(stall), asdict(stall)))
         for stall in ended:
             text = f"{stall.job} works again, or ended, after {at - stall.since:.0f} s"
             self._event(Event(f"{stall.kind}: over", at, stall.since, text, {"job": stall.job}))
-        for port in self.ports.take(at, self._ports()):
-            text = f"{port.port}: {port.kind}" + (f" after {port.seconds:.0f} s" if port.seconds else "")
-            self._event(Event(port.kind, at, port.since, text, port._asdict()))
+        with suppress(ReadError):
+            for port in self.ports.take(at, self._ports()):
+                text = f"{port.port}: {port.kind}" + (f" after {port.seconds:.0f} s" if port.seconds else "")
+                self._event(Event(port.kind, at, port.since, text, port._asdict()))
         for pci, number in self._xids():
             self._event(Event("Xid", at, at, f"{pci}: Xid {number}", {"gpu": pci, "number": number}))
         if at - self.recorded >= RECORD:
@@ -169,45 +174,38 @@ class Watch:
     # -- the node ------------------------------------------------------------------------------------------------------
 
     def _processes(self) -> Dict[str, read.Process]:
-        """Return a process of each GPU that has one."""
-        argv = [self.program, f"--query-compute-apps={','.join(read.PROCESS_FIELDS)}", "--format=csv,noheader,nounits"]
+        """Return a process of each GPU that has one; the last answer where there is no other."""
+        query = f"--query-compute-apps={','.join(read.PROCESS_FIELDS)}"
         try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=HANGS, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return {}
+            text = self.host.query([self.settings.nvidia_smi, query, "--format=csv,noheader,nounits"], HANGS)
+        except ReadError:
+            return self.processes
         found: Dict[str, read.Process] = {}
-        for pid, gpu in read.process_lines(done.stdout.decode(errors="replace")):
-            cgroup = self._file(f"/proc/{pid}/cgroup").decode(errors="replace")
-            parent = read.parent_of(self._file(f"/proc/{pid}/stat").decode(errors="replace"))
-            rank = read.rank_of(self._file(f"/proc/{pid}/environ"))
+        for pid, gpu in read.process_lines(text):
+            stat: List[bytes] = []
+            with suppress(OSError):
+                stat = orphans.read_stat(pid)
+            rank = read.rank_of(orphans.environment(pid))
             # Of several processes on a GPU one with a rank counts.
             if gpu not in found or (found[gpu].rank is None and rank is not None):
-                found[gpu] = read.Process(pid, read.job_of(cgroup, parent), rank)
+                found[gpu] = read.Process(pid, read.job_of(self._text(f"/proc/{pid}/cgroup"), stat), rank)
         return found
 
     def _ports(self) -> Dict[str, read.Port]:
         found = {}
-        top = os.path.join(self.settings.hardware_root, "sys/class/infiniband")
-        with suppress(OSError):
-            for device in sorted(os.listdir(top)):
-                for port in sorted(os.listdir(os.path.join(top, device, "ports"))):
-                    folder = f"/sys/class/infiniband/{device}/ports/{port}"
-                    state = self._file(f"{folder}/state").decode(errors="replace").strip()
-                    downed = self._file(f"{folder}/counters/link_downed").decode(errors="replace").strip()
-                    found[f"{device}/{port}"] = read.Port(state, whole(downed))
+        for device in self.host.listdir(_DEVICES):
+            for port in self.host.listdir(f"{_DEVICES}/{device}/ports"):
+                folder = f"{_DEVICES}/{device}/ports/{port}"
+                downed = whole(self._text(f"{folder}/counters/link_downed"))
+                found[f"{device}/{port}"] = read.Port(self._text(f"{folder}/state"), downed)
         return found
 
-    def _file(self, path: str) -> bytes:
-        with suppress(OSError), open(os.path.join(self.settings.hardware_root, path.lstrip("/")), "rb") as stream:
-            return stream.read(1 << 18)
-        return b""
-
-    def _kernel_log(self) -> Optional[int]:
-        with suppress(OSError):
-            handle = os.open(os.path.join(self.settings.hardware_root, _KMSG.lstrip("/")), os.O_RDONLY | os.O_NONBLOCK)
-            os.lseek(handle, 0, os.SEEK_END)
-            return handle
-        return None
+    def _text(self, path: str) -> str:
+        """Return a file's text, "" where it cannot be read."""
+        try:
+            return self.host.read(path, "replace") or ""
+        except ReadError:
+            return ""
 
     def _xids(self) -> List[Tuple[str, int]]:
         found = []
@@ -221,6 +219,15 @@ class Watch:
         return found
 
 
+def _kernel_log() -> Optional[int]:
+    """Return a descriptor of what the kernel will log from now on; None where it may not be read."""
+    with suppress(OSError):
+        handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(handle, 0, os.SEEK_END)
+        return handle
+    return None
+
+
 def describe(stall: job_state.Stall) -> str:
     """Return a sentence: what the job does, since when, who is late, what to run."""
     minutes = (stall.at - stall.since) / 60
@@ -231,5 +238,7 @@ def describe(stall: job_state.Stall) -> str:
         job_state.NONE_RUNS: "runs no kernel: it loads data, compiles, or its ranks are in a deadlock",
     }[stall.kind]
     late = [f"rank {one.rank}" if one.rank is not None else f"the rank on {one.pci}" for one in stall.late]
-    who = f": {', '.join(late)} (PID {', '.join(str(one.pid) for one in stall.late)})" if late else ""
-    return f"{stall.job} {what}{who}, for {minutes:.1f} min; collect: py-spy dump --pid PID, busbar hang HOST"
+    pids = [str(one.pid) for one in stall.late if one.pid is not None]
+    who = f": {', '.join(late)}" + (f" (PID {', '.join(pids)})" if pids else "") if late else ""
+    collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), "busbar hang THIS_HOST -i INVENTORY"]
+    return f"{stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"

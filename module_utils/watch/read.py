@@ -8,7 +8,7 @@ Sources: ``nvidia-smi --help-query-gpu``, ``--help-query-compute-apps``; cgroups
 from __future__ import annotations
 
 import re
-from typing import Iterable, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.host import ParseError
 from ..core.number import whole
@@ -21,8 +21,9 @@ PROCESS_FIELDS = ("gpu_bus_id", "pid")
 LINE, NAME = 1024, 80
 _MOST_RANKS = 1 << 20
 # Environment variables with the rank of a process in its job: torchrun, Open MPI, PMIx, Slurm, Hydra.
-_RANK = re.compile(rb"(?:^|\0)(RANK|OMPI_COMM_WORLD_RANK|PMIX_RANK|SLURM_PROCID|PMI_RANK)=([0-9]{1,7})(?=\0|$)")
 _RANKS = (b"RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"SLURM_PROCID", b"PMI_RANK")
+# Fields of orphans.read_stat.
+_PARENT, _SESSION, _INIT = 1, 3, 1
 _CGROUPS = (
     ("Slurm job", re.compile(r"/job_([0-9]{1,10})(?:/|$)", re.M)),
     ("pod", re.compile(r"[/-]pod([0-9a-f]{8}[-_][0-9a-f_-]{27})", re.M)),
@@ -40,7 +41,7 @@ class Process(NamedTuple):
 
 
 class Port(NamedTuple):
-    """state: as sysfs has it, such as ``4: ACTIVE``.   downed: how often the link went down, None: not read."""
+    """state: as sysfs has it, such as ``4: ACTIVE``.   downed: how often the link went down. "", None: not read."""
 
     state: str
     downed: Optional[int]
@@ -73,26 +74,28 @@ def process_lines(text: str) -> List[Tuple[int, str]]:
     return found
 
 
-def rank_of(environment: bytes) -> Optional[int]:
-    """Return the rank that a launcher has given a process. environment: /proc/PID/environ; only the rank is taken."""
-    found = dict(_RANK.findall(environment))
-    rank = next((int(found[name]) for name in _RANKS if name in found), None)
-    return rank if rank is not None and rank < _MOST_RANKS else None
+def rank_of(environment: Iterable[bytes]) -> Optional[int]:
+    """Return the rank that a launcher has given a process. environment: NAME=value; only the rank is taken of it."""
+    values = {name: value for name, _sign, value in (each.partition(b"=") for each in environment)}
+    ranks = (whole(values[name].decode(errors="replace")) for name in _RANKS if name in values)
+    return next((rank for rank in ranks if rank is not None and rank < _MOST_RANKS), None)
 
 
-def job_of(cgroup: str, parent: int) -> str:
-    """Return a job's name: of Slurm, a pod or a container; else its processes have the same parent."""
+def job_of(cgroup: str, stat: Sequence[bytes]) -> str:
+    """Return a job's name: of Slurm, a pod or a container; else its processes have the same parent, or session.
+
+    stat: as orphans.read_stat returns it. "" where the process is not known.
+    """
     for kind, pattern in _CGROUPS:
         match = pattern.search(cgroup)
         if match is not None:
             return f"{kind} {match.group(1)}"[:NAME]
-    return f"processes of PID {parent}"
-
-
-def parent_of(stat: str) -> int:
-    """Return the parent in /proc/PID/stat, 0 if unknown. A program's name may have blanks and parentheses."""
-    words = stat.rpartition(")")[2].split()
-    return (whole(words[1]) or 0) if len(words) > 1 else 0
+    numbers = [whole(field.decode(errors="replace")) for field in stat]
+    if len(numbers) <= _SESSION or numbers[_PARENT] is None or numbers[_SESSION] is None:
+        return ""
+    # Programs of any users have init as their parent.
+    is_orphan = numbers[_PARENT] == _INIT
+    return f"session {numbers[_SESSION]}" if is_orphan else f"processes of PID {numbers[_PARENT]}"
 
 
 def with_processes(gpus: Iterable[Gpu], processes: Mapping[str, Process]) -> List[Gpu]:

@@ -13,6 +13,8 @@ from typing import Dict, Iterator, List
 HOURS = 25
 # Bytes of a file, and of a line.
 FILE, LINE = 4 << 20, 64 << 10
+# Seconds since 1970: no record is of a later time.
+_LATEST = 1 << 33
 _NAME = re.compile(r"[0-9]{8}T[0-9]{2}\.jsonl")
 
 
@@ -43,7 +45,10 @@ class Ring:
         for name in self._names():
             if name < _name(since):
                 continue
-            with open(os.path.join(self.folder, name), "rb") as stream:
+            handle = os.open(
+                os.path.join(self.folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+            with open(handle, "rb") as stream:
                 for line in stream.read(FILE).splitlines(keepends=True):
                     record = _record(line)
                     if record and record["at"] >= since:
@@ -62,6 +67,7 @@ def _record(line: bytes) -> Dict[str, object]:
         return {}
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("at"), (int, float)) else {}
+    at = found.get("at") if isinstance(found, dict) else None
+    return found if isinstance(at, (int, float)) and 0 <= at < _LATEST else {}

@@ -8,13 +8,15 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.watch import job_state, ports, program, read
 from ansible_collections.busbar.fabric.plugins.module_utils.watch.job_state import Gpu, Stall, Watcher
@@ -24,6 +26,7 @@ from hypothesis import strategies as st
 
 from busbar import cli
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 300.0
 # Percent, percent of memory, watts of 700: a GPU that computes, that waits in a collective, that runs no kernel, that
 # is late in every step, that sends small messages.
@@ -141,9 +144,9 @@ def test_any_line_is_read_or_refused(text: str) -> None:
         read.gpu_line(text)
     read.process_lines(text)
     read.xid_of(text)
-    read.parent_of(text)
-    read.job_of(text, 1)
-    read.rank_of(text.encode(errors="surrogateescape") if text.isprintable() else b"")
+    words = text.encode(errors="replace").split()
+    read.job_of(text, words)
+    read.rank_of(words)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +164,7 @@ def test_any_line_is_read_or_refused(text: str) -> None:
     ],
 )
 def test_the_rank_of_a_process(environment: bytes, rank: int | None) -> None:
-    assert read.rank_of(environment) == rank
+    assert read.rank_of(environment.split(b"\0")) == rank
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,20 @@ def test_the_rank_of_a_process(environment: bytes, rank: int | None) -> None:
     ],
 )
 def test_the_job_of_a_process(cgroup: str, job: str) -> None:
-    assert read.job_of(cgroup, read.parent_of("123 (a) b) S 77 123 1")) == job
+    assert read.job_of(cgroup, b"S 77 123 120 0".split()) == job
+
+
+@pytest.mark.parametrize(
+    ("stat", "job"),
+    [(b"S 1 123 120 0", "session 120"), (b"S 1 2 9", "session 9"), (b"", ""), (b"S 77", ""), (b"S x y z", "")],
+)
+def test_children_of_init_are_one_job_by_their_session_alone(stat: bytes, job: str) -> None:
+    assert read.job_of("", stat.split()) == job
+
+
+def test_this_process_has_a_parent_and_variables() -> None:
+    assert read.job_of("", orphans.read_stat(os.getpid())) == f"processes of PID {os.getppid()}"
+    assert b"PATH" in {each.partition(b"=")[0] for each in orphans.environment(os.getpid())}
 
 
 def test_processes_and_xids() -> None:
@@ -202,6 +218,8 @@ def test_processes_and_xids() -> None:
         ("dddddddd", []),
         ("dddAAdA", ["link flapped"]),
         ("AA+A+A", ["link flapped", "link flapped"]),
+        # Not read is not down.
+        ("AA??????????????A", []),
     ],
 )
 def test_links(states: str, events: list[str]) -> None:
@@ -209,7 +227,7 @@ def test_links(states: str, events: list[str]) -> None:
     watcher, downed, found = ports.PortWatcher(60.0), 3, []
     for number, letter in enumerate(states):
         downed += letter == "+"
-        state = {"d": "1: DOWN"}.get(letter, "4: ACTIVE")
+        state = {"d": "1: DOWN", "?": ""}.get(letter, "4: ACTIVE")
         found += watcher.take(number * 5.0, {} if letter == "-" else {"mlx5_0/1": read.Port(state, downed)})
     assert [event.kind for event in found] == events
 
@@ -251,10 +269,11 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 
 SMI = """\
 #!{python}
-import sys, time
+import os, sys, time
 if "compute-apps" in sys.argv[1]:
     print("00000000:01:00.0, {pid}\\n00000000:02:00.0, {pid}")
     sys.exit()
+open(__file__ + ".pid", "w").write(str(os.getpid()))
 for sample in range({samples}):
     values = (("98, 40, 650.0", "97, 41, 640.0"), ("100, 0, 118.0", "0, 0, 117.0"))[sample >= 3]
     for number, of in enumerate(values, 1):
@@ -272,7 +291,7 @@ def settings(tmp_path: Path) -> program.Settings:
 
 
 def test_a_stalled_job_is_named_with_its_process(settings: program.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusted, "doubt", lambda _path: "")
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
     monkeypatch.setattr(program, "ASK_WAITING", 0.2)
     events: list[program.Event] = []
     end = time.time() + 600
@@ -289,7 +308,7 @@ def test_a_tool_that_ends_is_an_event_and_is_started_again(
     settings: program.Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(settings.nvidia_smi).write_text(SMI.format(python=sys.executable, pid=1, samples=1))
-    monkeypatch.setattr(trusted, "doubt", lambda _path: "")
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
     monkeypatch.setattr(program, "RESTART", 0.3)
     events: list[program.Event] = []
     program.Watch(settings, events.append).run(lambda: len(events) == 2)
@@ -297,12 +316,45 @@ def test_a_tool_that_ends_is_an_event_and_is_started_again(
 
 
 def test_without_a_driver_or_with_somebody_elses_tool_it_says_so(settings: program.Settings) -> None:
-    with pytest.raises(ReadError, match="install the NVIDIA driver"):
-        program.tool("/none/nvidia-smi")
+    with pytest.raises(ReadError, match="/none/nvidia-smi: is not an executable file"):
+        program.Watch(replace(settings, nvidia_smi="/none/nvidia-smi"), print)
     if os.geteuid() == 0:
         os.chmod(settings.nvidia_smi, 0o777)
-        with pytest.raises(ReadError, match="so root does not run it"):
+        with pytest.raises(ReadError, match="is not run as root, because"):
             program.Watch(settings, print)
+
+
+def test_while_nothing_is_read_no_job_has_ended(settings: program.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
+    events: list[program.Event] = []
+    watch = program.Watch(settings, events.append)
+    gpus = [gpu(1, WAITS)._replace(job=""), gpu(2, IDLE)._replace(job="")]
+    for at in (0.0, 400.0, 800.0):
+        watch.take(at, gpus)
+    # nvidia-smi hangs: neither its samples nor its processes are there.
+    Path(settings.nvidia_smi).write_text("#!/bin/sh\nexit 9\n")
+    for at in (805.0, 810.0):
+        watch.take(at, [])
+    watch.take(1200.0, gpus)
+    assert [event.kind for event in events] == ["rank stopped"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others than root may keep the ring where they like")
+def test_root_writes_no_ring_that_others_may_change(
+    settings: program.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {settings.nvidia_smi: ""}
+    monkeypatch.setattr(trusted, "doubt", lambda path, *_base: good.get(path, f"{path} is shared"))
+    with pytest.raises(ReadError, match="ring: is not written to as root, because"):
+        program.Watch(settings, print)
+
+
+def test_a_planted_or_odd_record_is_none(tmp_path: Path) -> None:
+    ring = Ring(str(tmp_path))
+    name = tmp_path / time.strftime("%Y%m%dT%H.jsonl", time.gmtime(10))
+    odd = ["[" * 60_000, "3", *(f'{{"at": {at}}}' for at in ("Infinity", "NaN", "1e300", "-1", '"x"'))]
+    name.write_text("\n".join([*odd, '{"at": 11}', ""]))
+    assert list(ring.records()) == [{"at": 11}]
 
 
 def test_the_last_days_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,16 +371,40 @@ def test_the_last_days_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "\x1b" not in shown
 
 
-def test_a_signal_ends_it_and_its_tool(settings: program.Settings, tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "busbar", "watch", "--store", str(tmp_path / "ring")]
-    where = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    if os.geteuid() == 0:
-        pytest.skip("root starts no nvidia-smi below a folder that others may write to")
-    with subprocess.Popen(argv, env=where, stderr=subprocess.PIPE, text=True) as watch:
+COMMAND = """\
+import sys
+from busbar import cli
+from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+trusted.doubt = lambda *_paths: ""
+Host.tool = lambda *_name: sys.argv[1]
+sys.exit(cli.main(["watch", "--interval", "1", "--store", sys.argv[2]]))
+"""
+
+
+def lives(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -9)])
+def test_whatever_ends_it_ends_its_tool(settings: program.Settings, number: int, code: int) -> None:
+    argv = [sys.executable, "-c", COMMAND, settings.nvidia_smi, settings.folder]
+    started, end = Path(f"{settings.nvidia_smi}.pid"), time.time() + 600
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True) as watch:
         assert watch.stderr is not None
-        watch.stderr.readline()
-        watch.terminate()
-        assert watch.wait(600) == 0
+        assert watch.stderr.readline() == "busbar watch: every 1 s, Ctrl-C ends it\n"
+        while not (started.exists() and started.read_text()) and time.time() < end:
+            time.sleep(0.05)
+        tool = int(started.read_text())
+        assert lives(tool)
+        watch.send_signal(number)
+        assert watch.wait(600) == code
+    while lives(tool) and time.time() < end:
+        time.sleep(0.05)
+    assert not lives(tool)
 
 
 def test_a_stall_is_json(settings: program.Settings) -> None:
