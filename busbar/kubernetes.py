@@ -18,13 +18,13 @@ import time
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
 
@@ -212,7 +212,7 @@ def _taint_patch(node: Plain, want: bool) -> Plain:
     """Return the patch with the taints of others unchanged: the API replaces the list. Refused after a change."""
     taints = [one for one in _taints(node) if not _ours(one)]
     if want:
-        taints.append({"key": TAINT, "effect": EFFECT, "timeAdded": _time()})
+        taints.append({"key": TAINT, "effect": EFFECT, "timeAdded": findings_file.now()})
     return {"metadata": {"resourceVersion": node["metadata"]["resourceVersion"]}, "spec": {"taints": taints or None}}
 
 
@@ -225,13 +225,9 @@ def _condition(node: Plain, verdict: Verdict, message: str) -> Plain:
         "status": verdict.status,
         "reason": verdict.reason,
         "message": printable(message),
-        "lastHeartbeatTime": _time(),
-        "lastTransitionTime": since or _time(),
+        "lastHeartbeatTime": findings_file.now(),
+        "lastTransitionTime": since or findings_file.now(),
     }
-
-
-def _time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 # -- the API -----------------------------------------------------------------------------------------------------------

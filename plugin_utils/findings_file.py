@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import base64
-import datetime
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -23,8 +23,13 @@ GROUP = "gpu_nodes"
 
 
 def now() -> str:
-    """Return the current time in UTC, as ``2026-11-21T02:00:07Z``."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """Return the current time, as ``utc`` formats it."""
+    return utc(time.time())
+
+
+def utc(seconds: float) -> str:
+    """Format seconds since 1970, any number, as ``2026-11-21T02:00:07Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(max(seconds, 0.0), 2e11)))
 
 
 def of_run(

@@ -8,7 +8,6 @@ A difference counts if it is larger than the noise of both sides, which only rep
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 
-from . import nodeset, screen, terminal
+from . import findings_file, nodeset, screen, terminal
 from .benchmark_results import Point, Results, Run, load
 from .campaign.cluster_table import duration, median_of, number, program, wrapped
 from .exit_code import FINDINGS, GOOD, UNKNOWN
@@ -276,7 +275,7 @@ def _verdict(before: Results, after: Results, found: Sequence[Difference]) -> st
 def _source(results: Results) -> str:
     if results.finished is None:
         return results.name
-    return f"{results.name} of {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(min(results.finished, 2e11)))}"
+    return f"{results.name} of {findings_file.utc(results.finished)}"
 
 
 def _names(hosts: Iterable[str]) -> str:

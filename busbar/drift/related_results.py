@@ -18,7 +18,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core import redactio
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset
+from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file, nodeset
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster_record,
     cluster_table,
@@ -201,14 +201,9 @@ def _out_of_service(entries: Sequence[Entry]) -> list[str]:
         why = nodeset.nameless(entry.why or entry.check, host) or "no reason is logged"
         groups.setdefault((state, why), {})[host] = entry.at
     return [
-        f"out of service since {_moment(min(hosts.values()))}, {state}: {nodeset.brief(hosts, NAMES)}: {why}"
+        f"out of service since {findings_file.utc(min(hosts.values()))}, {state}: {nodeset.brief(hosts, NAMES)}: {why}"
         for (state, why), hosts in groups.items()
     ]
-
-
-def _moment(seconds: float) -> str:
-    """Format seconds since 1970, any number, as ``2026-11-21T02:00:07Z``."""
-    return datetime.datetime.fromtimestamp(min(max(seconds, 0.0), 2e11), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _KINDS: tuple[tuple[str, str, Callable[[Path], Path], Callable[[Path, float], _Content]], ...] = (

@@ -255,11 +255,8 @@ def _compare_queue_pairs(measured: Sequence[Measured], of_job: dict[str, list[Fi
                 f"see its jobs; nccl_benchmark_qps has to hold {job.used_queue_pairs}, which jobs use",
             )
         want = f"at least {AS_GOOD:g} of the best"
-        of_job[job.name].append(QUEUE_PAIRS.judge(f"{job.scope} {_hosts_text(job)}", state, want, have, _SOURCE, fix))
-
-
-def _hosts_text(job: Job) -> str:
-    return f"of {len(job.hosts)} nodes from {job.head}"
+        subject = f"{job.scope} of {len(job.hosts)} nodes from {job.head}"
+        of_job[job.name].append(QUEUE_PAIRS.judge(subject, state, want, have, _SOURCE, fix))
 
 
 def _scaled(several: Sequence[Measured], first: Measured | None, bad: Finding | None) -> Finding:

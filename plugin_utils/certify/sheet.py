@@ -68,7 +68,7 @@ _file = codec.record(
 
 @dataclass(frozen=True)
 class Host:
-    """What a findings file has of a host.
+    """The content of a findings file for a host.
 
     findings: check -> those that are not ok.   excused: id of one -> the deviation that accepts it today.
     evidence: check -> value and source of each passed id.   invalid: why nothing is known of the host.
