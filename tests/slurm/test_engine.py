@@ -183,7 +183,7 @@ def test_a_node_that_is_lost_costs_no_other_its_verdict(ask: Ask, slurm: Slurm, 
     # The rest of what the node's power takes with it.
     for pid in running(str(tmp_path)):
         os.kill(pid, signal.SIGKILL)
-    wait("the other nodes", lambda: slurm.node("node03") == "IDLE")
+    wait("the other nodes", lambda: slurm.node("node01") == slurm.node("node03") == "IDLE")
     slurm.kill_node("node03")
     try:
         assert sorted(answered(found)) == ["node01", "node03"], json.dumps(found, indent=1)[:4000]
