@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ sys.path.insert(0, str(ROOT / "collections"))
 sys.path.insert(0, str(ROOT))
 # The width of what is printed, read when a module is imported, does not depend on the terminal that runs the tests.
 os.environ["COLUMNS"] = "120"
+# A script that runs the tests in its background has them ignore the signal that some of them send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from lab import store  # noqa: E402
 from tests import session  # noqa: E402
