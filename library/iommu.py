@@ -10,8 +10,11 @@ short_description: Bring the IOMMU into passthrough mode and prove that it is
 version_added: 0.1.0
 author: Busbar contributors (@busbar)
 description:
-  - Sets C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm, like
-    M(busbar.fabric.kernel_args), and reads the mode in effect from the IOMMU groups of GPUs and NICs.
+  - Sets C(intel_iommu=on iommu=pt) on Intel, C(iommu=pt) on AMD and C(iommu.passthrough=1) on Arm for all kernels at
+    the next boot, and reads the mode in effect from the IOMMU groups of GPUs and NICs.
+  - On Debian and Ubuntu the arguments are stored in C(/etc/default/grub.d/99-busbar.cfg), which is read after the other
+    files, on EL in the boot entries by C(grubby). All other arguments stay as they are, byte for byte. A node whose
+    boot loader stores none is reported as C(not_owned).
   - In a virtual machine it judges the vIOMMU that the guest sees; a guest without one has nothing to set.
   - Also sets the kernel arguments in the profile's C(kernel_args), in a virtual machine, too.
   - Never reboots. What is not active yet is in C(reboot_required).

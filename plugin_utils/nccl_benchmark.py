@@ -50,7 +50,7 @@ _CHANGED_BY: dict[str, tuple[str, ...]] = {
     perf_depends.DRIVER: (platform_checks.GPU_DRIVER.id,),
     perf_depends.GPUS: (platform_checks.GPU_COUNT.id, platform_checks.GPU_DRIVER.id, platform_checks.GPU_MODEL.id),
     perf_depends.FIRMWARE: (platform_checks.RAIL_FIRMWARE.id, platform_checks.RAIL_DEVICE.id),
-    perf_depends.ARGUMENTS: ("iommu.", "kernel_args."),
+    perf_depends.ARGUMENTS: ("iommu.",),
     perf_depends.CONF: ("nccl_conf.",),
     perf_depends.NCCL: ("nccl_tests.",),
     perf_depends.PROGRAM: ("nccl_tests.",),

@@ -73,7 +73,7 @@ _PROVISION = (
     _audited("mofed", "ofed", reboots=True),
     # The state of a card after a reset, before roles that check its ports.
     _audited("nic_firmware", after=("mofed",), reboots=True),
-    _audited("iommu", nouns=("iommu", "kernel_args"), reboots=True),
+    _audited("iommu", reboots=True),
     _audited("pcie_path", after=_DRIVER),
     _audited("host_limits"),
     # Before roles that bounce links: LLDP's neighbours are lost then, for up to half a minute.

@@ -22,19 +22,11 @@ from .grub_settings import DROPIN, LINUX
 from .line import Arg, edit, plain, related, satisfied
 from .read import ACTIVE, BLS_ENTRIES, GRUBENV, KERNEL_CMDLINE, Boot, Entry
 
-ARGS = Check(
-    "kernel_args.args",
-    why="required by the site",
-    fix="run the module again without --check",
-)
-"""Will the next boot have the kernel argument that a site requires by the module `kernel_args` (persisted), has
-this boot (live)"""
-
 
 def plan(boot: Boot, args: Sequence[Arg], check: Check, others: Mapping[Arg, Check] = MappingProxyType({})) -> Plan:
     """Judge each argument twice: as the next boot will have it, and as this one has it.
 
-    check: ARGS, or that of a role with its own reason.
+    check: of the arguments.
     others: another check for some arguments.
     Raises ParseError for an argument that GRUB cannot pass on.
     """

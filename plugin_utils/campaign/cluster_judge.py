@@ -43,7 +43,6 @@ CAUSES = (
         *slowdown_causes.SLOWED,
         "pcie_path.",
         "iommu.",
-        "kernel_args.",
         "nccl_conf.",
     ),
     *("host_limits.", "platform.", "nic_firmware.", "nccl_tests.", "nccl_perf."),

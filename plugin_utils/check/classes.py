@@ -23,7 +23,7 @@ _CLASSES = {
     " gpudirect.driver_options nic_firmware nccl_conf.rails",
     SIBLINGS: "platform.rail_firmware platform.rail_partition nccl_conf.gid_index lldp netdev_mtu multirail roce_qos",
     FLEET: "lldp.leaf lldp.swapped nccl_conf.socket_interface consistency",
-    UNDECIDED: "ofed.packages kernel_args lldp.plan roce_qos.prio2tc roce_qos.ets roce_qos.buffers"
+    UNDECIDED: "ofed.packages lldp.plan roce_qos.prio2tc roce_qos.ets roce_qos.buffers"
     " nccl_conf.library nccl_conf.lint.library",
     OWN: "node_health.record ofed.repository ofed.hold pcie_path.unit roce_qos.unit nccl_conf.file"
     " nccl_conf.proof nccl_conf.containers",

@@ -24,8 +24,8 @@ from tests.lab import tools
 
 Builder = Callable[[str], Machine]
 ROOT = Path(__file__).resolve().parent.parent.parent
-# Module -> the role whose it is; kernel_args is of two.
-ROLE_OF = {role.module: role.name for role in suite.AUDITED.values()} | {"kernel_args": "iommu"}
+# Module -> the role whose it is.
+ROLE_OF = {role.module: role.name for role in suite.AUDITED.values()}
 MODULES = {
     name: importlib.import_module(f"ansible_collections.busbar.fabric.plugins.modules.{name}") for name in ROLE_OF
 }

@@ -1,4 +1,4 @@
-"""Modules iommu and kernel_args on a simulated node: GRUB's settings, its generator, and reboots."""
+"""Module iommu on a simulated node: GRUB's settings, its generator, and reboots."""
 
 from __future__ import annotations
 
@@ -83,22 +83,6 @@ def test_a_run_killed_between_file_and_generator_is_completed(call: Answer, fres
     done = call()
     assert (done["changed"], done["diff"], done["commands"]) == (True, [], COMMANDS)
     assert states(done) == PENDING
-
-
-def test_others_arguments_stay_when_ours_come_and_go(call: Answer, fresh: Path) -> None:
-    cfg = fresh / "node01/sys/boot/grub/grub.cfg"
-    before = cfg.read_text()
-    args = [{"name": "hugepages", "value": "64"}, {"name": "dyndbg", "value": "file core.c +p"}, {"name": "quiet"}]
-    call("kernel_args", args=args)
-    call()
-    assert 'console=tty0 hugepages=64 dyndbg="file core.c +p" quiet intel_iommu=on iommu=pt' in cfg.read_text()
-    gone = [{**arg, "state": "absent"} for arg in args]
-    assert call("kernel_args", args=gone)["changed"]
-    assert call("kernel_args", args=gone)["changed"] is False
-    gone = [{"name": name, "state": "absent"} for name in ("intel_iommu", "iommu")]
-    call("kernel_args", args=gone)
-    assert cfg.read_text().split() == before.split()
-    assert not (fresh / "node01/sys" / DROPIN).exists()
 
 
 def test_a_node_that_cannot_be_read_is_not_ok(call: Answer, fresh: Path) -> None:

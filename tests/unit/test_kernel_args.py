@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import plan as kernel_args
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.grub_settings import render_dropin
@@ -135,7 +135,7 @@ def grub(
 
 
 def plan(boot: Boot, *args: Arg) -> Plan:
-    return kernel_args.plan(boot, args, kernel_args.ARGS).limit("none")
+    return kernel_args.plan(boot, args, iommu.ARGS).limit("none")
 
 
 def bls(line: str, *more: str) -> Boot:
@@ -227,7 +227,7 @@ def node(root: Path, files: dict[str, str]) -> Host:
 
 
 def judge(host: Host, *args: Arg) -> Plan:
-    return kernel_args.plan(read(host), args, kernel_args.ARGS)
+    return kernel_args.plan(read(host), args, iommu.ARGS)
 
 
 def bad(made: Plan) -> list[Finding]:

@@ -165,12 +165,12 @@ def outdated(run: nccl_benchmark.Run, *parts: str) -> dict[str, Any]:
         (["nccl.conf"], "nccl_conf.file", True),
         (["GPU"], "platform.gpu_count", True),
         (["firmware of NIC"], "platform.rail_firmware", True),
-        (["kernel argument"], "kernel_args.active", True),
+        (["kernel argument"], "iommu.args", True),
         (["nccl-tests", "NCCL"], "nccl_tests.build", True),
         # The driver is another, and nobody says why.
         (["nccl.conf", "NVIDIA driver"], "nccl_conf.file", False),
         (["NVIDIA driver"], "nccl_conf.file", False),
-        (["kernel"], "kernel_args.active", False),
+        (["kernel"], "iommu.args", False),
     ],
 )
 def test_an_outdated_result_follows_from_what_an_earlier_role_found_of_all_that_changed(

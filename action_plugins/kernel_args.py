@@ -1,1 +1,0 @@
-../plugin_utils/validated_action.py
