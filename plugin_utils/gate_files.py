@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import minimum_versions
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 # Roles with critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
@@ -84,6 +85,9 @@ def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's arguments without those of the run and without defaults, which differ between releases."""
     options = importlib.import_module(f"{bundle.LIBRARY}.{step['module']}").SPEC
     given = {**step["arguments"], **_INSTEAD.get(step["role"], {})}
+    if "site" in given:
+        # What is minor keeps no node out, and tools would be run for it.
+        given["site"] = {name: value for name, value in given["site"].items() if name != minimum_versions.VARIABLE}
     return {
         name: value
         for name, value in given.items()
