@@ -59,6 +59,11 @@ echo "$said" >&2
 [ ! -x /usr/bin/logger ] || /usr/bin/logger -t busbar-gate -p daemon.err "$said"
 exit 0
 """
+_NHC = f"""\
+#!/bin/sh
+# Written by Busbar (role gate): runs the gate's health check for programs that look for nhc.
+exec {gate.LAUNCHERS["health"]}
+"""
 # Arguments of the role that the program reads, too.
 _SETTINGS = ("scontrol", "budget", "fail", "max_share", "ignore", "hardware_root", "system_root")
 
@@ -106,9 +111,9 @@ def launcher(stage: str) -> str:
     )
 
 
-def texts(program_text: str, intent_text: str, stages: Sequence[str]) -> dict[str, str]:
-    """Return path -> text of all files that the role writes."""
-    launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages}
+def texts(program_text: str, intent_text: str, stages: Sequence[str], nhc: bool = False) -> dict[str, str]:
+    """Return path -> text of all files that the role writes. nhc: with the wrapper of that name."""
+    launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages} | ({gate.NHC: _NHC} if nhc else {})
     programs = {gate.PROGRAM: program_text, **launchers}
     return {gate.INTENT: intent_text, **{path: written.seal(path, text, "") for path, text in programs.items()}}
 

@@ -294,6 +294,8 @@ def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
     yield untested, f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}"
     held = values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none"
     yield held, "busbar_remediate_quarantine drains nodes: set busbar_drain: slurm"
+    unused = values["gate_nhc"] and "health" not in (values["gate_stages"] or ())
+    yield unused, "gate_nhc runs the gate's health check: add health to gate_stages"
     two_ways = bool(values["ib_fabric_devices"] and values["ib_fabric_dumps"])
     yield two_ways, "ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them"
     short = timeout < 4 * values["perftest_seconds"]
