@@ -37,12 +37,14 @@ class ActionModule(ControlAction):
 
 
 def _together(variables: Values) -> Values:
-    """Fail once for all hosts whose inventory is wrong."""
+    """Fail once for all hosts whose inventory is wrong; warn of what is doubtful in the others."""
     hosts = variables["ansible_play_hosts_all"]
     read = {host: variables["hostvars"].raw_get(host).get("busbar_intent") or {} for host in hosts}
     wrong = {host: found.get("errors") or ["it was not read"] for host, found in read.items() if "values" not in found}
     msg = f"the inventory is wrong, nothing was changed: {intent.summarise_errors(wrong)}"
-    return {"changed": False, "failed": True, "msg": msg} if wrong else {"changed": False}
+    if wrong:
+        return {"changed": False, "failed": True, "msg": msg}
+    return {"changed": False, "warnings": intent.summarise_doubts({host: of["values"] for host, of in read.items()})}
 
 
 def of_host(variables: PlainView, templar: Templar) -> Plain:

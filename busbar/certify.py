@@ -14,7 +14,7 @@ from typing import TypeVar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, codec, results_folder, screen, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import sheet
+from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import record, sheet
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD
 
 from .command_line import complain
@@ -32,6 +32,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--answers", type=Path, metavar="FILE", help=text)
     command.add_argument("--markdown", metavar="FILE", help="write the sheet, with all evidence (- for the terminal)")
     command.add_argument("--json", metavar="FILE", help="write the sheet as JSON (- for the terminal)")
+    text = "store the sheet in DIRECTORY/certify, for the report of busbar drift"
+    command.add_argument("--results", type=Path, metavar="DIRECTORY", help=text)
     command.set_defaults(run=run)
 
 
@@ -47,8 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         source = ", ".join(map(str, arguments.findings))
         output.write(arguments.markdown, "\n".join(sheet.markdown(rows, known, source)) + "\n")
+    data = json.dumps(sheet.to_dict(rows, known), indent=1) + "\n"
     if arguments.json:
-        output.write(arguments.json, json.dumps(sheet.to_dict(rows, known), indent=1) + "\n")
+        output.write(arguments.json, data)
+    if arguments.results:
+        stored = record.file(arguments.results)
+        stored.parent.mkdir(exist_ok=True)
+        output.write(str(stored), data)
     if "-" not in (arguments.markdown, arguments.json):
         print(text(rows, known))
     return FINDINGS if any(row.answer == sheet.OPEN for row in rows) else GOOD

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, grammar
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, gdrcopy, grammar
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
@@ -51,7 +52,7 @@ def run(
     """
     try:
         wanted = parse_version(version) if version is not None else None
-        use = Use([nccl_library.scan(path) for path in libraries], wanted)
+        use = Use([nccl_library.scan(path) for path in libraries], wanted, without_gdrcopy=_without_gdrcopy(Host()))
     except (ParseError, ReadError) as error:
         return complain("lint", error)
     code = GOOD
@@ -76,6 +77,11 @@ def run(
     if read:
         _print(findings, read, bool(use.versions), verbose)
     return worst([code, of_states(finding.state for finding in findings)]) if read else ERROR
+
+
+def _without_gdrcopy(host: Host) -> str:
+    """Return what of GDRCopy's driver a GPU node lacks; "" on another machine."""
+    return " and ".join(gdrcopy.lacking(host)) if host.realpath(gpu.VERSION) is not None else ""
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:

@@ -120,6 +120,12 @@ def legacy_peermem(machine: Machine) -> None:
     machine.modules["nv_peer_mem"] = machine.modules.pop("nvidia_peermem", None)
 
 
+def older_driver(machine: Machine, version: str) -> None:
+    """Load another version of the driver, with what belongs to it."""
+    machine.driver_version = version
+    machine.modules.update((name, version) for name in ("nvidia", "nvidia_peermem") if name in machine.modules)
+
+
 def faulty_driver(machine: Machine, version: str) -> None:
     """Load a driver that faults on large mappings with 64 KiB pages; nvidia_peermem is not built for such a kernel."""
     machine.driver_version = machine.modules["nvidia"] = version

@@ -271,7 +271,7 @@ class Machine:
     hypervisor: bool = False
     cmdline: str = ""
     kernel: str = "6.8.0-60-generic"
-    driver_version: str = "580.95.05"
+    driver_version: str = "580.178.04"
     # The open kernel modules; the closed ones export no DMA-BUF.
     driver_open: bool = True
     # What modprobe nvidia_peermem does: a key of kernel_modules.PEERMEM.

@@ -481,6 +481,7 @@ def system(machine: Machine) -> Tree:
             "/etc/modprobe.d",
             "/etc/security/limits.d",
             "/etc/sysctl.d",
+            "/usr/local/cuda",
             "/var/log",
             # Where the suite keeps its own record of a node's counters.
             "/var/lib/busbar/health",

@@ -42,6 +42,10 @@ options:
     description: The tool's name, or its path.
     type: str
     default: scontrol
+  nhc:
+    description: Whether C(/usr/sbin/nhc) runs the gate's health check; another program's file of that name stays.
+    type: bool
+    default: false
   sums:
     description: Path to checksum of its file; given by the action plugin.
     type: dict

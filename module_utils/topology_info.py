@@ -10,6 +10,7 @@ from .change import module
 from .core.host import BOOT_ID, Host, ParseError, Problem, ReadError, attempt, problem_of
 from .core.plan import Plan, merge
 from .machine import (
+    installed_versions,
     netdev_address,
     nvidia_smi_topo,
     partition,
@@ -86,7 +87,10 @@ def _judge(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any
     # A table has some hundred files.
     keys = partition.read(host, machine.nics) if partitions else None
     known, checks = _addresses(host, want), [check for check in crossed if check is not None]
-    plan = platform.plan(machine, want, checks, given["address_family"], known, mtus, given["site"], keys)
+    site = given["site"]
+    plan = platform.plan(machine, want, checks, given["address_family"], known, mtus, site, keys)
+    words, firmware = site.get("busbar_minimum_versions") or (), site.get("busbar_firmware") or {}
+    plan = merge(plan, Plan(tuple(installed_versions.judge(host, machine, words, firmware, plan.findings))))
     if not isinstance(known, Mapping):
         return plan
     nics = rails.ethernet(rails.match(machine, want), want)

@@ -15,6 +15,7 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.change import written
 from ansible_collections.busbar.fabric.plugins.module_utils.core import bundle
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import minimum_versions
 from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 # Roles with critical checks of a node alone, and whether a job may wait for them: sysfs and nvidia-smi.
@@ -58,6 +59,11 @@ echo "$said" >&2
 [ ! -x /usr/bin/logger ] || /usr/bin/logger -t busbar-gate -p daemon.err "$said"
 exit 0
 """
+_NHC = f"""\
+#!/bin/sh
+# Written by Busbar (role gate): runs the gate's health check for programs that look for nhc.
+exec {gate.LAUNCHERS["health"]}
+"""
 # Arguments of the role that the program reads, too.
 _SETTINGS = ("scontrol", "budget", "fail", "max_share", "ignore", "hardware_root", "system_root")
 
@@ -84,6 +90,9 @@ def _arguments(step: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's arguments without those of the run and without defaults, which differ between releases."""
     options = importlib.import_module(f"{bundle.LIBRARY}.{step['module']}").SPEC
     given = {**step["arguments"], **_INSTEAD.get(step["role"], {})}
+    if "site" in given:
+        # What is minor keeps no node out, and tools would be run for it.
+        given["site"] = {name: value for name, value in given["site"].items() if name != minimum_versions.VARIABLE}
     return {
         name: value
         for name, value in given.items()
@@ -102,9 +111,9 @@ def launcher(stage: str) -> str:
     )
 
 
-def texts(program_text: str, intent_text: str, stages: Sequence[str]) -> dict[str, str]:
-    """Return path -> text of all files that the role writes."""
-    launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages}
+def texts(program_text: str, intent_text: str, stages: Sequence[str], nhc: bool = False) -> dict[str, str]:
+    """Return path -> text of all files that the role writes. nhc: with the wrapper of that name."""
+    launchers = {gate.LAUNCHERS[stage]: launcher(stage) for stage in stages} | ({gate.NHC: _NHC} if nhc else {})
     programs = {gate.PROGRAM: program_text, **launchers}
     return {gate.INTENT: intent_text, **{path: written.seal(path, text, "") for path, text in programs.items()}}
 

@@ -22,6 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import nv_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import minimum_versions
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import NicSetting
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.multirail import policy as multirail
@@ -108,6 +109,11 @@ _FORMS = {
     "nccl_benchmark_address": (ADDRESS, "a host's name or address"),
     "busbar_leaf": (LEAF, "a name of letters, digits, '.', ':', '/', '_' and '-'"),
     "gate_ignore": (re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+"), "ids of checks such as 'nccl_conf.file'"),
+    minimum_versions.VARIABLE: (
+        minimum_versions.FORM,
+        "'bulletins', or a component and a version such as 'driver 580.178.04' (nic_firmware, container_toolkit, runc,"
+        " dcgm, cuda)",
+    ),
     "busbar_fabric_partitions": (re.compile(r"0x[0-9a-fA-F]{1,4}"), "partition keys such as '0x8001'"),
     "ib_fabric_devices": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"), "ports such as 'mlx5_0:1'"),
     "busbar_fabric_routing_engine": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "one engine such as 'ftree'"),
@@ -124,7 +130,11 @@ def digest(wanted: PlainView) -> str:
     wanted: result of the module intent.
     """
     values = {name: value for name, value in wanted["values"].items() if not of_no_host(name)}
-    text = json.dumps([values, wanted["profile"], wanted["benchmark_runs"]], sort_keys=True, default=str)
+    # A newer table of minimums is another intent: it is not the node that has changed.
+    listed = minimum_versions.BULLETINS in values.get(minimum_versions.VARIABLE, ())
+    of_table = [minimum_versions.DATE] if listed else []
+    basis = [values, wanted["profile"], wanted["benchmark_runs"], *of_table]
+    text = json.dumps(basis, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -206,6 +216,16 @@ def summarise_errors(errors: Mapping[str, Sequence[str]]) -> str:
     return "; ".join([*lines[:_MISTAKES], *more])
 
 
+def summarise_doubts(values: Mapping[str, PlainView]) -> list[str]:
+    """Return what is doubtful in the values of the hosts, with the hosts, and no mistake. values: by host."""
+    hosts: dict[str, list[str]] = {}
+    for host, of_host in values.items():
+        words = of_host[minimum_versions.VARIABLE]
+        for sentence in minimum_versions.older_declarations(of_host["busbar_firmware"], words):
+            hosts.setdefault(sentence, []).append(host)
+    return [f"{nodeset.brief(names, _HOSTS)}: {sentence}" for sentence, names in hosts.items()][:_MISTAKES]
+
+
 def _errors(name: str, given: Any, value: Value) -> list[str]:
     # YAML's `yes` is a bool and a bool is an int: both are mistakes in place of a number.
     if not isinstance(given, _TYPES[value.type]) or (value.type != "bool" and isinstance(given, bool)):
@@ -274,6 +294,8 @@ def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
     yield untested, f"nccl_tests_commit is empty, so that nccl_benchmark_collectives has {lacking}"
     held = values["busbar_remediate_quarantine"] and values["busbar_drain"] == "none"
     yield held, "busbar_remediate_quarantine drains nodes: set busbar_drain: slurm"
+    unused = values["gate_nhc"] and "health" not in (values["gate_stages"] or ())
+    yield unused, "gate_nhc runs the gate's health check: add health to gate_stages"
     two_ways = bool(values["ib_fabric_devices"] and values["ib_fabric_dumps"])
     yield two_ways, "ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them"
     short = timeout < 4 * values["perftest_seconds"]

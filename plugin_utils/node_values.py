@@ -156,5 +156,8 @@ class Gate:
     drains none."""
     gate_ignore = Value("list", [])
     "Checks that keep no node out, such as `nccl_conf.file`; they are recorded."
+    gate_nhc = Value("bool", False)
+    """Whether `/usr/sbin/nhc` runs the gate's health check, for audits that look for a program of that name; needs
+    `health` in `gate_stages`. Another program's file of that name is left alone, and reported."""
     gate_scontrol = Value("path", "")
     "`scontrol` on the nodes, if it is in none of the usual places."

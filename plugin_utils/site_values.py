@@ -36,6 +36,10 @@ class Site:
     """Deviations that are accepted: `check` (an id or a pattern such as `platform.*`), `reason`, `owner` and `until`
     (the last day, YYYY-MM-DD) of each, and optionally a `subject`. They are shown and counted, and fail no run
     (`docs/drift.md#accepted-deviations`)."""
+    busbar_minimum_versions = Value("list", [])
+    """Minimum versions to check, for security: `bulletins` for those of NVIDIA's security bulletins that this release
+    knows, and the site's own, such as `driver 580.178.04`, each for its branch (`docs/certify.md#minimum-versions`).
+    Empty: none, except for firmware that `busbar_firmware` declares."""
     busbar_findings_path = Value("path", "")
     "File on the control node to which all findings are written as JSON, with mode 0600."
     busbar_role_verdict = Value("bool", True)

@@ -25,6 +25,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     localise_record,
     localise_table,
 )
+from ansible_collections.busbar.fabric.plugins.plugin_utils.certify import record as certify_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.certify.sheet import ANSWERS
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
@@ -206,6 +208,13 @@ def _out_of_service(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
+def _acceptance(path: Path, _now: float) -> _Content:
+    found = certify_record.read(path)
+    counts = [f"{found.counts[answer]} {answer}" for answer in ANSWERS if found.counts.get(answer)]
+    table = [f"open  {subject}: {todo}" for subject, todo in found.open]
+    return _Content(found.finished, [", ".join(counts) or "no answer"], table, found.simulated)
+
+
 _KINDS: tuple[tuple[str, str, Callable[[Path], Path], Callable[[Path, float], _Content]], ...] = (
     (
         "fabric",
@@ -226,4 +235,5 @@ _KINDS: tuple[tuple[str, str, Callable[[Path], Path], Callable[[Path, float], _C
         lambda results: cluster_record.folder(results) / "latest" / cluster_record.NAME,
         _cluster,
     ),
+    ("acceptance", "Acceptance: the buyer's test", certify_record.file, _acceptance),
 )

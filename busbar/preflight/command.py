@@ -11,20 +11,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, results_folder, screen, slurm_step
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
+from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    findings_file,
+    nodeset,
+    results_folder,
+    screen,
+    slurm_step,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import Outcome
-from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, GOOD, UNKNOWN
+from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import (
+    ERROR,
+    FINDINGS,
+    GOOD,
+    UNKNOWN,
+    of_states,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.slurm_engine import SlurmError
 
 from .. import private_tempdir
 from ..command_line import MORE, complain, number
 from ..drift import signals
 from ..drift.inventory import InventoryError
+from . import containers, steps
 from . import site as sites
-from . import steps
 from .search import Preflight
 
 LIMIT, LEAST = 120.0, 20.0
@@ -54,6 +66,10 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "store the record in DIR/localise, for busbar drift"
     command.add_argument("--record", type=Path, metavar="DIR", help=text)
     more.add_argument("--python", default="python3", metavar="NAME", help="Python 3.6+ on the nodes (%(default)s)")
+    text = "compare only what a container of this image sees of nccl.conf and the topology file (Pyxis)"
+    more.add_argument("--container-image", metavar="IMAGE", help=text)
+    text = "with --container-image: write the result there, for busbar certify"
+    more.add_argument("--findings", type=Path, metavar="FILE", help=text)
     text = "options of srun, such as -- --gpu-bind=none"
     command.add_argument("options", nargs="*", metavar="-- SRUN OPTION", help=text)
     command.set_defaults(run=run)
@@ -78,6 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     programs = slurm_step.programs(_PROGRAMS)
     job = steps.allocation(os.environ, programs)
+    if arguments.container_image:
+        return _compare_containers(arguments, job, programs["srun"])
+    if arguments.findings:
+        raise ParseError("--findings needs --container-image")
     site = _site(arguments, job.nodes)
     if os.geteuid() == 0:
         _trusted(site.program)
@@ -105,6 +125,31 @@ def _run(arguments: argparse.Namespace) -> int:
             where = localise_record.write(arguments.record, preflight.record(ended is None))
             print_progress(f"record: {where / localise_record.NAME}")
         return outcome.code
+
+
+def _compare_containers(arguments: argparse.Namespace, job: steps.Allocation, srun: str) -> int:
+    """Compare NCCL's files on the nodes with those in a container of the job."""
+    names = sites.inventory_names(arguments.inventory, job.nodes)
+    paths, started = containers.files(Host(), os.environ), findings_file.now()
+    with private_tempdir.directory() as folder:
+        runs = steps.Steps(job, srun, folder, arguments.options, arguments.python)
+        views = containers.read(runs, arguments.container_image, paths, arguments.options, arguments.limit / 2)
+    found = containers.judge(views, job.nodes, paths)
+    code = of_states(one.state for of_node in found.values() for one in of_node)
+    groups = nodeset.grouped((_describe(one), node) for node, of_node in found.items() for one in of_node)
+    blocks = [f"  {nodeset.brief(nodes, _ROOM)}: {text}".split("\n") for text, nodes in groups.items()]
+    head = [f"busbar preflight: job {job.job}, a container of {arguments.container_image}"]
+    for line in screen.page(head, blocks, (), 1 << 20, "--findings FILE", "line", height=_TABLE):
+        print_progress(line)
+    if arguments.findings:
+        results_folder.replace_file(arguments.findings, [containers.findings(found, names, job.job, started)], 0o600)
+    print(f"PREFLIGHT={WORDS[code]}")
+    return code
+
+
+def _describe(one: Finding) -> str:
+    head = f"{one.check} {one.subject}: {one.state}: {(one.have or '')[:_REASONS]}"
+    return f"{head}\n    {one.fix}" if one.fix else head
 
 
 def print_progress(text: str) -> None:

@@ -97,6 +97,15 @@ def of_platform(platform: str, fabric: str, size: str | None, tests: str | None)
     return _site(given, Path("/nonexistent"), size, tests, {})
 
 
+def inventory_names(paths: Sequence[Path], nodes: Sequence[str]) -> dict[str, str]:
+    """Return node -> its name in the inventory, of those that are there. Raises InventoryError."""
+    found: dict[str, str] = {}
+    for host, variables in inventory.variables(paths).items() if paths else ():
+        for name in (host, host.partition(".")[0], variables.get("drain_slurm_node") or host):
+            found.setdefault(str(name), host)
+    return {node: found[node] for node in nodes if node in found}
+
+
 def of_inventory(paths: Sequence[Path], nodes: Sequence[str], size: str | None, tests: str | None) -> Site:
     """Return the site by the inventory's values for the job's nodes, which all have to be the same.
 

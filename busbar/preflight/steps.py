@@ -29,7 +29,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import lau
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import module as nccl_perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import result as perf_answer
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, nodeset, slurm_step
+from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, nodeset, slurm_engine, slurm_step
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.preflight import RollCallResult
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
@@ -187,12 +187,24 @@ class Steps:
                     why[team[0]] = last or (f"no end within {limit:.0f} s" if ended.ending else f"srun: {ended.rc}")
         return found, why
 
-    def _roll_call(self, nodes: Sequence[str]) -> list[str]:
+    def _once_on_each(self, nodes: Sequence[str]) -> list[str]:
         words = [self.launcher.path, f"--jobid={self.allocation.job}", "--nodelist=" + ",".join(nodes)]
         words += [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1", "--overlap", "--overcommit"]
-        words += ["--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=PATH", "--wait=2"]
+        return [*words, "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none", "--export=PATH"]
+
+    def _roll_call(self, nodes: Sequence[str]) -> list[str]:
+        words = [*self._once_on_each(nodes), "--wait=2"]
         words += ["--kill-on-bad-exit=0", self.python, "-I", "-S", "-c", inspect.getsource(roll_call)]
         return [*words, gate_files.STATE]
+
+    def print_on_all(self, options: Sequence[str], argv: Sequence[str], limit: float) -> tuple[str, str]:
+        """Run a program once on each node. Return its labelled output, and srun's message if the step failed."""
+        words = [*self._once_on_each(self.allocation.nodes), *slurm_engine.APART, *options]
+        program = self._program([*words, *argv])
+        [ended] = self._run([program], self._handed_on, limit)
+        failed = ended.ending or ended.rc
+        last = _last(_text(program.stderr)) or f"srun ended with {ended.rc}, or not within {limit:.0f} s"
+        return _text(program.stdout), last if failed else ""
 
     # -- measurements --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from ..core import bundle, effective_unit
 from ..core.host import Host, ReadError
 from ..core.plan import Plan, merge
 from . import plan as gate
-from .read import INTENT, PROGRAM, STAGES, GateWanted, named, owned_files, read, state
+from .read import INTENT, PROGRAM, STAGES, GateWanted, is_foreign, named, read, state
 
 SPEC: module.Spec = {
     "stages": {"type": "list", "elements": "str", "choices": list(STAGES)},
@@ -21,6 +21,7 @@ SPEC: module.Spec = {
     "max_share": {"type": "float", "default": 0.1},
     "ignore": {"type": "list", "elements": "str", "default": []},
     "scontrol": {"type": "str", "default": "scontrol"},
+    "nhc": {"type": "bool", "default": False},
     "sums": {"type": "dict", "default": {}},
     "texts": {"type": "str", "default": ""},
     "report": {"type": "str", "choices": ["stored", "new"]},
@@ -37,8 +38,10 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
     want = GateWanted(stages, given["budget"], given["sums"], given["scontrol"], texts, node)
 
     def judge() -> Plan:
-        others = effective_unit.owned_by_others(host, gate.FILES, owned_files())
-        return merge(gate.plan(read(host, want), want), Plan(tuple(others)))
+        have = read(host, want)
+        ours = [path for path, text in have.files.items() if not is_foreign(path, text)]
+        others = effective_unit.owned_by_others(host, gate.FILES, ours)
+        return merge(gate.plan(have, want), Plan(tuple(others)))
 
     return apply.converge(host, check_mode, judge, gate.execute)
 

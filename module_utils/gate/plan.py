@@ -30,6 +30,14 @@ _UNDECIDED = "gate_stages is not set: the gate's files are not judged, and stay;
 _WHY = "between two jobs only the gate checks a node, and a job that starts on a faulty node fails"
 FILES = Check("gate.program", why=_WHY, fix=_RUN, aspect="persisted")
 "Are the gate's program and its start scripts as written"
+NHC = Check(
+    "gate.nhc",
+    why="audits look for a node health check by this name, and Busbar replaces no program of another package",
+    fix="remove the package that has put %s there (dpkg -S or rpm -qf names it), or set gate_nhc: false" % gate.NHC,
+    severity="minor",
+    aspect="persisted",
+)
+"If `gate_nhc` requests it: is there no other program's `/usr/sbin/nhc`, which is left alone"
 STALE = Check(
     "gate.intent",
     why="a gate with another intent than the inventory's keeps healthy nodes out of service, or lets faulty ones in",
@@ -87,14 +95,16 @@ def execute(host: Host, planned: Plan) -> List[str]:
 
 
 def plan(have: gate.GateState, want: gate.GateWanted) -> Plan:
+    ours = [path for path, text in have.files.items() if not gate.is_foreign(path, text)]
     if not want.stages:
-        changes = tuple(FileChange(path, text, None) for path, text in have.files.items() if text is not None)
+        texts = [(path, have.files[path]) for path in ours]
+        changes = tuple(FileChange(path, text, None) for path, text in texts if text is not None)
         if not changes or want.stages is None:
             return Plan(notes=(_UNDECIDED,) if changes else ())
         said = ", ".join(change.described() for change in changes)
         still = "no stage is configured; slurm.conf must no longer name them"
         return Plan((FILES.judge(gate.FOLDER, "drift", still, said, gate.PROGRAM),), changes)
-    judged = [_compared(path, have, want) for path in gate.owned_files()]
+    judged = [_compared(path, have, want) for path in ours]
     program, intent = (
         written.collect(one for one in judged if (one[0].path == gate.INTENT) == is_it) for is_it in (0, 1)
     )
@@ -105,6 +115,8 @@ def plan(have: gate.GateState, want: gate.GateWanted) -> Plan:
         )
         for check, subject, files in ((FILES, gate.FOLDER, program), (STALE, gate.INTENT, intent))
     ]
+    if gate.NHC in want.sums and gate.NHC not in ours:
+        findings.append(NHC.judge(gate.NHC, "not_owned", "the gate's wrapper", "a program that Busbar has not written"))
     findings += _wired(have, want)
     first = not changes and have.state is None and have.unread is None
     findings += _seen(have)

@@ -22,6 +22,8 @@ PROGRAM = FOLDER + "/gate.py"
 INTENT = "/etc/busbar/gate.json"
 STATE = "/var/lib/busbar/gate/state.json"
 PYTHON = "/usr/bin/python3"
+# The name under which audits look for a node health check (mej/nhc's).
+NHC = "/usr/sbin/nhc"
 LAUNCHERS = {stage: "%s/gate-%s" % (FOLDER, stage) for stage in STAGES}
 VERDICTS = ("pass", "warn", "fail", "unknown")
 ACTIONS = ("none", "drained", "resumed", "held_by_breaker", "left_alone")
@@ -71,7 +73,12 @@ class GateState:
 
 def owned_files() -> Tuple[str, ...]:
     """Return all files that the role writes; the program writes STATE."""
-    return (PROGRAM, INTENT, *LAUNCHERS.values())
+    return (PROGRAM, INTENT, *LAUNCHERS.values(), NHC)
+
+
+def is_foreign(path: str, text: Optional[str]) -> bool:
+    """Return whether another program's file is at the one path that is not Busbar's alone."""
+    return path == NHC and text is not None and written.HEAD not in text
 
 
 def seconds(stage: str, budget: float) -> float:
@@ -113,7 +120,8 @@ def parse_config(text: str) -> Dict[str, str]:
 
 def read(host: Host, want: GateWanted) -> GateState:
     """Raises ReadError where a file of ours cannot be read."""
-    files = {path: host.read_system(path) for path in owned_files()}
+    # Another package's program of that name may be no text.
+    files = {path: host.read_system(path, errors="replace" if path == NHC else "strict") for path in owned_files()}
     modes = {path: host.mode_system(path) for path in owned_files()}
     if not want.stages:
         return GateState(files, modes)

@@ -4,11 +4,14 @@
 
 With translation, every transfer between a GPU and a NIC goes up to the root complex. The domain type of a device's
 group shows what is in effect; the kernel log does not (it names a default even where there is no IOMMU).
-Sources: kernel-parameters.txt and drivers/iommu (6.12).
+A guest on Grace that has an SMMUv3 needs that chip's command queues for guests, too: without them its hypervisor
+handles each invalidation.
+Sources: kernel-parameters.txt, drivers/iommu (6.12; TEGRA241_CMDQV in arm/Kconfig) and arch/arm64's cputype.h.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -25,6 +28,9 @@ from .read import ACTIVE, Boot
 from .read import read as read_boot
 
 GROUPS = "/sys/kernel/iommu_groups"
+SMMUS, ACPI = "/sys/class/iommu", "/sys/bus/acpi/devices"
+# ACPI device of Grace's command queues; number of its CPU's cores, Neoverse V2.
+_QUEUES, _GRACE = "NVDA200C", re.compile(r"^CPU part\s*: 0xd4f$", re.MULTILINE)
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd"}
 _WANTED = {
     "intel": (
@@ -55,6 +61,14 @@ DOMAINS = Check(
     disruption="reboot",
 )
 "Are the IOMMU groups of GPUs and NICs in passthrough mode, by their type; in a virtual machine, those of its vIOMMU"
+QUEUE = Check(
+    "iommu.command_queue",
+    why="without a command queue, each invalidation of the guest's SMMU waits for the hypervisor's only one",
+    fix="have the owner of the hypervisor give the guest Grace's command queues (CMDQV, ACPI device NVDA200C), and boot"
+    " a kernel with CONFIG_TEGRA241_CMDQV",
+    severity="minor",
+)
+"Has a guest on Grace with an SMMUv3 the chip's command queues (CMDQV); not on other machines"
 AMD_IOMMU = Check(
     "iommu.amd_iommu",
     why="the kernel ignores this value; AMD's IOMMU is on if the firmware enables it",
@@ -68,13 +82,18 @@ AMD_IOMMU = Check(
 
 @dataclass(frozen=True)
 class State:
-    """cpu: "intel", "amd", "arm". types: PCI address of each GPU and NIC -> its domain type, None without a group."""
+    """cpu: "intel", "amd", "arm". types: PCI address of each GPU and NIC -> its domain type, None without a group.
+
+    smmus: SMMUv3 of a guest on Grace.   has_queues: it has the chip's command queues.
+    """
 
     cpu: str
     is_vm: bool
     hypervisor: str
     types: Mapping[str, Optional[str]]
     problems: Tuple[Problem, ...] = ()
+    smmus: Tuple[str, ...] = ()
+    has_queues: bool = False
 
     @property
     def decides(self) -> bool:
@@ -109,7 +128,11 @@ def read(host: Host) -> State:
                 found.append(error.problem)
     if not types:
         found.append(Problem(pci.DEVICES, "has neither a GPU nor a NIC in it"))
-    return State(parse_cpu(text), machine.is_vm, machine.owner, types, tuple(found))
+    smmus: List[str] = []
+    if machine.is_vm and _GRACE.search(text):
+        smmus = [name for name in host.listdir(SMMUS) if name.startswith("smmu3")]
+    has_queues = bool(smmus) and any(name.startswith(_QUEUES) for name in host.listdir(ACPI))
+    return State(parse_cpu(text), machine.is_vm, machine.owner, types, tuple(found), tuple(smmus), has_queues)
 
 
 def _type(host: Host, address: str) -> Optional[str]:
@@ -145,6 +168,10 @@ def plan(state: State, boot: Optional[Boot], passthrough: bool = True, wanted: S
     pending = next((f for f in args.findings if not f.ok and f.aspect == "live" and f.check == ARGS.id), None)
     cause = (pending.because or pending.id) if pending is not None else None
     findings = [_domains(state, cause)]
+    if state.smmus:
+        have = "%s, %s %s" % (", ".join(state.smmus[:3]), "with" if state.has_queues else "without", _QUEUES)
+        known = "ok" if state.has_queues else "drift"
+        findings.append(QUEUE.judge("SMMUv3", known, "an SMMUv3 with %s" % _QUEUES, have, "%s, %s" % (SMMUS, ACPI)))
     line = boot.active if boot else ""
     if state.cpu != "arm" and not state.is_vm and not satisfied(line, Arg("amd_iommu", "on", present=False)):
         source = ACTIVE + (kernel_args.origin(boot, ["amd_iommu=on"]) if boot else "")

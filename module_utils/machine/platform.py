@@ -246,20 +246,9 @@ def _rail_firmware(nics: Sequence[Nic], declared: Mapping[str, str]) -> Tuple[Fi
         if want is None:
             fix = "declare the version of PSID %s in busbar_firmware, or put in the card that is declared" % board
         state = "unknown" if want is None or have is None else "ok" if have == want else "drift"
-        least = checks.firmware_floor(have) if state == "ok" else None
-        severity, why = None, None
-        if least is not None:
-            state, want, severity = "drift", "%s or newer" % least, "minor"
-            why = "a local user with a virtual function can run code on this firmware (%s)" % checks.BULLETINS
-            fix = "declare %s or newer for PSID %s in busbar_firmware, then %s" % (
-                least,
-                board,
-                checks.RAIL_FIRMWARE.fix,
-            )
         have = "%s of PSID %s" % (have or "unreadable", board or "unreadable")
         source, want = "%s/fw_ver, board_id" % device.source, want or "a declared version"
-        judged = checks.RAIL_FIRMWARE.judge(nic.label, state, want, have, source, fix, why=why, severity=severity)
-        findings.append(judged)
+        findings.append(checks.RAIL_FIRMWARE.judge(nic.label, state, want, have, source, fix))
     return one_cause(findings, ("unknown",))
 
 

@@ -93,6 +93,15 @@ CONTAINERS = Check(
     fix=_RUN,
 )
 "Are the files by which containers see nccl.conf as rendered"
+CONTAINER_VIEW = Check(
+    "nccl_conf.container_view",
+    why="a job whose container has other files, or none, runs with NCCL's guesses",
+    fix="set nccl_conf_containers: [enroot], then run site.yml --tags nccl_conf for this host; for another runtime,"
+    " mount the file into the container (docs/containers.md)",
+    aspect="live",
+)
+"""Does a container of a job see nccl.conf, and the topology file that it names, as the node has them (`busbar preflight
+--container-image`)"""
 OVERRIDES = Check(
     "nccl_conf.environment",
     why="NCCL uses the first definition, and the environment and ~/.nccl.conf come before /etc/nccl.conf",
@@ -117,6 +126,15 @@ TOPO_FILE = Check(
 )
 """Does the `NCCL_TOPO_FILE` exist, with this machine's GPUs and rails, the paths of the profile, and links that are
 not too slow; checked if profile or site name one, and in a guest that shows no GPU and NIC below one bridge"""
+GDRCOPY = Check(
+    "nccl_conf.gdrcopy",
+    why="without the driver NCCL ignores NCCL_GDRCOPY_ENABLE=1, and every job prints a warning",
+    fix="install GDRCopy with its driver for this kernel (gdrdrv-dkms), then modprobe gdrdrv; or take"
+    " NCCL_GDRCOPY_ENABLE out of what sets it",
+    severity="minor",
+    aspect="live",
+)
+"Are GDRCopy's driver, device and library there; only where nccl.conf or the environment of jobs switches it on"
 
 # -- of the linter ----------------------------------------------------------------------------------------------------
 
@@ -263,6 +281,13 @@ GDR_OFF = Check(
     fix="Remove the line.",
 )
 "Does the level of NCCL_NET_GDR_LEVEL leave GPUDirect RDMA on"
+LINT_GDRCOPY = Check(
+    "nccl_conf.lint.gdrcopy",
+    why="On this machine %s: NCCL ignores the line, and every job prints a warning.",
+    fix="Install GDRCopy with its driver (gdrdrv-dkms) and load gdrdrv, or remove the line.",
+    severity="minor",
+)
+"Has this machine, if it is a GPU node, the driver that NCCL_GDRCOPY_ENABLE=1 needs (busbar lint alone)"
 LEGACY_LEVEL = Check(
     "nccl_conf.lint.legacy_level",
     why="%s is a legacy number that means %s.",

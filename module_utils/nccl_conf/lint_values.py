@@ -116,12 +116,14 @@ class Use(NamedTuple):
 
     hcas: names of the host's RDMA devices, to expand lists; empty where they are not known.
     place: "file" (nccl.conf), "environment" of every job, or "job" for a single one.
+    without_gdrcopy: what this machine lacks of GDRCopy's driver; "" for nothing, or if it is not a GPU node.
     """
 
     libraries: Sequence[Library] = ()
     version: Optional[Version] = None
     hcas: Sequence[str] = ()
     place: str = "file"
+    without_gdrcopy: str = ""
 
     @property
     def versions(self) -> List[Version]:
@@ -181,6 +183,8 @@ def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     newest = use.since(_DYNAMIC_GID)
     if name == "NCCL_IB_GID_INDEX" and value != "-1" and newest:
         yield filled(checks.LINT_GID_INDEX, "no line", newest)
+    if name == "NCCL_GDRCOPY_ENABLE" and strtoll(value)[0] == 1 and use.without_gdrcopy:
+        yield filled(checks.LINT_GDRCOPY, "GDRCopy's driver", use.without_gdrcopy)
 
 
 def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:

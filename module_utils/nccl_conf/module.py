@@ -13,7 +13,7 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError, attempt
 from ..core.plan import Plan, merge
 from ..machine import profile, topology, virtualization
-from . import derive, plan, proof
+from . import derive, gdrcopy, plan, proof, topo_file
 from . import library as nccl_library
 from .checks import LIBRARY
 from .lint_values import Use
@@ -105,10 +105,12 @@ class Task:
         have = plan.read(self.host, path)
         have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
         owner = derive.judge_owner(self.host, path, self.machine.virtualization.cloud)
-        have = replace(have, others=(*have.others, *owner))
+        gdr = gdrcopy.judge(self.host, self.derivation.expected, have.environment)
+        have = replace(have, others=(*have.others, *owner, *([gdr] if gdr else [])))
         plans = [Plan((*self.unreadable, *self.releases), notes=tuple(self.notes()))]
         plans.append(plan.plan(have, self.derivation, path, self.use, self.proofs, self.given["accepted"]))
-        plans += [plan.plan_container(self.host, runtime, path) for runtime in self.given["containers"]]
+        topo = self.derivation.expected.get(topo_file.NAME, "")
+        plans += [plan.plan_container(self.host, runtime, path, topo) for runtime in self.given["containers"]]
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found

@@ -7,6 +7,7 @@ Containers see the host's file by enroot's mounts.d (fstab(5) with x-create), do
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
@@ -32,16 +33,18 @@ from .version import Version
 
 MODE = 0o644
 _HEADER = "# Written by Busbar (role nccl_conf): containers do not see the host's %s by default.\n"
-# runtime -> file on the node, text with the path of nccl.conf as {path}
-_CONTAINERS: Dict[str, Tuple[str, str]] = {
+# runtime -> file on the node, text with the path of nccl.conf as {path}, and by field what the topology file adds
+_CONTAINERS: Dict[str, Tuple[str, str, Dict[str, str]]] = {
     "enroot": (
         "/etc/enroot/mounts.d/50-busbar-nccl-conf.fstab",
-        "{path} /etc/nccl.conf none x-create=file,bind,ro,nosuid,nodev,noexec\n",
+        "{path} /etc/nccl.conf none x-create=file,bind,ro,nosuid,nodev,noexec\n{mount}",
+        {"mount": "{topo} {topo} none x-create=file,bind,ro,nosuid,nodev,noexec\n"},
     ),
     "docker": (
         "/etc/busbar/containers/docker-run.args",
         "# Pass this to docker run. A running container retains the file it was started with.\n"
-        "--volume={path}:/etc/nccl.conf:ro\n",
+        "--volume={path}:/etc/nccl.conf:ro\n{mount}",
+        {"mount": "--volume={topo}:{topo}:ro\n"},
     ),
     "kubernetes": (
         "/etc/busbar/containers/kubernetes-pod.yml",
@@ -49,13 +52,19 @@ _CONTAINERS: Dict[str, Tuple[str, str]] = {
         "spec:\n"
         "  volumes:\n"
         "    - name: nccl-conf\n"
-        "      hostPath: {{path: {path}, type: File}}\n"
+        "      hostPath: {{path: {path}, type: File}}\n{volume}"
         "  containers:\n"
         "    - name: CONTAINER\n"
         "      volumeMounts:\n"
-        "        - {{name: nccl-conf, mountPath: /etc/nccl.conf, readOnly: true}}\n",
+        "        - {{name: nccl-conf, mountPath: /etc/nccl.conf, readOnly: true}}\n{mount}",
+        {
+            "volume": "    - name: nccl-topo\n      hostPath: {{path: {topo}, type: File}}\n",
+            "mount": "        - {{name: nccl-topo, mountPath: {topo}, readOnly: true}}\n",
+        },
     ),
 }
+# A path that means itself in each of these files.
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+-]+")
 
 
 @dataclass(frozen=True)
@@ -247,10 +256,16 @@ def plan(
     return Plan(tuple(findings), tuple(changes), notes=(*files.notes, *notes))
 
 
-def plan_container(host: Host, runtime: str, path: str) -> Plan:
-    """Plan the file by which containers of a runtime see nccl.conf, which is at ``path``. Raises ReadError."""
-    target, template = _CONTAINERS[runtime]
-    text = written.seal(target, _HEADER % path + template.format(path=path))
+def plan_container(host: Host, runtime: str, path: str, topo: str = "") -> Plan:
+    """Plan the file by which containers of a runtime see nccl.conf, which is at ``path``. Raises ReadError.
+
+    topo: the topology file that nccl.conf names, which they have to see, too; "" for none. One that is not there is
+    left out: containers would not start.
+    """
+    target, template, more = _CONTAINERS[runtime]
+    shown = topo if _PLAIN_PATH.fullmatch(topo) and host.is_file_system(topo) else ""
+    fields = {name: part.format(topo=shown) if shown else "" for name, part in more.items()}
+    text = written.seal(target, _HEADER % path + template.format(path=path, **fields))
     files = written.compare([FileChange(target, host.read_system(target), text, mode=0o644)])
     have = files.wrong or "as rendered"
     finding = checks.CONTAINERS.judge(target, files.state, want="as rendered", have=have, severity=files.severity)

@@ -25,9 +25,10 @@ class Criterion:
     key: the value's path in audit.values.json, or the words of a line or of an expectation.   subject: in our words.
     checks: ids of the checks that answer it: the first has to pass on every host, the others wherever they were made.
     proof: how to get a result that lacks.   link: link layer of the rails that it concerns, "" for any.
-    optional: without a result it was not asked.   owner: who answers it instead; the checks are then only evidence.
+    optional: a host without a result is not asked.   unneeded: why it then needs none, also where the tool has failed.
+    owner: who answers it instead; the checks are then only evidence.
     rule: what the tool tests, where another answer is right, with the ``reason`` and the ``experiment``.
-    is_failure: whether a value is one for the tool.
+    is_failure: whether a value is one for the tool.   path: of the value in audit.values.json, where the key is none.
     """
 
     key: str
@@ -37,11 +38,13 @@ class Criterion:
     proof: str = ""
     link: str = ""
     optional: bool = False
+    unneeded: str = ""
     rule: str = ""
     reason: str = ""
     experiment: str = ""
     is_failure: Callable[[object], bool] | None = None
     kind: str = AUDIT
+    path: str = ""
 
 
 def _lower(value: object) -> str:
@@ -54,6 +57,10 @@ def is_false(value: object) -> bool:
 
 def is_true(value: object) -> bool:
     return _lower(value) in ("true", "yes", "1")
+
+
+def _is_not_false(value: object) -> bool:
+    return not is_false(value)
 
 
 def is_bad_status(value: object) -> bool:
@@ -73,6 +80,14 @@ def _lacks_path(value: object) -> bool:
     return not isinstance(value, dict) or not any(is_true(value.get(name)) for name in ("dmaBuf", "nvidiaOpen"))
 
 
+def _is_shared(value: object) -> bool:
+    """Return whether security.nvlinkBoundary leaves open that GPUs of other tenants are in the domain."""
+    found = value if isinstance(value, dict) else {}
+    if is_true(found.get("domainExclusive")) or is_false(found.get("nvidiaGpuPresent")):
+        return False
+    return not (is_false(found.get("nvlinkExposed")) and is_false(found.get("targetIsVm")))
+
+
 _BENCHMARK = (
     "measure it: playbooks/benchmark.yml -e nccl_benchmark_scope=%s -e busbar_findings_path=FILE; name FILE here, too"
 )
@@ -90,6 +105,8 @@ _PEERMEM = (
 )
 _PERFTEST = "ansible-playbook playbooks/verify.yml: ib_write_bw with GPU memory reaches the rate of the rail"
 _PAIRS = "measure it: playbooks/verify.yml -e busbar_findings_path=FILE; name FILE here, too"
+_CONTAINER = "in a job: busbar preflight --container-image IMAGE --findings FILE; name FILE here, too"
+_MINIMUM = "set busbar_minimum_versions: [bulletins], then audit: busbar drift --findings FILE"
 
 
 def _expected(
@@ -103,6 +120,12 @@ def _others(owner: str, *rows: tuple[str, str], checks: tuple[str, ...] = ()) ->
         Criterion(key, subject, checks, owner, is_failure=is_bad_status if key.endswith("tatus") else is_false)
         for key, subject in rows
     )
+
+
+def _minimum(name: str, check: str, subject: str, optional: bool = True) -> Criterion:
+    key = f"securityVersions.{name}.status"
+    proof = _MINIMUM + "; a host without it has no result" * optional
+    return Criterion(key, subject, (check,), proof=proof, optional=optional, is_failure=is_bad_status)
 
 
 _DCGM = Criterion(
@@ -161,8 +184,8 @@ CRITERIA = (
     Criterion(
         "nccl_topo_file.status",
         "NCCL's topology file reaches containers",
-        ("nccl_conf.topo_file", "nccl_conf.containers"),
-        proof='see it there: srun --container-image=IMAGE cat /etc/nccl.conf "$NCCL_TOPO_FILE"',
+        ("nccl_conf.container_view", "nccl_conf.topo_file", "nccl_conf.containers"),
+        proof=_CONTAINER,
         optional=True,
         is_failure=is_bad_status,
     ),
@@ -192,9 +215,9 @@ CRITERIA = (
     ),
     Criterion(
         "securityVersions.connectxFirmware.status",
-        "NICs have the firmware that is declared",
-        ("platform.rail_firmware",),
-        proof="declare the firmware of each PSID: busbar_firmware",
+        "NIC firmware has the security fixes",
+        ("platform.firmware_minimum", "platform.rail_firmware"),
+        proof=_MINIMUM,
         is_failure=is_bad_status,
     ),
     Criterion(
@@ -211,7 +234,7 @@ CRITERIA = (
         proof=_GATE,
         rule="a program called nhc has to be installed",
         reason="Slurm's HealthCheckProgram is this suite's gate, which checks GPUs, NVLinks, rails and the PCIe path",
-        experiment="scontrol show config | grep HealthCheckProgram; busbar gate --run -i INVENTORY",
+        experiment="scontrol show config | grep HealthCheckProgram; busbar gate --run -i INVENTORY; or gate_nhc: true",
         is_failure=is_false,
     ),
     _DCGM,
@@ -228,11 +251,29 @@ CRITERIA = (
         ("ib_fabric.manager", "ib_fabric.partition"),
         owner="whoever operates the subnet manager: keys and rate limits of tenants",
         is_failure=is_bad_status,
+        path="security.ufmSecuredBareMetalCloud.status",
     ),
-    *_others(
-        PROVIDER,
-        ("nvlink-boundary", "NVLink domains are of one tenant"),
-        checks=("platform.nvlinks", "node_health.fabric_state"),
+    Criterion(
+        "nvlink-boundary",
+        "NVLink domains are of one tenant",
+        ("platform.nvlinks", "node_health.fabric_state"),
+        owner=PROVIDER,
+        is_failure=_is_shared,
+        path="security.nvlinkBoundary",
+    ),
+    Criterion(
+        "bmc-ipmi",
+        "tenants cannot reach BMCs",
+        owner=PROVIDER,
+        is_failure=_is_not_false,
+        path="security.bmcIpmi.exposed",
+    ),
+    Criterion(
+        "pcie-passthrough",
+        "passed-through devices are isolated and cleared",
+        owner=PROVIDER,
+        is_failure=_is_not_false,
+        path="security.pciePassthrough.hostVerificationRequired",
     ),
     *_others(_DPU, ("securityVersions.dpuHostIsolation.status", "hosts cannot control their BlueField DPU")),
     *_others(
@@ -240,18 +281,32 @@ CRITERIA = (
         ("securityVersions.virtioNetBluefield.status", "VIRTIO-net controller of BlueField is patched"),
         ("securityVersions.virtioNetBluefield.exposure", "an idle VIRTIO-net controller is patched"),
     ),
-    *_others(
-        _NODES,
-        ("securityVersions.nvidiaDriver.status", "the NVIDIA driver has the security fixes"),
-        checks=("node_health.driver_library", "consistency.driver"),
+    _minimum("nvidiaDriver", "platform.driver_minimum", "the NVIDIA driver has the security fixes", False),
+    _minimum(
+        "nvidiaContainerToolkit", "platform.container_toolkit_minimum", "the container toolkit has the security fixes"
+    ),
+    _minimum("cudaToolkit", "platform.cuda_minimum", "the CUDA toolkit has the security fixes"),
+    _minimum("runc", "platform.runc_minimum", "runc has the security fixes"),
+    _minimum("dcgm", "platform.dcgm_minimum", "DCGM has the security fixes"),
+    Criterion(
+        "gpus.gdrcopy.installed",
+        "GDRCopy where NCCL uses it",
+        ("nccl_conf.gdrcopy",),
+        optional=True,
+        unneeded="NCCL uses GDRCopy only with NCCL_GDRCOPY_ENABLE=1 (its default is 0), which nothing sets here",
+        is_failure=is_false,
+    ),
+    Criterion(
+        "arm_smmu_virtualization.status",
+        "guests on Grace have the SMMU's command queues",
+        ("iommu.command_queue",),
+        optional=True,
+        unneeded="no host is a guest on Grace with an SMMUv3",
+        is_failure=is_bad_status,
     ),
     *_others(
         _NODES,
-        ("securityVersions.nvidiaContainerToolkit.status", "the container toolkit has the security fixes"),
-        ("securityVersions.cudaToolkit.status", "the CUDA toolkit has the security fixes"),
-        ("securityVersions.runc.status", "runc has the security fixes"),
         ("securityVersions.docker.status", "Docker has the security fixes"),
-        ("securityVersions.dcgm.status", "DCGM has the security fixes"),
         ("securityVersions.dcgmExporter.status", "the DCGM exporter has the security fixes"),
         ("security.fragnesia.status", "the kernel has the fix of CVE-2026-46300"),
         ("containers.nvidiaContainerToolkit", "the container toolkit is installed"),
@@ -264,7 +319,6 @@ CRITERIA = (
         ("software.ncu.profilingEnabled", "users may profile GPUs"),
         ("software.lmod.modulesStatus", "modules of Lmod exist"),
         ("software.perf.installed", "perf is installed"),
-        ("gpus.gdrcopy.installed", "GDRCopy is installed (NCCL uses it only with NCCL_GDRCOPY_ENABLE=1)"),
         ("gpu_controls.vboost.allowed", "vBoost may be set"),
         ("hbm_memory_exposure.status", "the system does not use GPU memory as its own"),
         ("healthChecks.dcgmInstalled", "DCGM is installed"),
@@ -285,9 +339,6 @@ CRITERIA = (
     *_others(
         PROVIDER,
         ("security.januscape.status", "nested virtualisation is off or patched (CVE-2026-53359)"),
-        ("bmc-ipmi", "tenants cannot reach BMCs"),
-        ("pcie-passthrough", "passed-through devices are isolated and cleared"),
-        ("arm_smmu_virtualization.status", "Arm guests have the SMMU's command queue"),
         ("access.sudoAvailable", "sudo without a password"),
         ("access.userManagement", "users and groups can be managed"),
         ("access.externalIdp.detected", "an identity provider is connected"),

@@ -185,20 +185,20 @@ def answer(known: Proofs, asked: PlainView | None) -> list[Row]:
 
 def _row(one: Criterion, known: Proofs, asked: PlainView | None) -> Row:
     is_asked = asked is not None and one.kind == AUDIT
-    value = _value(asked, one.key) if asked is not None and is_asked else None
+    value = _value(asked, one.path or one.key) if asked is not None and is_asked else None
     failed = value is not None and one.is_failure is not None and one.is_failure(value)
     tool = ""
     if is_asked:
         shown = " ".join(printable(str(value)).split())[:VALUE]
         tool = "not collected" if value is None else f"{'failed' if failed else 'passed'}: {shown}"
-    answer, lines = _answer(one, known, value is not None and not failed)
+    answer, lines = _answer(one, known, value is not None and not failed, failed)
     if answer == NOT_OURS and is_asked and value is None:
         answer = NOT_ASKED
     return Row(one, answer, tool, tuple(_evidence(one, known)), tuple(lines))
 
 
-def _answer(one: Criterion, known: Proofs, has_passed: bool) -> tuple[str, Sequence[str]]:
-    """Return the answer and its lines. has_passed: the buyer's tool is content."""
+def _answer(one: Criterion, known: Proofs, has_passed: bool, has_failed: bool) -> tuple[str, Sequence[str]]:
+    """Return the answer and its lines. has_passed, has_failed: by the buyer's tool."""
     if one.owner:
         return NOT_OURS, [f"ask {one.owner}"]
     hosts = {name: host for name, host in known.hosts.items() if _concerns(one, host)}
@@ -206,8 +206,12 @@ def _answer(one: Criterion, known: Proofs, has_passed: bool) -> tuple[str, Seque
         return (
             (NOT_ASKED, [f"no host has rails of {one.link}"]) if known.hosts else (OPEN, ["the inventory has no host"])
         )
-    if one.optional and not any(host.invalid or _has_result(one, host) for host in hosts.values()):
-        return NOT_ASKED, ["no host needs it, or nothing requests it"]
+    if one.optional:
+        hosts = {name: host for name, host in hosts.items() if host.invalid or _has_result(one, host)}
+    if not hosts and has_failed and not one.unneeded:
+        return OPEN, [f"no host has a result of {one.checks[0]}; {one.proof}".rstrip("; ")]
+    if not hosts:
+        return NOT_ASKED, [one.unneeded or "no host needs it, or nothing requests it"]
     todo, excused = _todo(one, hosts, known.off)
     if todo:
         return OPEN, todo
@@ -228,13 +232,11 @@ def _concerns(one: Criterion, host: Host) -> bool:
     return not one.link or not layers or one.link in layers
 
 
-def _value(asked: PlainView, key: str) -> object:
-    """Return the value at a path; security checks without a path are below ``security`` by their name."""
+def _value(asked: PlainView, path: str) -> object:
+    """Return the value at a path, None without one."""
     found: object = asked
-    for name in key.split("."):
+    for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None
-    if found is None and "-" in key:
-        found = _value(asked, f"security.{key.replace('-', '_')}.status")
     return found
 
 

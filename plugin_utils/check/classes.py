@@ -28,7 +28,8 @@ _CLASSES = {
     OWN: "node_health.record ofed.repository ofed.hold pcie_path.unit roce_qos.unit nccl_conf.file"
     " nccl_conf.proof nccl_conf.containers",
     OTHER: "nccl_tests gate reboot drain drift_timer preflight remediate lock sharp rail_ping perftest counters"
-    " ib_fabric nccl_perf nccl_benchmark nccl_cluster localise nccl_hang nccl_log recorder inspector kubernetes",
+    " ib_fabric nccl_perf nccl_benchmark nccl_cluster localise nccl_hang nccl_log recorder inspector kubernetes"
+    " nccl_conf.container_view",
 }
 TABLE = {entry: kind for kind, entries in _CLASSES.items() for entry in entries.split()}
 # Checks of a broken tool or file: that it gave no result is the fault.

@@ -111,7 +111,7 @@ def test_a_package_that_was_tampered_with_is_not_installed(node: Shell) -> None:
 
 
 def test_a_node_without_ofed_has_its_kernels_modules(node: Shell) -> None:
-    assert node("dkms status").stdout == f"nvidia/580.95.05, {KERNEL}, x86_64: installed\n"
+    assert node("dkms status").stdout == f"nvidia/580.178.04, {KERNEL}, x86_64: installed\n"
     assert node("modinfo -n mlx5_core").stdout.startswith(f"{MODULES}/kernel/")
     assert node("modinfo -F depends nvidia-peermem").stdout == "nvidia\n"
     assert node("command -v ofed_info").returncode == 1
@@ -189,7 +189,7 @@ def test_the_driver_is_of_the_old_ofed_until_it_is_built_again(node: Shell) -> N
     built, symvers = f"{MODULES}/updates/dkms/nvidia-peermem.ko", f"/usr/src/ofa_kernel/x86_64/{KERNEL}/Module.symvers"
     assert node(f"modprobe --dump-modversions {built}").stdout == ""
     for action in ("build", "install"):
-        assert node(f"dkms {action} --force nvidia/580.95.05").returncode == 0
+        assert node(f"dkms {action} --force nvidia/580.178.04").returncode == 0
     number = node(f"modprobe --dump-modversions {built}").stdout.partition("\t")[0]
     assert node(f"cut -f 1 {symvers}").stdout == f"{number}\n"
 

@@ -17,7 +17,7 @@ from lab import faults, store
 from lab.machines import h200_vm, hgx_b200
 
 PLATFORMS = {"node01": "hgx-h100", "node02": "hgx-h200", "node03": "hgx-b200", "vm01": "h200-vm"}
-# An address, an MTU and a partition are given, and no part of the machine.
+# An address, an MTU, a partition and a minimum version are given, and no part of the machine.
 GIVEN = (
     *("platform.rail_gid", "platform.rail_address", "platform.rail_mtu", "platform.rail_partition"),
     *("platform.rail_firmware", "platform.rail_address_persisted"),
@@ -29,6 +29,7 @@ HARDWARE = [
     for node in dict.fromkeys([next((n for n, p in PLATFORMS.items() if p in fault.platforms), "vm01"), "vm01"])
     for platform in [PLATFORMS[node]]
     if fault.check.startswith("platform.") and fault.check not in GIVEN and platform in fault.platforms
+    if not fault.check.endswith("_minimum")
 ]
 Capture = Callable[[str], list[str]]
 LAB = {**store.STANDARD, "node03": hgx_b200, "vm01": h200_vm}

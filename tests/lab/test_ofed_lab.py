@@ -35,7 +35,7 @@ PROGRAMS = {
 }
 NAMES = {
     "OFED": f"mlnx-ofed-kernel/{BUILD}",
-    "NVIDIA": "nvidia/580.95.05",
+    "NVIDIA": "nvidia/580.178.04",
     "BUILD": BUILD,
     "OLDER": ofed.RELEASES["3.1.0"].build,
     "KERNEL": KERNEL,

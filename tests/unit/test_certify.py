@@ -32,7 +32,9 @@ BEYOND = (
     "gate.",
     "reboot.",
     "nccl_conf.library",
-    "nccl_conf.topo_file",
+    "nccl_conf.container_view",
+    # A guest on Grace, of which the lab has none.
+    "iommu.command_queue",
 )
 
 
@@ -95,7 +97,11 @@ def test_only_a_result_of_every_host_is_a_pass(one: criteria.Criterion) -> None:
         "no host": row(one, proofs()).answer,
     }
     well = sheet.DIFFERS if one.rule else sheet.PASS
-    assert answers == {"proven": well, **dict.fromkeys([*answers][1:], sheet.OPEN)}
+    expected = {"proven": well, **dict.fromkeys([*answers][1:], sheet.OPEN)}
+    if one.optional and not one.checks[1:]:
+        # It is not on that host.
+        expected["the first check is missing"] = well
+    assert answers == expected
     for check in one.checks:
         for state in ("drift", "unknown", "withheld"):
             broken = row(one, proofs(good, host(one.checks, one.link, findings=[finding(check, state)])))
@@ -128,12 +134,19 @@ def test_other_fabrics_are_not_asked(one: criteria.Criterion) -> None:
         ("software.perf.perfEventParanoid", 4, "failed: 4"),
         ("software.perf.perfEventParanoid", -1, "passed: -1"),
         ("software.nccl.installed", None, "not collected"),
+        ("bmc-ipmi", False, "passed: False"),
+        ("bmc-ipmi", "unknown", "failed: unknown"),
+        ("nvlink-boundary", {"nvlinkExposed": True, "domainExclusive": "unknown"}, "failed: {"),
+        ("nvlink-boundary", {"nvlinkExposed": True, "domainExclusive": True}, "passed: {"),
+        ("nvlink-boundary", {"nvlinkExposed": False, "targetIsVm": True}, "failed: {"),
+        ("nvlink-boundary", {"nvlinkExposed": False, "targetIsVm": False}, "passed: {"),
+        ("nvlink-boundary", {"nvidiaGpuPresent": False}, "passed: {"),
     ],
 )
 def test_what_the_tool_has_found(key: str, value: object, tool: str) -> None:
     [one] = [one for one in criteria.CRITERIA if one.key == key]
     asked: Any = value
-    for name in reversed(key.split(".")):
+    for name in reversed((one.path or key).split(".")):
         asked = {name: asked}
     assert row(one, proofs(host(one.checks)), asked).tool.startswith(tool)
 
@@ -143,6 +156,24 @@ def test_where_the_tool_agrees_nothing_differs() -> None:
     known = proofs(host(one.checks))
     asked = {name: {"networking": {"hcaNamingValid": name == "good"}} for name in ("good", "bad")}
     assert [row(one, known, asked[name]).answer for name in ("good", "bad")] == [sheet.PASS, sheet.DIFFERS]
+
+
+@pytest.mark.parametrize("one", [one for one in OURS if one.optional], ids=lambda one: one.key)
+def test_what_no_host_has_is_open_where_the_tool_fails_it_and_nothing_says_that_it_needs_none(
+    one: criteria.Criterion,
+) -> None:
+    answers = []
+    for value in ("fail" if one.key.endswith("tatus") else "false", "pass"):
+        asked: Any = value
+        for name in reversed(one.key.split(".")):
+            asked = {name: asked}
+        found = row(one, proofs(host(())), asked)
+        answers.append(found.answer)
+        assert found.todo[0].startswith(
+            one.unneeded or ("no host has a result" if value == "fail" else "no host needs")
+        )
+    failed = sheet.NOT_ASKED if one.unneeded or one.kind != criteria.AUDIT else sheet.OPEN
+    assert answers == [failed, sheet.NOT_ASKED]
 
 
 def ran(known: sheet.Proofs, day: int) -> sheet.Proofs:

@@ -208,12 +208,12 @@ SCONTROL = "#!/bin/sh\ncat <<'E'\n%sE\n"
 
 
 def played(
-    folder: Path, config: str = CONFIG, stages: tuple[str, ...] = read.STAGES, **files: str
+    folder: Path, config: str = CONFIG, stages: tuple[str, ...] = read.STAGES, nhc: bool = False, **files: str
 ) -> tuple[read.GateState, read.GateWanted]:
     """A node on which the role has been played, with a Slurm that says this of its configuration."""
     host = Host(str(folder), str(folder))
     tool(folder, "usr/bin/scontrol", SCONTROL % config)
-    texts = gate_files.texts("#\n", read.intent_text({"node": "n1"}), stages)
+    texts = gate_files.texts("#\n", read.intent_text({"node": "n1"}), stages, nhc)
     want = read.GateWanted(stages, 10.0, gate_files.sums(texts), "scontrol", texts)
     given = {name: option.get("default") for name, option in module.SPEC.items()}
     given.update(stages=list(stages), sums=want.sums, texts=bundle.pack(json.dumps(texts)))
@@ -245,7 +245,7 @@ def test_the_state_has_the_last_fifty_runs_before_it_and_forty_findings_in_short
 def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tmp_path: Path) -> None:
     host, nothing = Host(str(tmp_path), str(tmp_path)), read.GateWanted(())
     assert not plan.plan(read.read(host, nothing), nothing).findings
-    played(tmp_path)
+    played(tmp_path, nhc=True)
     # Nobody has said that they are not wanted.
     undecided = plan.plan(read.read(host, read.GateWanted()), read.GateWanted())
     assert (undecided.findings, undecided.changes, len(undecided.notes)) == ((), (), 1)
@@ -253,6 +253,23 @@ def test_a_node_without_stages_is_left_alone_and_one_that_had_some_is_cleared(tm
     assert [(change.path, change.after) for change in found.changes] == [(path, None) for path in read.owned_files()]
     plan.execute(host, found)
     assert not plan.plan(read.read(host, nothing), nothing).findings
+
+
+def test_the_wrapper_calls_the_gate_goes_when_it_is_off_and_replaces_no_other_program(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    config = CONFIG.replace(HEALTH, read.NHC)
+    have, want = played(tmp_path, config, ("health",), nhc=True, **{LAST: state()})
+    assert {one.check: one.state for one in plan.plan(have, want).findings if not one.ok} == {}
+    assert (tmp_path / read.NHC[1:]).stat().st_mode & 0o777 == 0o755
+    sums = {path: total for path, total in want.sums.items() if path != read.NHC}
+    off = plan.plan(have, replace(want, sums=sums))
+    assert [(change.path, change.after) for change in off.changes] == [(read.NHC, None)]
+    (tmp_path / read.NHC[1:]).write_bytes(b"#!/bin/bash\n# NHC\xff\n")
+    have = read.read(host, want)
+    found = [one for one in plan.plan(have, want).findings if not one.ok and one.check != "gate.wired"]
+    assert [(one.check, one.state, one.severity) for one in found] == [("gate.nhc", "not_owned", "minor")]
+    for wanted in (want, replace(want, sums=sums), read.GateWanted(())):
+        assert read.NHC not in {change.path for change in plan.plan(have, wanted).changes}
 
 
 def test_what_is_written_is_ok_and_its_drift_is_found(tmp_path: Path) -> None:

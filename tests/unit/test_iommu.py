@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub_settings, iommu
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line as kernel_line
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.iommu import State
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args.read import Boot, Entry
 
 from tests import golden_rows, goldens, readings
+from tests.trees import pci_function, put_all
 
 GPU, NIC = "0000:1b:00.0", "0000:1c:00.0"
 
@@ -89,3 +92,27 @@ def test_arguments_of_a_platform_are_asked_for_in_guests_and_without_an_iommu_to
     translated = state("arm", types={GPU: "DMA", NIC: "identity"})
     found = iommu.plan(translated, boot("ro iommu.passthrough=1"), True, asked).findings
     assert next(f for f in found if f.check == "iommu.domains").because is None
+
+
+GRACE = {"proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "sys/class/iommu/smmu3.0x0/x": ""}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "files", "queue"),
+    [
+        ("QEMU", GRACE, "drift"),
+        ("QEMU", {**GRACE, "sys/bus/acpi/devices/NVDA200C:00/x": ""}, "ok"),
+        # Without an SMMU, of another chip, or on metal there is no such queue to have.
+        ("QEMU", {"proc/cpuinfo": GRACE["proc/cpuinfo"]}, None),
+        ("QEMU", {**GRACE, "proc/cpuinfo": "CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"}, None),
+        ("NVIDIA", GRACE, None),
+    ],
+)
+def test_a_guest_on_grace_with_an_smmu_has_the_chips_command_queues(
+    tmp_path: Path, vendor: str, files: dict[str, str], queue: str | None
+) -> None:
+    put_all(tmp_path, {**files, "sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": "x"})
+    pci_function(tmp_path, "pci0000:00/0000:01:00.0")
+    found = iommu.plan(iommu.read(Host(str(tmp_path), str(tmp_path))), None)
+    states = {one.check: (one.state, one.severity) for one in found.findings}
+    assert states.get("iommu.command_queue") == (queue and (queue, "minor"))

@@ -21,6 +21,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
 from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
 
+from busbar import cli
 from busbar.drift import html, text
 from busbar.drift.related_results import RelatedResults
 from tests import goldens
@@ -38,6 +39,7 @@ FILES = {
     "localised": "localise/latest/localise.json",
     "actions": "actions.jsonl",
     "cluster": "cluster/latest/cluster.json",
+    "acceptance": "certify/sheet.json",
 }
 
 
@@ -88,6 +90,17 @@ def logged(folder: Path, count: int, days: float = 0, *more: Entry, torn: str = 
         stream.write(torn)
 
 
+def certified(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    run = {"ended": "2026-11-20T02:00:00Z", "group": ["n01"], "limit": None, "simulated": True}
+    evidence = {"iommu.domains[live]@GPUs and NICs": ["identity", "/sys"]}
+    (folder / "findings.json").write_text(
+        json.dumps({"run": run, "hosts": {"n01": {"findings": [], "evidence": evidence}}})
+    )
+    assert cli.main(["certify", str(folder / "findings.json"), "--results", str(folder)]) == 2
+    (folder / "findings.json").unlink()
+
+
 BACK = [Entry(at=FINISHED, run="r", host=host, action="resumed", outcome="done") for host in ("n03", "n04")]
 SWITCHES = tuple(node for node in SWEEP.nodes if node.kind == "switch")
 LOCALISED: dict[str, localise_record.Record] = {
@@ -115,6 +128,7 @@ CASES: dict[str, Callable[[Path], object]] = {
     **{case: functools.partial(cluster_record.write, record=record) for case, record in BETWEEN.items()},
     "repaired": lambda folder: logged(folder, 40),
     "repaired long ago": lambda folder: logged(folder, 6, 40),
+    "certified": certified,
     "back since": lambda folder: logged(folder, 6, 40, *BACK),
     "a line that a crash has cut off": lambda folder: logged(folder, 6, torn='{"at": 3'),
 }
@@ -158,14 +172,15 @@ def test_none_is_nothing_and_a_broken_one_is_one_line_and_no_error(tmp_path: Pat
     cluster_record.write(tmp_path, TWO)
     localise_record.write(tmp_path, of_size(8, 1))
     fabric_record.write(tmp_path, SMALL)
+    certified(tmp_path)
     for file in FILES.values():
         (tmp_path / file).write_text('{"format": 1, "tests": "\x1b' + MARKUP + '"}\n')
     broken = sections(tmp_path)
     assert {name: section["state"] for name, section in broken.items()} == dict.fromkeys(FILES, "unreadable")
-    assert [Path(file).name in broken[name]["why"] for name, file in FILES.items()] == [True] * 4
+    assert [Path(file).name in broken[name]["why"] for name, file in FILES.items()] == [True] * 5
     assert "actions.jsonl, line 1" in broken["actions"]["why"]
     page = html.render({**report, "related": [*broken.values()]})
-    assert page.count("not readable") == 4
+    assert page.count("not readable") == 5
     assert "\x1b" not in page
     for file in FILES.values():
         (tmp_path / file).unlink()
@@ -196,6 +211,10 @@ def hostile(folder: Path) -> None:
     job = replace(TWO.jobs[1], name=MARKUP, hosts=(MARKUP,), collective=MARKUP, what=MARKUP, said=MARKUP + "\x1b[2J")
     out = (LeftOut(host=MARKUP, reason=MARKUP),)
     cluster_record.write(folder, replace(TWO, scope=MARKUP, jobs=(job,), left_out=out, asked=(MARKUP,)))
+    (folder / "certify").mkdir()
+    rows = [{"answer": "open", "subject": f"{i}{MARKUP}", "todo": [long]} for i in range(100)]
+    sheet = {"format": 1, "simulated": False, "proofs_of": "2026-11-20T02:00:00Z", "rows": rows}
+    (folder / "certify/sheet.json").write_text(json.dumps(sheet))
     names = tuple(replace(node, description=f"{MARKUP[:30]}{node.guid[-4:]}") for node in SWEEP.nodes)
     marks = (Mark(SMALL.marks[0].ends, "ib_fabric.errors", "drift", f"\x1b {MARKUP}"),)
     fabric_record.write(folder, replace(SMALL, sweeps=(replace(SWEEP, nodes=names),), marks=marks))
