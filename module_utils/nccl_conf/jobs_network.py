@@ -101,7 +101,8 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
             if value and strtoll(value)[0] == bad:
                 wrong += 1
                 have, fix = "%s=%s in %s: %s" % (name, value, source, why), "remove the line from %s" % source
-                yield GIN.judge("%s %s" % (source, name), "drift", "not %d" % bad, have, source, fix)
+                file = source.partition(":")[0]
+                yield GIN.judge("%s %s" % (file, name), "drift", "not %d" % bad, have, source, fix)
     twins = _fused(rails)
     merged = [strtoll(value)[0] for value, _source in given.get(_MERGE, [("1", "")])]
     if twins and any(merged):
