@@ -5,7 +5,7 @@
 Runs once: reads, changes what differs, ends. Usually three requests, over HTTPS with the token of a service account;
 nothing has to be installed. Only our condition and our taint are ever written. As a plugin of node-problem-detector
 (``--problem``) it only reads the verdict. Sources: the API reference of Kubernetes 1.26 to 1.33, Node v1 core (patch of
-nodes and of nodes/status; taints are replaced as a whole); custom_plugin_monitor.md of kubernetes/node-problem-detector.
+nodes and of nodes/status; taints are replaced as a whole); kubernetes/node-problem-detector, custom_plugin_monitor.md.
 """
 
 from __future__ import annotations

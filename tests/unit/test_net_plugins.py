@@ -123,11 +123,11 @@ def initiated(
     libraries: Sequence[Library] = (NEW,),
     topology: Topology = ROCE,
     dscp: int | None = 26,
-    **expected: str,
+    expected: dict[str, str] | None = None,
 ) -> list[Finding]:
     rails = match(topology, built_in("hgx-h100", "ethernet" if topology is ROCE else "infiniband"))
     environment = Environment(settings=settings)
-    return jobs_network.judge_initiated(kinds, libraries, None, expected, environment, rails, dscp)
+    return jobs_network.judge_initiated(kinds, libraries, None, expected or {}, environment, rails, dscp)
 
 
 def bad(found: Sequence[Finding]) -> list[tuple[str, str]]:
@@ -146,11 +146,11 @@ def test_what_gin_needs() -> None:
     assert bad(initiated(["gin"])) == []
     assert bad(initiated(["gin"], libraries=(NEW, OLD))) == [("gin", "drift")]
     for name in ("NCCL_CROSS_NIC", "NCCL_CUMEM_ENABLE"):
-        assert bad(initiated(["gin"], everywhere(name, "0"))) == bad(initiated(["gin"], **{name: "0"}))
+        assert bad(initiated(["gin"], everywhere(name, "0"))) == bad(initiated(["gin"], expected={name: "0"}))
         assert bad(initiated(["gin"], everywhere(name, "0"))) == [("gin", "drift")]
     assert bad(initiated(["gin"], everywhere("NCCL_CROSS_NIC", "2"))) == []
     assert bad(initiated(["gin"], topology=twins())) == [("gin", "drift")]
-    assert bad(initiated(["gin"], topology=twins(), NCCL_IB_MERGE_NICS="0")) == []
+    assert bad(initiated(["gin"], topology=twins(), expected={"NCCL_IB_MERGE_NICS": "0"})) == []
 
 
 def test_the_traffic_class_of_nvshmem() -> None:
