@@ -167,9 +167,9 @@ def _networks(pod: _Mapping, owner: _Mapping, sets: dict[str, str | None], name:
         severity = "critical" if lost else "minor"
         have += f"; NCCL_SOCKET_IFNAME={interface} names an interface of it" if lost else ""
         yield POD_NETWORK.judge(f"{where} pod", "drift", "one of the two", have, where, severity=severity)
-    elif interface is None and any(
-        one.value_at("hostPath", "path") == "/etc/nccl.conf" for one in pod.items_at("volumes")
-    ):
+    elif interface is None and "/etc/nccl.conf" in [
+        one.value_at("hostPath", "path") for one in pod.items_at("volumes")
+    ]:
         have = "the node's nccl.conf, whose interfaces the pod does not have"
         fix = "Set NCCL_SOCKET_IFNAME in the pod's env, such as eth0, or net1 of the annotation."
         yield POD_NETWORK.judge(f"{where} pod", "drift", "NCCL_SOCKET_IFNAME", have, where, fix)

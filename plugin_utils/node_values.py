@@ -101,8 +101,9 @@ class NvidiaPeermem:
     nvidia_peermem; `off` requires none."""
     busbar_gpu_initiated = Value("list", choices=INITIATED)
     """Traffic that GPUs of jobs start themselves: `gin` (NCCL's GIN, DeepEP 2), `nvshmem`, `deepep` (DeepEP 1, by
-    IBGDA). What it needs is then checked, and for `deepep` options of the NVIDIA driver are written (`docs/roce.md`).
-    Unset: nothing is judged, and options that are there stay; `[]` removes them."""
+    IBGDA). What it needs is checked, and for `deepep` options of the NVIDIA driver are written
+    (`docs/plugins.md#gpu-initiated-traffic`). Unset: nothing is judged, and options that are there stay; `[]` removes
+    them."""
 
 
 class NcclConf:
@@ -115,8 +116,8 @@ class NcclConf:
     "Interface for NCCL's bootstrap; else that of the default route."
     busbar_nccl_net_plugin = Value("str")
     """Network plugin that jobs use: `spcx`, `mrc`, `ibext`, `ofi`, `gib` or another name, the path of its library, or
-    `none` for NCCL's own networks. It is written to nccl.conf, and the benchmark says whether it measured with it
-    (`docs/benchmark.md`). Unset: a line that is there stays; empty: no line."""
+    `none` for NCCL's own networks (`docs/plugins.md`). It is written to nccl.conf; the benchmark reports whether it
+    measured with it. Unset: a line that is there stays; empty: no line."""
     nccl_conf_path = Value("path", "/etc/nccl.conf")
     "The file; NCCL itself reads no other place."
     nccl_conf_backup = Value("bool", True)

@@ -30,7 +30,7 @@ class NetPlugin(NamedTuple):
     """A network plugin.
 
     name: as NCCL_NET_PLUGIN has it.   owner: for people.   networks: as NCCL calls its network, in lower case; "*": any
-    end.   folder: part of the path by which its libnccl-net.so is told from another one's.
+    end.   folder: part of the path by which its libnccl-net.so is recognised.
     prefixes: of the variables that it and its libraries read.
     reads: names of NCCL's own InfiniBand transport (NCCL_IB_...) that it reads, too; None: not published.
     """

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
@@ -13,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import net
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
+from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
 
 VARIABLE = "busbar_nccl_net_plugin"
 NET_PLUGIN = Check(
@@ -24,12 +24,12 @@ NET_PLUGIN = Check(
 "Did the job use the network plugin that jobs use according to the inventory (`busbar_nccl_net_plugin`)"
 
 
-def declared(values: Mapping[str, Any]) -> str:
+def declared(values: PlainView) -> str:
     """Return the plugin of jobs as a host's inventory names it; "" where it names none."""
     return str(values.get(VARIABLE) or (values.get("nccl_conf_extra") or {}).get(net_plugins.NAME) or "")
 
 
-def judge(job: Job, transport: Mapping[str, Any], wanted: str, bad: Finding | None) -> Iterator[Finding]:
+def judge(job: Job, transport: PlainView, wanted: str, bad: Finding | None) -> Iterator[Finding]:
     """Judge the plugin of a job. transport: as nccl_perf returns it.   bad: its first finding, which explains more."""
     networks = _networks(transport)
     if not wanted or len(job.hosts) < 2 or NVLINK in transport.get("networks", ()):
@@ -37,7 +37,8 @@ def judge(job: Job, transport: Mapping[str, Any], wanted: str, bad: Finding | No
     state, have = "ok" if _fits(wanted, networks) else "drift", _described(networks)
     if not networks:
         state, have = "unknown", "NCCL's log does not prove which network was used"
-    yield NET_PLUGIN.judge(job.name, state, _wanted(wanted), have, "NCCL's log", because=bad)
+    want = f"the plugin {wanted}" if net_plugins.entries(wanted) else "NCCL's own network"
+    yield NET_PLUGIN.judge(job.name, state, want, have, "NCCL's log", because=bad)
 
 
 def sentence(record: Record) -> list[str]:
@@ -51,7 +52,7 @@ def sentence(record: Record) -> list[str]:
     return [f"network plugin: measured with {_described(networks)}; {uses}{', which is another one' * other}"]
 
 
-def _networks(transport: Mapping[str, Any]) -> list[str]:
+def _networks(transport: PlainView) -> list[str]:
     return [name for name in transport.get("networks", ()) if name != NVLINK] if transport.get("proven") else []
 
 
@@ -62,10 +63,6 @@ def _fits(wanted: str, networks: Sequence[str]) -> bool:
     if not plugins:
         return len(own) == len(networks)
     return not own and (None in plugins or all(net_plugins.of_network(name) in plugins for name in networks))
-
-
-def _wanted(wanted: str) -> str:
-    return f"the plugin {wanted}" if net_plugins.entries(wanted) else "NCCL's own network"
 
 
 def _described(networks: Sequence[str]) -> str:
