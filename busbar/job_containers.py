@@ -57,7 +57,6 @@ CLAIM = Check(
     " container.",
 )
 "Do pods claim the channel of the ComputeDomain that is in the same file (busbar lint alone)"
-_NETWORKS, _EFA = "k8s.v1.cni.cncf.io/networks", "vpc.amazonaws.com/efa"
 _KINDS = (
     "PyTorchJob MPIJob JobSet TrainingRuntime ClusterTrainingRuntime LeaderWorkerSet RayCluster RayJob Job StatefulSet"
 )
@@ -158,7 +157,7 @@ def _gpus(container: _Mapping) -> object:
 
 def _networks(pod: _Mapping, owner: _Mapping, sets: dict[str, str | None], name: str) -> Iterator[Finding]:
     """Judge more networks (Multus) of a pod. owner: the mapping with its metadata.   sets: variables of the job."""
-    networks = str(owner.value_at("metadata", "annotations", _NETWORKS) or "")[:60]
+    networks = str(owner.value_at("metadata", "annotations", "k8s.v1.cni.cncf.io/networks") or "")[:60]
     where, interface = f"{name}:{pod.line}", sets.get("NCCL_SOCKET_IFNAME")
     if not networks:
         return
@@ -202,7 +201,7 @@ def _hugepages(container: _Mapping, sets: dict[str, str | None], name: str) -> I
         yield HUGEPAGES.judge(subject, "drift", "cpu or memory, too", have, where)
     elif bare:
         yield HUGEPAGES.judge(subject, "drift", "a unit, such as Mi", f"{bare[0]}, which are bytes", where)
-    elif resources.get(_EFA, "0") != "0" and not pages and sets.get("FI_EFA_USE_HUGE_PAGE") != "0":
+    elif resources.get("vpc.amazonaws.com/efa", "0") != "0" and not pages and sets.get("FI_EFA_USE_HUGE_PAGE") != "0":
         have = "EFA and no huge pages, from which libfabric takes its buffers"
         yield HUGEPAGES.judge(subject, "drift", "hugepages-2Mi", have, where, severity="minor")
 

@@ -104,7 +104,7 @@ running it would show. What costs little is a note. Users' own shell files are n
 NET_PLUGIN = Check(
     "nccl_conf.net_plugin",
     why="without the library NCCL goes on with its own network, IB or Socket, and only its log shows that",
-    fix="install the plugin, or correct busbar_nccl_net_plugin: the path of its library is always right",
+    fix="install the plugin, or correct busbar_nccl_net_plugin, which may be the path of its library",
     aspect="live",
 )
 """Is the library of the network plugin that jobs use (`busbar_nccl_net_plugin`) on this node; not judged where jobs

@@ -28,11 +28,11 @@ _NVSHMEM = frozenset(("nvshmem", "deepep"))
 FIRST_GIN: Version = (2, 28, 7)
 CLASS = "NVSHMEM_IB_TRAFFIC_CLASS"
 _MERGE = "NCCL_IB_MERGE_NICS"
-# Variable, value that GIN cannot work with, and why.
+# Variables with which GIN does not work if they are 0, and why.
 _FORBIDDEN = (
-    ("NCCL_CROSS_NIC", 0, "GIN connects every NIC with those of all rails"),
-    ("NCCL_CUMEM_ENABLE", 0, "GIN takes symmetric memory, which is allocated by cuMem"),
-    ("NCCL_GIN_ENABLE", 0, "it switches GIN off"),
+    ("NCCL_CROSS_NIC", "GIN connects every NIC with those of all rails"),
+    ("NCCL_CUMEM_ENABLE", "GIN takes symmetric memory, which is allocated by cuMem"),
+    ("NCCL_GIN_ENABLE", "it switches GIN off"),
 )
 _PLACES = "/etc/environment, profiles, units, Slurm, enroot"
 
@@ -40,24 +40,20 @@ _PLACES = "/etc/environment, profiles, units, Slurm, enroot"
 def judge_plugin(host: Host, declared: str, files: Sequence[str], of_node: bool) -> List[Finding]:
     """Judge whether the declared plugin's library is there. files: plugins that were found.
 
-    of_node: jobs load libraries of the node; if not, only a path is looked for here.
+    of_node: jobs load libraries of the node; otherwise only a path is judged.
     """
-    if not net_plugins.entries(declared):
+    named = "/" in declared
+    if not net_plugins.entries(declared) or not (of_node or named):
         return []
     problems: List[Problem] = []
-    named = "/" in declared
     there = named and attempt(partial(host.is_file_system, declared), declared, problems)
     path = declared if there else net_plugins.among(declared, files)
-    want = "%s, or the plugin by that name" % net_plugins.library(declared)
+    want, places = net_plugins.library(declared), "/opt/hpcx*/nccl_*/lib and the like"
     if path is not None and not problems:
         return [NET_PLUGIN.judge(declared, "ok", want, path, path)]
     have = str(problems[0]) if problems else "absent" if named else "in none of the usual places"
     state = "drift" if named and not problems else "unknown"
-    return (
-        [NET_PLUGIN.judge(declared, state, want, have, "/opt/hpcx*/nccl_*/lib and the like")]
-        if of_node or named
-        else []
-    )
+    return [NET_PLUGIN.judge(declared, state, want, have, declared if named else places)]
 
 
 def judge_initiated(
@@ -96,13 +92,13 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
         if one.value is not None:
             given.setdefault(one.name, []).append((one.value, "%s:%d" % (one.source, one.line)))
     wrong = 0
-    for name, bad, why in _FORBIDDEN:
+    for name, why in _FORBIDDEN:
         for value, source in given.get(name, ()):
-            if value and strtoll(value)[0] == bad:
+            if value and strtoll(value)[0] == 0:
                 wrong += 1
                 have, fix = "%s=%s in %s: %s" % (name, value, source, why), "remove the line from %s" % source
                 file = source.partition(":")[0]
-                yield GIN.judge("%s %s" % (file, name), "drift", "not %d" % bad, have, source, fix)
+                yield GIN.judge("%s %s" % (file, name), "drift", "not 0", have, source, fix)
     twins = _fused(rails)
     merged = [strtoll(value)[0] for value, _source in given.get(_MERGE, [("1", "")])]
     if twins and any(merged):
@@ -111,10 +107,8 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
         fix = 'set nccl_conf_extra: {%s: "0"} in the inventory, and run site.yml --tags nccl_conf' % _MERGE
         yield GIN.judge(_MERGE, "drift", "0", have, "nccl.conf", fix)
     if not wrong:
-        names = ", ".join(name for name, _bad, _why in _FORBIDDEN)
-        yield GIN.judge(
-            "variables", "ok", "none that GIN cannot work with", "none (%s)" % names, "nccl.conf, %s" % _PLACES
-        )
+        names = ", ".join(name for name, _why in _FORBIDDEN)
+        yield GIN.judge("variables", "ok", "none that GIN cannot work with", "none of %s" % names, _PLACES)
 
 
 def _fused(rails: Rails) -> List[str]:

@@ -135,9 +135,6 @@ def ignores(plugin: Optional[NetPlugin], variable: str) -> bool:
     return reads is not None and variable.startswith(_OF_IB) and variable not in reads
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
-
-
 def folders(host: Host, places: Sequence[str], problems: List[Problem]) -> List[str]:
     """Return folders that exist, each once, however many links lead there. places: paths; "*" is one name."""
     found: Dict[str, str] = {}
