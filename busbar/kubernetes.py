@@ -3,8 +3,9 @@
 """``busbar kubernetes``: write the gate's last verdict as a condition and a taint of the Node.
 
 Runs once: reads, changes what differs, ends. Usually three requests, over HTTPS with the token of a service account;
-nothing has to be installed. Only our condition and our taint are ever written. Source: the API reference of
-Kubernetes 1.26 to 1.33, Node v1 core (patch of nodes and of nodes/status; taints are replaced as a whole).
+nothing has to be installed. Only our condition and our taint are ever written. As a plugin of node-problem-detector
+(``--problem``) it only reads the verdict. Sources: the API reference of Kubernetes 1.26 to 1.33, Node v1 core (patch of
+nodes and of nodes/status; taints are replaced as a whole); kubernetes/node-problem-detector, custom_plugin_monitor.md.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ PAGE, PAGES, LIMIT = 500, 200, 64 << 20
 _MESSAGE = 1000
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 STATUS = {"pass": "True", "warn": "True", "fail": "False", "unknown": "Unknown"}
+# Exit codes of a custom plugin of node-problem-detector: no problem, a problem, unknown; others are unknown, too.
+PROBLEM = {"pass": 0, "warn": 0, "fail": 1, "unknown": 2}
+# Characters of its line that node-problem-detector takes (max_output_length of docs/kubernetes.md).
+_LINE = 250
 REASON = {"pass": "GatePassed", "warn": "GateWarns", "fail": "GateFailed", "unknown": "GateHasNoVerdict"}
 
 
@@ -82,23 +87,42 @@ def add(command: argparse.ArgumentParser) -> None:
     ):
         command.add_argument(name, metavar=metavar, default=default, type=kind, help=text)
     command.add_argument("--check", action="store_true", help="print the changes without making them")
+    text = "print the verdict for node-problem-detector and query no API; exit code 0: good, 1: problem, 2: unknown"
+    command.add_argument("--problem", action="store_true", help=text)
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.problem:
+        return _problem(arguments)
     name = arguments.node or ""
     try:
         if not _NAME.fullmatch(name):
             way = "--node NAME, or NODE_NAME from the downward API (spec.nodeName)"
             raise KubernetesError(f"{name!r} is not a name of a Node: {way}")
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        verdict = of_state(arguments.state, arguments.max_age, time.time(), boot_id)
+        verdict = _stored(arguments)
         api = Api.connect(arguments.server, arguments.token_file, arguments.ca_file)
         for line in apply(api, name, verdict, arguments):
             print(printable(line))
     except (KubernetesError, OSError) as error:
         return complain("kubernetes", error)
     return {"True": GOOD, "False": FINDINGS}.get(verdict.status, UNKNOWN)
+
+
+def _stored(arguments: argparse.Namespace) -> Verdict:
+    """Return the gate's last verdict on this node. Raises OSError."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return of_state(arguments.state, arguments.max_age, time.time(), boot_id)
+
+
+def _problem(arguments: argparse.Namespace) -> int:
+    """Print one line, and return the exit code, that node-problem-detector takes."""
+    try:
+        verdict = _stored(arguments)
+    except OSError as error:
+        verdict = Verdict("unknown", error_text(error), "GateStateUnreadable")
+    print(" ".join(printable(verdict.message).split())[:_LINE])
+    return PROBLEM[verdict.verdict]
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -318,6 +342,6 @@ def _status_message(data: object) -> str:
 
 _WAYS_OUT = {
     401: "; the token is not taken: does the pod have a service account (automountServiceAccountToken)",
-    403: "; the service account lacks the ClusterRole of docs/containers.md#kubernetes-node-condition",
+    403: "; the service account lacks the ClusterRole of docs/kubernetes.md#node-condition",
     404: "; there is no such Node: --node is its name in kubectl get nodes",
 }

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Ch
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, gdrcopy, grammar
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, gdrcopy, grammar, net_plugins
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import lint as nccl_lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import variables as nccl_variables
@@ -53,6 +53,9 @@ def run(
     try:
         wanted = parse_version(version) if version is not None else None
         use = Use([nccl_library.scan(path) for path in libraries], wanted, without_gdrcopy=_without_gdrcopy(Host()))
+        if libraries and {*libraries} <= {*nccl_library.STANDARD_PATHS}:
+            # They are installed here, so plugins have to be, too.
+            use = use._replace(plugin_files=net_plugins.find(Host(), []))
     except (ParseError, ReadError) as error:
         return complain("lint", error)
     code = GOOD
@@ -97,6 +100,8 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
     findings: list[Finding] = []
     used, anywhere = job_variables.expansions(text)
     given = {item.name for item in job.assignments if item.scope != "shell"}
+    chosen = {item.name: item.value for item in job.assignments if item.value}
+    use = use._replace(place="job", plugin=net_plugins.of_settings(chosen))
     for item in job.assignments:
         where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
@@ -104,7 +109,7 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
         if item.scope == "unclear" or own:
             continue
         if item.scope != "shell" or (close and reader is None):
-            findings += nccl_lint.lint_variable(item.name, item.value or "", where, use._replace(place="job"))
+            findings += nccl_lint.lint_variable(item.name, item.value or "", where, use)
         elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
             have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."

@@ -13,7 +13,7 @@ description:
   - Reports which of the two paths the node supports. If it is C(nvidia_peermem), loads that module now and at every
     boot. On Debian and Ubuntu through C(/etc/modules-load.d), with OFED and elsewhere by a systemd unit after
     C(openibd), because dracut would copy the module into the initramfs.
-  - Writes the options of the NVIDIA driver in the profile's C(driver_options) into
+  - Writes the options of the NVIDIA driver in the profile's C(driver_options), and those of IBGDA, into
     C(/etc/modprobe.d/busbar-nvidia.conf), unless another file there sets them; they are in effect after a reboot.
   - Reports why the module does not load. Whether it is loaded is read from C(/sys/module), not from an exit code.
   - A run unloads no module. An old C(nv_peer_mem) is no longer started at boot, and stays loaded until an administrator
@@ -26,6 +26,13 @@ options:
     type: str
     choices: [auto, peermem, dmabuf, "off"]
     default: auto
+  gpu_initiated:
+    description:
+      - Traffic that GPUs of jobs start themselves. For V(deepep) the driver's options for IBGDA are written, for V(gin)
+        the path is judged. Unset leaves options that are there; an empty list removes them.
+    type: list
+    elements: str
+    choices: [gin, nvshmem, deepep]
   profile:
     description: Platform profile as in C(profiles/NAME.yml), for its C(driver_options).
     type: dict

@@ -71,6 +71,17 @@ options:
     type: str
     choices: ["", ipv4, ipv6]
     default: ""
+  net_plugin:
+    description:
+      - Network plugin that jobs use, V(spcx) for example, or the path of its library; V(none) for NCCL's own networks.
+        Empty writes no line; unset leaves one that is there.
+    type: str
+  gpu_initiated:
+    description: Traffic that GPUs of jobs start themselves; what it needs of variables and libraries is judged.
+    type: list
+    elements: str
+    choices: [gin, nvshmem, deepep]
+    default: []
   management_interface:
     description: Interface for NCCL's bootstrap; empty means that of the default route.
     type: str

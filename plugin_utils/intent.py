@@ -116,6 +116,7 @@ _FORMS = {
     ),
     "busbar_fabric_partitions": (re.compile(r"0x[0-9a-fA-F]{1,4}"), "partition keys such as '0x8001'"),
     "ib_fabric_devices": (re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}:[1-9][0-9]?"), "ports such as 'mlx5_0:1'"),
+    "busbar_nccl_net_plugin": (re.compile(r"[A-Za-z0-9_.-]{1,64}|/[!-~]{1,500}"), "a name such as 'spcx', or a path"),
     "busbar_fabric_routing_engine": (re.compile(r"[A-Za-z0-9_-]{1,32}"), "one engine such as 'ftree'"),
 }
 # Mistakes in one message, and characters of host names before each.
@@ -300,6 +301,11 @@ def _contradictions(values: PlainView) -> Iterator[tuple[bool, str]]:
     yield two_ways, "ib_fabric_devices and ib_fabric_dumps are two ways to a sweep: set one of them"
     short = timeout < 4 * values["perftest_seconds"]
     yield short, f"perftest_timeout is {timeout}, expected 4 x perftest_seconds or more"
+    chosen = [name for name in ("NCCL_NET_PLUGIN", "NCCL_NET") if name in (values["nccl_conf_extra"] or {})][:1]
+    plugins = f"busbar_nccl_net_plugin and nccl_conf_extra.{''.join(chosen)} both choose a network: set one of them"
+    yield bool(values["busbar_nccl_net_plugin"] and chosen), plugins
+    off = bool(values["busbar_gpu_initiated"]) and values["busbar_gpudirect"] == "off"
+    yield off, "busbar_gpu_initiated needs GPUDirect RDMA, but busbar_gpudirect is off"
     yield infiniband and values["busbar_mtu"] is not None, "busbar_mtu is set, but busbar_fabric is infiniband"
     yield infiniband and bool(values["busbar_roce"]), "busbar_roce is set, but busbar_fabric is infiniband"
 
@@ -326,7 +332,7 @@ def _range_errors(values: PlainView) -> list[str]:
         if value is not None:
             errors.append(f"{name} is {f'{value:g}' if isinstance(value, float) else value}, expected {wanted}")
     for name, (form, wanted) in _FORMS.items():
-        value = values[name]
+        value = values[name] or ""
         if isinstance(value, str):
             if value and form.fullmatch(value) is None:
                 errors.append(f"{name} is {value!r}, expected {wanted}")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.jobs_network import KINDS as INITIATED
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import FLAVOURS as OFED_FLAVOURS
 
 from .site_value import Decision, Value
@@ -98,6 +99,11 @@ class NvidiaPeermem:
     busbar_gpudirect = Value("str", "auto", choices=("auto", "peermem", "dmabuf", "off"))
     """How NICs reach the GPUs' memory. `auto`: DMA-BUF with the open GPU kernel modules and kernel 5.12 or later, else
     nvidia_peermem; `off` requires none."""
+    busbar_gpu_initiated = Value("list", choices=INITIATED)
+    """Traffic that GPUs of jobs start themselves: `gin` (NCCL's GIN, DeepEP 2), `nvshmem`, `deepep` (DeepEP 1, by
+    IBGDA). What it needs is checked, and for `deepep` options of the NVIDIA driver are written
+    (`docs/plugins.md#gpu-initiated-traffic`). Unset: nothing is judged, and options that are there stay; `[]` removes
+    them."""
 
 
 class NcclConf:
@@ -108,6 +114,10 @@ class NcclConf:
     "Version to lint against if no library can be listed (jobs bring their own)."
     busbar_management_interface = Value("str", "")
     "Interface for NCCL's bootstrap; else that of the default route."
+    busbar_nccl_net_plugin = Value("str")
+    """Network plugin that jobs use: `spcx`, `mrc`, `ibext`, `ofi`, `gib` or another name, the path of its library, or
+    `none` for NCCL's own networks (`docs/plugins.md`). It is written to nccl.conf; the benchmark reports whether it
+    measured with it. Unset: a line that is there stays; empty: no line."""
     nccl_conf_path = Value("path", "/etc/nccl.conf")
     "The file; NCCL itself reads no other place."
     nccl_conf_backup = Value("bool", True)

@@ -50,7 +50,8 @@ port PORT OUTSIDE by_code
   code port error
     why the link of this port went down: data on it is lost until it is back
     fix on the node: `ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's log; cable and transceiver
-    + first; a node with a second port: NCCL_IB_RESILIENCY_PORT_FAILOVER=1 (NCCL 2.29.7 and later)
+    + first; where NCCL joins two ports: NCCL_IB_RESILIENCY_PORT_FAILOVER=1 (NCCL 2.29.7 and later) moves its data to
+    + the other, and NCCL_IB_RESILIENCY_PORT_RECOVERY=1 (2.30.3) takes the port back (docs/plugins.md#port-failover)
   code local catastrophic error
     why the HCA itself has failed: firmware, PCIe slot, or the driver that reset it
     fix `dmesg -T | grep -i mlx` and `lspci -vv -s ADDRESS` on the node; drain it, reset the HCA or the node
@@ -58,6 +59,8 @@ port PORT OUTSIDE by_code
     causes an address of the HCA's interface was added or removed: DHCP, NetworkManager, a bond
 hca_lost PORT NETWORK
   why NCCL gave up on an HCA or a connection of it, and continues only where there is another one
+  text failed devices out of
+    why NCCL's port failover is for one failed port of a connection, and here no other one was left
 queue_pair QUEUE_PAIR CAUSE
   causes a GID index that the port does not have, an interface outside the container's network, or another MTU
   text timed out|nreachable|No route|Host is down

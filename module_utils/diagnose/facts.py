@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Facts in NCCL's INFO lines: a table of patterns, the typed fields of each, and what takes them into the state.
 
-Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1, and the plugins nccl-rdma-sharp-plugins and aws-ofi-nccl.
+Formats: NVIDIA/nccl, tags v2.18.1-1 to v2.30.7-1, and the plugins nccl-rdma-sharp-plugins, aws-ofi-nccl, MRC and gIB.
 """
 
 from __future__ import annotations
@@ -131,6 +131,11 @@ def _plugin(state_of: str) -> Take:
     return take
 
 
+def _plugin_release(plugin: str) -> Take:
+    """Return what stores the release of a network plugin. plugin: its name in net_plugins.PLUGINS."""
+    return lambda _state, process, found: process.put("plugin_releases", plugin, intern(found["release"]))
+
+
 def _plugin_error(_state: State, process: Process, found: Found) -> None:
     name, why = found["name"], found["why"]
     missing = why.startswith("cannot open shared object file") and "ccl" in name
@@ -228,6 +233,9 @@ _ROWS: Tuple[Row, ...] = (
         "?"),
     Row("NET/", "gdr_plugin", _gdr_plugin, r"NET/OFI (?P<why>[^\n]{0,200}(?:disabling GDR|GDR disabled|does not "
         r"support GPUDirect|GDR (?:is )?not supported)[^\n]{0,100})"),
+    Row("NET/", "plugin_release", _plugin_release("ofi"), r"NET/OFI Initializing (?P<release>aws-ofi-nccl \S{1,60})"),
+    Row("NET/", "plugin_release", _plugin_release("gib"), r"NET/gIB ?: Initializing (?P<release>gIB \S{1,60})"),
+    Row("Init", "plugin_release", _plugin_release("mrc"), r"Initializing (?P<release>MRC plugin version \S{1,60})"),
     Row("NET/", "plugin_unfit", _plugin("unfit"), r"NET/Plugin ?: Failed to find (?P<name>ncclNet\w* symbol \([^)"
         r"]{0,200}\))"),
     Row("TUNE PROF NET/ ENV/", "plugin_variable", _plugin_variable, "(?P<kind>TUNER|PROFILER|NET|ENV)/Plugin ?: "

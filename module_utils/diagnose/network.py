@@ -8,6 +8,7 @@ import re
 from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
+from ..nccl_conf import net_plugins
 from ..nccl_conf.grammar import strtoll
 from .checks import AGAIN, GDR, HCA_SPEED, HCAS, INTERFACE, NET_PLUGIN, NETWORK
 from .jobs import Job
@@ -34,6 +35,7 @@ _TAKE_OUT = "take %s out of the job and out of /etc/nccl.conf"
 _RDMA, _REACHES, _GDR = "an RDMA network between nodes", "reaches other nodes", "GPUDirect RDMA on every connection"
 _VIA = "Channel ... via NET"
 _NOT_ABLE = "NCCL finds neither nvidia_peermem nor DMA-BUF usable for this HCA"
+_LOADED = ("NET", "loaded")
 _NOT_STARTED = "NET/IB did not start (Failed to initialize NET plugin IB)"
 _LONG_PATH = "the path between GPU and HCA is longer than NCCL_NET_GDR_LEVEL allows"
 # GPUs that a node usually has, at most.
@@ -150,6 +152,23 @@ def causes(processes: Sequence[Process]) -> Tuple[str, Optional[str]]:
     parts = [causes_text(found, found is texts[0]) for found in texts if found]
     fixes = [fix for holds, _text, fix in (*proven, *possible) if holds and fix]
     return "; ".join(parts) or "possible causes: unknown: no line shows why", "; ".join(fixes) or None
+
+
+def plugins(job: Job) -> Dict[str, str]:
+    """Return the networks of plugins that a job uses -> release, else version of the plugin's interface to NCCL."""
+    found = {}
+    loaded = {name for process in job.processes for kind, state, name in process.plugins if (kind, state) == _LOADED}
+    for network in sorted(job.networks):
+        plugin = net_plugins.of_network(network)
+        releases = {process.plugin_releases.get(plugin.name, "") for process in job.processes if plugin is not None}
+        own = [name for name in loaded if name.startswith(network + " (")]
+        found[network] = names(releases - {""} or ["interface %s" % name[len(network) + 2 : -1] for name in own])
+    return {network: text for network, text in found.items() if text}
+
+
+def fell_back(job: Job) -> str:
+    """Return NCCL's own networks, where a job uses no others; else ""."""
+    return names(job.networks) if all(name.lower() in net_plugins.OWN for name in job.networks) else ""
 
 
 def _plugins(job: Job) -> List[Finding]:

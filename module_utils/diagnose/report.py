@@ -107,6 +107,7 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "nodes": job.nodes or len(listed) or of_ras["nodes"],
         "communicators": len(job.communicators),
         "network": _network(job, groups),
+        "plugins": network.plugins(job),
         "bootstrap": _per_host(job.processes, lambda process: list(process.bootstrap) if process.bootstrap[0] else []),
         "hcas": {node: _hcas(own) for node, own in sorted(job.by_node.items()) if any(p.hcas for p in own)},
         "speeds": {node: {name: mbit for p in own for name, mbit in p.speeds.items()}
@@ -254,7 +255,9 @@ def facts_line(log: Log, job: Job) -> str:
         count = job.nodes if job.nodes is not None else len(hosts)
         text = "%d node%s (%s)" % (count, "" if count == 1 else "s", hosts_of(hosts, 3))
         parts.append(text if job.nodes is not None else "at least %s" % text)
-    parts += ["network %s" % names(job.networks)] if job.networks else []
+    of_plugins = ((name, network.plugins(job).get(name)) for name in job.networks)
+    used = ["%s (%s)" % (name, release) if release else name for name, release in of_plugins]
+    parts += ["network %s" % names(used)] if used else []
     gdr = [way.gdr for process in job.processes for way, _count, _device in process.rdma_connections()]
     if gdr:
         parts.append("GDR %s" % ("on" if all(gdr) else "off" if not any(gdr) else "on some connections"))

@@ -9,7 +9,7 @@ from typing import List, Optional, Sequence, Set, Tuple
 
 from ..core.finding import Finding
 from ..machine.virtualization import ARM, X86
-from ..nccl_conf import known_bad
+from ..nccl_conf import known_bad, net_plugins
 from ..nccl_conf.grammar import strtoll
 from ..nccl_conf.known_bad import CRASH, HANG
 from ..nccl_conf.lint import lint_variable
@@ -18,6 +18,7 @@ from .checks import EFFECT, RELEASE, SAME
 from .events import Group
 from .jobs import Job
 from .names import hosts_of, names
+from .network import fell_back
 from .state import SOCKETS
 from .transport import collnet
 
@@ -31,6 +32,10 @@ _ALIKE = (
 _JUDGED = ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 # Ranks from which a job is of large scale. NVIDIA names no number; jobs of 128 ranks have met the defect.
 _LARGE = 128
+_FELL_BACK = (
+    "NCCL_DEBUG_SUBSYS=INIT,NET shows why; if it is intended, NCCL_NET=<its network> ends a job rather than fall back;"
+    " if not, take %s out: images of NVIDIA set it, too"
+)
 # Architectures of the topology's CPUs (NCCL_TOPO_CPU_ARCH_*).
 _ARCHITECTURES = {"1": X86, "3": ARM}
 
@@ -62,10 +67,11 @@ def _values(job: Job) -> List[Finding]:
     one_gpu = one_gpu or (job.world is not None and job.nodes == job.world.ranks)
     ignored = {*_JUDGED, *(["NCCL_NVLS_ENABLE"] if one_gpu else [])}
     variables = {name for process in job.processes for name in process.variables if name.startswith("NCCL_")}
+    plugin = next((one for one in map(net_plugins.of_network, sorted(job.networks)) if one is not None), None)
     devices = {part for process in job.processes for name in process.devices.values() for part in name.split("+")}
     for name in sorted(variables - ignored):
         for value in sorted(job.values(name))[:3]:
-            faults = lint_variable(name, value, job.name, Use(version=_number(job), place="job"))
+            faults = lint_variable(name, value, job.name, Use(version=_number(job), place="job", plugin=plugin))
             # NCCL prints what it reads, so it knows the name.
             silent = ("unknown_variable", "dead_variable")
             faults = [one for one in faults if not one.check.endswith(silent) and one.severity != "minor"][:1]
@@ -89,15 +95,19 @@ def _effects(job: Job) -> List[Finding]:
     for kind in ("NET", "TUNER", "PROFILER"):
         name, severity = "NCCL_%s_PLUGIN" % kind, "major" if kind == "NET" else "minor"
         wanted = [value for value in job.values(name) if value.lower() not in ("", "none", "internal")]
+        own = fell_back(job) if kind == "NET" and job.nodes != 1 else ""
         states = {state for of, state, plugin in plugins if of == kind and plugin not in ("IB", SOCKETS)}
         if wanted and "loaded" not in states and kind == "NET" and "idle" in states:
             fix = "`fi_info` in the job's own container shows what libfabric sees"
             rows.append((name, "the plugin found no device that it takes, so it is not used", fix, severity))
-        elif wanted and "loaded" not in states and states & {"missing", "failed"}:
-            have = "no such plugin was loaded" if "missing" in states else "the plugin is there and did not start"
+        elif wanted and states & {"missing", "failed"} and ("loaded" not in states or (own and "failed" in states)):
+            missing = "missing" in states and "loaded" not in states
+            have = "no such plugin was loaded" if missing else "the plugin is there and did not start"
+            have += "; NCCL fell back to %s" % own if own else ""
             have += "" if kind == "NET" else "; NCCL's own is used, which is not a failure"
-            fix = "put the plugin's directory into LD_LIBRARY_PATH, or take %s out" % name
-            rows.append((name, have, fix, severity))
+            fix = "put the plugin's directory into LD_LIBRARY_PATH, or take %s out"
+            fix = _FELL_BACK if own and not missing else fix
+            rows.append((name, have, fix % name, severity))
     proof = collnet(job)
     enabled = any(strtoll(value)[0] for value in job.values("NCCL_COLLNET_ENABLE"))
     if enabled and not proof.proven and any(process.rings for process in job.processes):

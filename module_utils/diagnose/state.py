@@ -104,6 +104,7 @@ class Process:
     bootstrap: Tuple[str, str] = ("", "")
     absent: AbstractSet[str] = frozenset()
     plugins: AbstractSet[Tuple[str, str, str]] = frozenset()
+    plugin_releases: Dict[str, str] = _EMPTY
     variables: Dict[str, str] = _EMPTY
     gdr_devices: Dict[str, bool] = _EMPTY
     gdr_why: str = ""

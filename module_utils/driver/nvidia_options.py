@@ -3,13 +3,14 @@
 """Options of the NVIDIA driver that a platform needs (NVreg_...): as it runs, and as it will be loaded.
 
 They are read when the module is loaded, and nothing here unloads it: what is not in effect waits for a reboot.
-Sources: /proc/driver/nvidia/params; modprobe.d(5); NVIDIA IMEX guide (channels); NVIDIA/aicr#2607.
+Sources: /proc/driver/nvidia/params; modprobe.d(5); NVIDIA IMEX guide (channels); NVIDIA/aicr#2607; DeepEP 1.2.1
+third-party/README.md and NVIDIA/nvshmem issue 23 (IBGDA).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
@@ -28,11 +29,18 @@ PARAMS = "/proc/driver/nvidia/params"
 FILE = "/etc/modprobe.d/busbar-nvidia.conf"
 OPTIONS = Check(
     "gpudirect.driver_options",
-    why="the platform needs this option of the NVIDIA driver (driver_options of the profile)",
+    why="the platform (driver_options of the profile) or GPU-initiated traffic needs this option of the NVIDIA driver",
     fix=fix_command.run_tag("nvidia_peermem"),
     disruption="reboot",
 )
-"For a profile with `driver_options`: was the NVIDIA driver loaded with the option (live), and will it be (persisted)"
+"""For a profile with `driver_options`, and for DeepEP (`busbar_gpu_initiated`): was the NVIDIA driver loaded with the
+option (live), and will it be (persisted)"""
+# Options with which a GPU may ring a NIC itself. NVSHMEM from 3.4.5 on falls back to the CPU without them.
+IBGDA = (DriverOption("EnableStreamMemOPs", "1"), DriverOption("RegistryDwords", '"PeerMappingOverride=1;"'))
+_WHY = dict.fromkeys(
+    (option.name for option in IBGDA),
+    "DeepEP's IBGDA lets GPUs ring the NIC; without this option the CPU does, and NVSHMEM before 3.4.5 ends the job",
+)
 _HEAD = "# Written by Busbar (role nvidia_peermem): the NVIDIA driver options in the profile's driver_options.\n"
 _LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
 _OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")
@@ -81,8 +89,28 @@ def read(host: Host) -> OptionsState:
     return OptionsState(branch, params, files, own, tuple(problems))
 
 
+def wanted_options(
+    have: OptionsState, of_profile: Sequence[DriverOption], initiated: Optional[Sequence[str]]
+) -> List[DriverOption]:
+    """Return the options of the profile, and those of IBGDA where jobs use DeepEP.
+
+    initiated: of busbar_gpu_initiated; None: what FILE has of them stays.
+    """
+    there = parse_options(have.own or "")
+    stay = [one for one in IBGDA if one.name in there] if initiated is None else []
+    return [*of_profile, *(IBGDA if "deepep" in (initiated or ()) else stay)]
+
+
+def _holds(option: DriverOption, value: str) -> bool:
+    """Return whether a value is the option's; of RegistryDwords, whether it has the option's keys among others."""
+    if option.name != "RegistryDwords":
+        return value == option.value
+    keys, wanted = ({*text.strip('"').split(";")} - {""} for text in (value, option.value))
+    return wanted <= keys
+
+
 def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
-    """Plan the file of options; if the profile needs none, FILE is removed."""
+    """Plan the file of options; if none is needed, FILE is removed."""
     wanted = [one for one in asked if one.before is None or have.branch is None or have.branch < one.before]
     elsewhere: Dict[str, Tuple[str, str]] = {}
     for path, text in have.files.items():
@@ -93,7 +121,7 @@ def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
     text = written.seal(FILE, _HEAD + "".join(lines)) if ours else None
     unread = [one for one in have.problems if one.source in (FILE, *have.files)]
     files = written.compare([] if unread else [FileChange(FILE, have.own, text)])
-    findings: List[Finding] = list(files.edited(OPTIONS))
+    findings: List[Finding] = list(files.edited(replace(OPTIONS, disruption="none")))
     reboot: List[str] = []
     for one in wanted:
         persisted = _persisted(have, one, elsewhere.get(one.name), not files.wrong or files.severity is not None)
@@ -109,11 +137,13 @@ def _persisted(have: OptionsState, one: DriverOption, other: Optional[Tuple[str,
         said = str(have.problems[0])
         return OPTIONS.judge(name, "unknown", want, said, FILE, "look at that file", aspect="persisted")
     if other is None:
-        said = want if same else "not in %s" % FILE
-        return OPTIONS.judge(name, "ok" if same else "drift", want, said, FILE, aspect="persisted", disruption="none")
+        said, state = want if same else "not in %s" % FILE, "ok" if same else "drift"
+        return OPTIONS.judge(
+            name, state, want, said, FILE, why=_WHY.get(one.name), aspect="persisted", disruption="none"
+        )
     fix = "correct it in %s, or remove it there, then run site.yml --tags nvidia_peermem" % other[1]
-    state = "ok" if other[0] == want else "not_owned"
-    return OPTIONS.judge(name, state, want, other[0], other[1], fix, aspect="persisted", disruption="none")
+    state, why = "ok" if _holds(one, other[0]) else "not_owned", _WHY.get(one.name)
+    return OPTIONS.judge(name, state, want, other[0], other[1], fix, why=why, aspect="persisted", disruption="none")
 
 
 def _live(have: OptionsState, one: DriverOption, persisted: Finding) -> Finding:
@@ -126,6 +156,5 @@ def _live(have: OptionsState, one: DriverOption, persisted: Finding) -> Finding:
         fix = "see whether this release of the driver still has the option; if not, leave it out in a site profile"
         return OPTIONS.judge(name, "unsupported", one.value, "the driver shows no such option", PARAMS, fix)
     fix = "reboot the node; if the initramfs holds the driver, rebuild it first (update-initramfs -u, dracut -f)"
-    return OPTIONS.judge(
-        name, "ok" if value == one.value else "drift", one.value, value, PARAMS, fix, because=persisted
-    )
+    state, why = "ok" if _holds(one, value) else "drift", _WHY.get(one.name)
+    return OPTIONS.judge(name, state, one.value, value, PARAMS, fix, because=persisted, why=why)

@@ -19,6 +19,7 @@ SPEC: module.Spec = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},
+    "gpu_initiated": {"type": "list", "elements": "str", "choices": ["gin", "nvshmem", "deepep"]},
     **module.DISRUPTION,
     **module.ROOTS,
 }
@@ -27,7 +28,7 @@ SPEC: module.Spec = {
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     failed: Optional[peermem.Failure] = None
     plans: List[Plan] = []
-    wanted = given["profile"]
+    wanted, initiated = given["profile"], given["gpu_initiated"]
     asked = profile.parse(wanted, given["profile_name"]).driver_options if wanted is not None else ()
 
     def look() -> Plan:
@@ -35,8 +36,11 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, ob
         found = plan.plan(have, given["mode"], failed)
         names = [plan.LOADER] if have.own.get(read.LIST) is not None else []
         found = merge(found, effective_unit.overrides(host, plan.PERSISTED, read.OWN, names))
-        if asked or host.read_system(nvidia_options.FILE) is not None:
-            found = merge(found, nvidia_options.plan(nvidia_options.read(host), asked))
+        if "gin" in (initiated or ()):
+            found = merge(found, Plan(tuple(plan.judge_gin(have, given["mode"]))))
+        if asked or initiated or host.read_system(nvidia_options.FILE) is not None:
+            options = nvidia_options.read(host)
+            found = merge(found, nvidia_options.plan(options, nvidia_options.wanted_options(options, asked, initiated)))
         plans.append(found.limit(given["max_disruption"]))
         return plans[-1]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import Iterator, List, Optional, Sequence
 
 from ..change import written
 from ..core import fix_command
 from ..core.check import Check
+from ..core.finding import Finding
 from ..core.plan import FileChange, Plan, merge
-from ..driver import module_lists
+from ..driver import kernels, module_lists
 from ..machine import gpu
 from . import peermem
 from .peermem import LOAD, MODULE, NO_API, NO_SYMBOLS, NOT_INSTALLED, REBUILD, SYS, Failure, Reason
@@ -32,9 +33,12 @@ from .read import (
     UNIT,
     State,
     dmabuf,
+    parse_release,
 )
 
 LEGACY = "nv_peer_mem"
+# From here on the GPU's doorbells and queues can be registered by DMA-BUF.
+GIN_KERNEL = (6, 1)
 RUN = fix_command.run_tag("nvidia_peermem")
 PATH = Check(
     "gpudirect.path",
@@ -43,6 +47,14 @@ PATH = Check(
     severity="critical",
 )
 "is there a direct path from the NICs to the GPUs' memory: DMA-BUF possible, or nvidia_peermem loaded; if not, why"
+GIN = Check(
+    "gpudirect.gin",
+    why="without such a path GPUs cannot start NCCL's transfers (GIN of type 3, GDAKI): the CPU does, or the job that"
+    " requests them fails",
+    fix="install kernel 6.1 or later, or set busbar_gpudirect: peermem; NCCL_GIN_TYPE=2 lets the CPU start them",
+)
+"""Where jobs use GIN (`busbar_gpu_initiated`): does the path to the GPUs' memory suit transfers that GPUs start:
+nvidia_peermem, or DMA-BUF with kernel 6.1 or later"""
 PERSISTED = Check(
     "gpudirect.persisted",
     why="nvidia_peermem has to be loaded at every boot, after the ib_core that it was built for",
@@ -133,6 +145,22 @@ def judge(have: State, mode: str, failed: Optional[Failure] = None) -> Judgement
     if mode == "auto" and possible is None and not have.loaded:
         return Judgement("", "unknown", "nvidia_peermem is not loaded, and DMA-BUF is not proven: %s" % words, fix)
     return _judge_peermem(have, failed, "" if possible else "%s: %s" % (words, fix))
+
+
+def judge_gin(have: State, mode: str) -> Iterator[Finding]:
+    """Judge the path for GIN; without any path that one has the finding. Source: NCCL 2.30.7 user guide, deviceapi."""
+    if mode == "off":
+        return
+    found = judge(have, mode)
+    want, subject = "nvidia_peermem, or DMA-BUF with kernel %d.%d or later" % GIN_KERNEL, "GIN"
+    if found.state != "ok":
+        because = PATH.finding_id("GPUDirect RDMA")
+        yield GIN.judge(subject, "unknown", want, found.have, gpu.VERSION, because=because)
+        return
+    # Where DMA-BUF is possible, the release could be parsed.
+    good = have.loaded or found.path == "peermem" or parse_release(have.release or "") >= GIN_KERNEL
+    said = "nvidia_peermem" if have.loaded else "DMA-BUF with kernel %s" % have.release
+    yield GIN.judge(subject, "ok" if good else "drift", want, said, kernels.RELEASE)
 
 
 def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Judgement:

@@ -3,8 +3,10 @@
 """Judge IMEX (memory access between GPUs of several nodes over NVLink): service, list of nodes, channel.
 
 One service runs on each node of a domain, all with the same list, which is read when it starts. If jobs start IMEX
-(profile: imex job), an idle service is right, and only the channel is judged.
-Sources: NVIDIA IMEX guide (config options, channels, command service); NVIDIA/DCGM DcgmImexManager.
+(profile: imex job), an idle service is right, and only the channel is judged. ComputeDomains of Kubernetes
+(compute_domain) run IMEX in pods and make channels there: the host needs the driver's major number, and no service.
+Sources: NVIDIA IMEX guide (config options, channels, command service); NVIDIA/DCGM DcgmImexManager; prerequisites and
+sources of kubernetes-sigs/dra-driver-nvidia-gpu 0.4.1.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import stat
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_of
 from ..core.systemd_files import start
 from ..driver import nvidia_options
+from ..machine.gpu import VERSION
 from ..machine.platform_checks import NVLINK_FABRIC
 from ..machine.profile import NvlinkDomain
 from . import service, smi
@@ -34,6 +37,10 @@ _DRIVER = "nvidia-caps-imex-channels"
 CHANNELS = "/dev/" + _DRIVER
 DEVICES = "/proc/devices"
 _OPTION = "CreateImexChannel0"
+# Where the kubelet finds the plugin for ComputeDomains, and the oldest driver for it.
+SOCKETS, SOCKET = "/var/lib/kubelet/plugins_registry", "compute-domain.nvidia.com-reg.sock"
+OLDEST = "570.158.01"
+COMPUTE_DOMAIN_MODE = "compute_domain"
 TOOL = ("nvidia-imex-ctl", "-N", "-j")
 # It may hang, for ever (dra-driver-nvidia-gpu#1417).
 TIMEOUT = 10.0
@@ -46,7 +53,7 @@ SERVICE = Check(
     severity="critical",
 )
 """Trays of an NVLink domain: is IMEX installed, does it run, now and after a reboot; where jobs start their own IMEX
-(`imex: job`): does the host not start it"""
+(`imex: job`, `compute_domain`): does the host not start it"""
 NODES_CONFIG = Check(
     "imex.nodes",
     why="IMEX reaches the nodes of this list and no others; it is read when the service starts",
@@ -71,7 +78,17 @@ CHANNEL = Check(
     " nvidia_peermem, then reboot); %s" % RECHECK,
     severity="critical",
 )
-"Does the device of IMEX channel 0 exist, with the current major number of the driver"
+"""Does the device of IMEX channel 0 exist, with the current major number of the driver; for ComputeDomains: has the
+driver such a number"""
+COMPUTE_DOMAIN = Check(
+    "imex.compute_domain",
+    why="without both, pods of a ComputeDomain stay Pending or ContainerCreating on this node",
+    fix="see that the pod of the DRA driver's kubelet plugin runs on this node (kubectl get pods -A -o wide); "
+    + RECHECK,
+    severity="critical",
+)
+"""Where ComputeDomains start IMEX (`imex: compute_domain`): is the driver new enough, and is the kubelet plugin
+registered"""
 MEMBERSHIP = Check(
     "imex.domain",
     why="a GPU without the UUID of an NVLink domain belongs to none: NCCL then silently uses no NVLink between nodes",
@@ -95,7 +112,8 @@ class ImexState(Service):
     """nodes: the list, None where there is none.   domain: None where it was not queried or did not respond.
 
     channel: what is wrong with it, "" for nothing.   asked: whether the domain's state is wanted.
-    off: the driver was loaded without channel 0.   problems: by part: nodes, state, channel.
+    off: the driver was loaded without channel 0.   registered: whether the kubelet has the plugin for ComputeDomains,
+    None where it is not wanted.   problems: by part: nodes, state, channel, plugin.
     """
 
     nodes: Optional[Tuple[str, ...]] = None
@@ -103,6 +121,7 @@ class ImexState(Service):
     channel: str = ""
     asked: bool = True
     off: bool = False
+    registered: Optional[bool] = None
     problems: Dict[str, Problem] = field(default_factory=dict)
 
 
@@ -136,12 +155,16 @@ def parse_domain(text: str) -> Domain:
 
 def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
     """Read IMEX on this node. ask: query the state of the whole domain, which may take seconds."""
-    problems: Dict[str, List[Problem]] = {"channel": [], "nodes": [], "state": []}
-    channel = attempt(partial(_channel, host), CHANNELS, problems["channel"]) or ""
+    problems: Dict[str, List[Problem]] = {"channel": [], "nodes": [], "state": [], "plugin": []}
+    in_pods = domain.imex == COMPUTE_DOMAIN_MODE
+    channel = attempt(partial(_channel, host, not in_pods), CHANNELS, problems["channel"]) or ""
     loaded = attempt(partial(host.read, nvidia_options.PARAMS), nvidia_options.PARAMS, []) or ""
     unit = service.read(host, UNIT)
-    nodes = seen = None
-    if domain.imex != "job":
+    nodes = seen = registered = None
+    if in_pods:
+        names = attempt(partial(host.listdir_system, SOCKETS), SOCKETS, problems["plugin"])
+        registered = None if names is None else SOCKET in names
+    if domain.imex == "rack":
         text = attempt(partial(host.read_system, NODES), NODES, problems["nodes"])
         nodes = None if text is None else attempt(partial(parse_nodes, text), NODES, problems["nodes"])
         if unit.active and ask:
@@ -151,18 +174,21 @@ def read(host: Host, domain: NvlinkDomain, ask: bool = True) -> ImexState:
         nodes=nodes,
         domain=seen,
         channel=channel,
-        asked=ask or domain.imex == "job",
+        asked=ask or domain.imex != "rack",
         off=re.search(r"(?m)^%s: 0$" % _OPTION, loaded) is not None,
+        registered=registered,
         problems={part: several[0] for part, several in problems.items() if several},
     )
 
 
-def _channel(host: Host) -> str:
-    """Return what is wrong with channel 0. Raises ReadError."""
+def _channel(host: Host, device: bool) -> str:
+    """Return what is wrong with the driver's number, and with the device of channel 0. Raises ReadError."""
     path = CHANNELS + "/channel0"
     match = re.search(r"(?m)^\s*([0-9]{1,5})\s+%s$" % _DRIVER, host.read(DEVICES) or "")
     if match is None:
         return "the driver has no %s" % _DRIVER
+    if not device:
+        return ""
     if "channel0" not in host.listdir(CHANNELS):
         return "there is no %s" % path
     try:
@@ -176,10 +202,12 @@ def _channel(host: Host) -> str:
 
 def judge(have: ImexState, domain: NvlinkDomain, driver: Optional[str], options: Sequence[str] = ()) -> List[Finding]:
     """Judge IMEX. driver: its version, None if not known.   options: of the driver, that the profile wants."""
+    if domain.imex == COMPUTE_DOMAIN_MODE:
+        return [_judge_number(have), *_judge_owner(have, True), *_judge_compute_domain(have, driver)]
     found = [_judge_channel(have, _OPTION in options)]
     if domain.imex != "rack":
-        return found + _judge_owner(have)
-    other = "where jobs (Slurm, ComputeDomains) start IMEX, set imex: job in the profile's nvlink_domain"
+        return found + _judge_owner(have, False)
+    other = "where jobs start IMEX, set imex: job (Slurm) or compute_domain (Kubernetes) in the profile's nvlink_domain"
     log = "/var/log/nvidia-imex.log"
     unit = service.judge(SERVICE, UNIT, UNIT, have, "active and enabled", None, log, other)
     found += [unit, _judge_nodes(have, domain, unit)]
@@ -195,18 +223,42 @@ def _judge_channel(have: ImexState, by_driver: bool) -> Finding:
     return CHANNEL.judge(path, "drift" if have.channel else "ok", want, have.channel or want, path, because=because)
 
 
-def _judge_owner(have: ImexState) -> List[Finding]:
-    """Judge the host's own service where jobs start IMEX; a job may have started this very unit."""
+def _judge_number(have: ImexState) -> Finding:
+    """Judge the driver's number, of which pods of a ComputeDomain get their channels."""
+    want, problem = "%s in it" % _DRIVER, have.problems.get("channel")
+    if problem is not None:
+        return CHANNEL.judge(DEVICES, "unknown", want, str(problem), DEVICES, "run this as root, and look at it")
+    fix = "load the NVIDIA driver %s or later; %s" % (OLDEST, RECHECK)
+    return CHANNEL.judge(DEVICES, "drift" if have.channel else "ok", want, have.channel or want, DEVICES, fix)
+
+
+def _judge_compute_domain(have: ImexState, driver: Optional[str]) -> Iterator[Finding]:
+    """Judge what the node needs before pods of a ComputeDomain start."""
+    want = "%s or later" % OLDEST
+    old = driver is not None and [int(part) for part in re.findall("[0-9]+", driver)] < [570, 158, 1]
+    state = "unknown" if driver is None else "drift" if old else "ok"
+    fix = "install the NVIDIA driver %s; %s" % (want, RECHECK)
+    yield COMPUTE_DOMAIN.judge("driver", state, want, driver or "not loaded", VERSION, fix)
+    problem, want = have.problems.get("plugin"), "registered (%s)" % SOCKET
+    state = "unknown" if have.registered is None else "ok" if have.registered else "drift"
+    text = str(problem) if problem else want if have.registered else "absent"
+    yield COMPUTE_DOMAIN.judge("kubelet plugin", state, want, text, SOCKETS)
+
+
+def _judge_owner(have: ImexState, in_pods: bool) -> List[Finding]:
+    """Judge the host's own service where jobs start IMEX; in Slurm a job may have started this very unit."""
     want, source = "not started by the host: jobs do that", "systemctl show %s" % UNIT
     if have.problem is not None:
         fix = "run %s on the node" % source
         return [SERVICE.judge(UNIT, "unknown", want, str(have.problem), source, fix, severity="major")]
     if have.active is None:
         return []
-    if have.enabled:
-        text = "%s, enabled: it holds the port and the channels that a job's IMEX needs" % have.state
-        fix = "systemctl disable --now %s (where ComputeDomains start IMEX, also systemctl mask %s); %s"
-        return [SERVICE.judge(UNIT, "drift", want, text, source, fix % (UNIT, UNIT, RECHECK), severity="major")]
+    if have.enabled or (in_pods and have.active):
+        enabled = "enabled" if have.enabled else "not enabled"
+        text = "%s, %s: it holds the port and the channels that a job's IMEX needs" % (have.state, enabled)
+        more = " && systemctl mask %s" % UNIT if in_pods else "; with ComputeDomains set imex: compute_domain"
+        fix = "systemctl disable --now %s%s" % (UNIT, more)
+        return [SERVICE.judge(UNIT, "drift", want, text, source, "%s; %s" % (fix, RECHECK), severity="major")]
     return [SERVICE.judge(UNIT, "ok", want, "%s, %s" % (have.state, "masked" if have.mask else "not enabled"), source)]
 
 

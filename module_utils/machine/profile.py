@@ -72,7 +72,7 @@ class NvlinkDomain:
     """NVLinks to other nodes, over switches outside this node.
 
     nodes: most nodes of a domain.   imex: "rack": one IMEX service of all nodes of the domain, always up; "job": jobs
-    start theirs, and it may be idle; "none": not judged.
+    start theirs, and it may be idle; "compute_domain": those of Kubernetes do, in pods; "none": not judged.
     """
 
     nodes: int
@@ -169,7 +169,7 @@ _TEXTS = (
     (r"rails\.numa", "same|any", "same or any"),
     (r"rails\.link_layers", "|".join(LINK_LAYERS), "some of " + ", ".join(LINK_LAYERS)),
     (r"rails\.paths\..*", "|".join(PATH_CLASSES), "one of " + ", ".join(PATH_CLASSES)),
-    (r"nvlink_domain\.imex", "rack|job|none", "rack, job or none"),
+    (r"nvlink_domain\.imex", "rack|job|compute_domain|none", "rack, job, compute_domain or none"),
     (r"kernel_args", r"[A-Za-z0-9_.-]{1,80}(=[A-Za-z0-9_.,:-]{1,200})?", "NAME or NAME=VALUE"),
     (r"driver_options\.name", "(?!NVreg)[A-Za-z][A-Za-z0-9]{0,80}", "that of an NVreg_ option, without NVreg_"),
     # It becomes a line of nccl.conf.

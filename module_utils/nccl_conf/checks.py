@@ -110,6 +110,27 @@ OVERRIDES = Check(
 """Does nothing that jobs get earlier (`~/.nccl.conf`, /etc/environment, shells' profiles, units with `user@.service`,
 Slurm's task prolog and job_submit.lua, enroot) switch off a path or set what NCCL does not read; `unknown` where only
 running it would show. What costs little is a note. Users' own shell files are not read: `busbar lint` them"""
+NET_PLUGIN = Check(
+    "nccl_conf.net_plugin",
+    why="without the library NCCL goes on with its own network, IB or Socket, and only its log shows that",
+    fix="install the plugin, or correct busbar_nccl_net_plugin, which may be the path of its library",
+    aspect="live",
+)
+"""Is the library of the network plugin that jobs use (`busbar_nccl_net_plugin`) on this node; not judged where jobs
+bring their own libraries (`busbar_nccl_version`), unless the plugin is a path"""
+GIN = Check(
+    "nccl_conf.gin",
+    why="NCCL's GPU-initiated networking (GIN) does not start with it, or leaves ranks without a connection",
+)
+"Where jobs use GIN (`busbar_gpu_initiated`): does the release have it, and do variables and NICs leave it possible"
+TRAFFIC_CLASS = Check(
+    "nccl_conf.traffic_class",
+    why="NVSHMEM sends with its own traffic class, 0 by default: outside the lossless queue one lost packet can end the"
+    " job",
+    fix="put %s into the environment of these jobs: /etc/environment, the task prolog or the image",
+)
+"""Where jobs use NVSHMEM or DeepEP on RoCE (`busbar_gpu_initiated`): does `NVSHMEM_IB_TRAFFIC_CLASS` of all jobs lead
+to the lossless queue of `busbar_roce`"""
 OWNER = Check(
     "nccl_conf.owner",
     why="a service of the image rewrites nccl.conf at every boot, without the rails and all else that was put there",
@@ -257,6 +278,19 @@ FOREIGN_VARIABLE = Check(
     severity="minor",
 )
 "Is the variable NCCL's, or its plugins'"
+PLUGIN_VARIABLE = Check(
+    "nccl_conf.lint.plugin_variable",
+    why="Jobs use %s, which does not read %s: the line has no effect.",
+    fix="Remove the line.",
+    severity="minor",
+)
+"Does the network plugin that is chosen read the variable"
+PLUGIN_LIBRARY = Check(
+    "nccl_conf.lint.plugin_library",
+    why="%s is in none of the usual places: without it NCCL goes on with its own network and only logs that.",
+    fix="Install the plugin, or write the path of its library; `ldconfig -p` and LD_LIBRARY_PATH of jobs show where.",
+)
+"Is the library of the network plugin that is chosen where jobs load it from"
 WRONG_PLACE = Check(
     "nccl_conf.lint.wrong_place",
     why="It belongs to one job, not to a file that every job reads.",

@@ -28,7 +28,7 @@ from ..machine.profile import Profile
 from ..machine.rails import Rails, match
 from ..machine.rdma import rocev2
 from ..machine.topology import Topology
-from . import grammar
+from . import grammar, net_plugins
 from . import lint as nccl_lint
 from . import topo_file as nccl_topo_file
 from .checks import DEVICE_NAME, GID_INDEX, OWNER, RAILS, SOCKET_INTERFACE
@@ -43,6 +43,8 @@ MARK = "Retained from the nccl.conf of the image"
 _WRITER = "sku-customizations.service"
 # Comment above each of the site's variables.
 EXTRA = "Set by the site in nccl_conf_extra."
+# Begin of the comment above the variable of the network plugin.
+PLUGIN = "The network plugin that jobs use"
 HEADER = (
     "# Written by Busbar (role nccl_conf) from the platform profile and this host's devices.",
     "# Changes made here are overwritten. The site's own variables go into nccl_conf_extra.",
@@ -80,6 +82,7 @@ class Want:
     dscp: Optional[int] = None  # of the lossless queue, 0 to 63; Ethernet only; -1 for none
     address_family: str = "ipv4"  # of the rails' RoCE v2 addresses; "": not set
     management_interface: str = ""
+    net_plugin: Optional[str] = None  # name or path, "none" for NCCL's own networks, "" for no line
     extra: Optional[Mapping[str, str]] = None
     image: Image = field(default_factory=Image)  # what the cloud's image has set
 
@@ -116,6 +119,10 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     blockers = tuple(part for part in parts if isinstance(part, Finding))
     extra = want.extra or {}
     variables = [part for part in parts if isinstance(part, Variable) and part.name not in extra]
+    if want.net_plugin:
+        variables.append(_net_plugin(want.net_plugin))
+        plugin = net_plugins.of_settings({one.name: one.value for one in variables})
+        variables = [one for one in variables if not net_plugins.ignores(plugin, one.name)]
     variables += [Variable(name, value, EXTRA) for name, value in sorted(extra.items())]
     names = {variable.name for variable in variables}
     retained = [pair for pair in sorted(want.image.kept.items()) if pair[0] not in names]
@@ -178,7 +185,11 @@ def with_unset(want: Want, text: Optional[str]) -> Tuple[Want, List[str]]:
     family = want.address_family or ("ipv6" if "NCCL_IB_ADDR_FAMILY" in there else "ipv4")
     names = [*(extra if want.extra is None else ()), *(["NCCL_IB_TC"] if dscp not in (None, want.dscp) else ())]
     names += ["NCCL_IB_ADDR_FAMILY"] if family == "ipv6" and not want.address_family else []
+    plugin = _marked(ours, PLUGIN) if want.net_plugin is None else {}
+    if plugin:
+        want, names = replace(want, net_plugin=next(iter(plugin.values()))), [*names, *plugin]
     said = "nccl.conf retains %s, not set in the inventory: not judged; nccl_conf_extra: {}, busbar_roce: {} remove it"
+    said = said.replace(" remove", ' and busbar_nccl_net_plugin: "" remove') if plugin else said
     return replace(want, extra=extra, dscp=dscp, address_family=family), [said % ", ".join(names)] if names else []
 
 
@@ -274,6 +285,14 @@ def _gdr_level(profile: Profile, rails: Rails, want: Want) -> Part:
     elif paths & {"PHB", "NODE"}:
         reason = "The profile puts rails behind the host bridge (PHB or NODE); NCCL's default ends at PXB."
         yield Variable(name, "PHB", reason)
+
+
+def _net_plugin(declared: str) -> Variable:
+    """Return the variable by which jobs load the declared plugin, or none."""
+    plugin = net_plugins.of_library(declared)
+    by_name = plugin is not None and "/" not in declared
+    name, value = plugin.setting if plugin is not None and by_name else (net_plugins.NAME, declared)
+    return Variable(name, value, "%s (busbar_nccl_net_plugin)." % PLUGIN)
 
 
 def _topology_file(topology: Topology, profile: Profile) -> Part:

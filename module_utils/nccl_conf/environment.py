@@ -155,13 +155,13 @@ def parse_job_submit(text: str) -> List[Assignment]:
     return found
 
 
-_EVERYBODY = "jobs of all users"
+EVERYBODY = "jobs of all users"
 _PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
 # Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
 _SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
     (("/etc/environment",), "", parse_pairs, "logins of all users"),
-    (_PROFILES, "", parse_shell, _EVERYBODY),
-    (("/etc/profile.d",), ".sh", parse_shell, _EVERYBODY),
+    (_PROFILES, "", parse_shell, EVERYBODY),
+    (("/etc/profile.d",), ".sh", parse_shell, EVERYBODY),
     (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, "enroot containers"),
 )
 

@@ -20,8 +20,8 @@ COMMENTS = (2, 26, 2)  # a line that starts with # is a comment
 STRIPS_CR = (2, 30, 3)  # and reads at most 4095 bytes as one line
 SAFE_NAMES = (2, 23, 4)  # a name beyond 1023 bytes no longer overruns a buffer
 LIMIT = 1023  # bytes of a name or value that NCCL stores
-# NCCL's variables, and those of its plugins' libraries (variables).
-NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL)_[A-Z0-9_]+"
+# NCCL's variables, and those of its plugins' libraries and of NVSHMEM (variables).
+NAME = r"(?:OFI_NCCL|NCCL|UCX|FI|SHARP_COLL|NVSHMEM)_[A-Z0-9_]+"
 MENTION = re.compile(r"(?<![A-Za-z0-9_])%s" % NAME)
 _CHUNK = 4095
 _INTEGER = re.compile(r"[ \t\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")

@@ -13,7 +13,7 @@ import re
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.finding import SEVERITIES, Finding
-from . import checks, grammar, lint_values
+from . import checks, grammar, lint_values, net_plugins
 from .lint_values import Fault, Use, filled, show, weight
 from .variables import BUILD, NCCL_TESTS, NEVER, PYTORCH, VARIABLES, known_names, misspelt, reader, similar
 from .version import NEWEST, format_version
@@ -43,6 +43,8 @@ def lint(text: str, use: Use, path: str) -> List[Finding]:
         findings.append(checks.BOM.judge(path, "drift", "a file that starts with its first line", "byte order mark"))
         text = text[1:]
 
+    plugin = net_plugins.of_settings(grammar.settings(grammar.parse(text)))
+    use = use._replace(plugin=plugin or use.plugin)
     raws = grammar.rows(text)
     lines = [grammar.whole(number, raw[: -1 if raw.endswith("\r") else None]) for number, raw in enumerate(raws, 1)]
     returned = [line for line, raw in zip(lines, raws) if raw.endswith("\r")]

@@ -8,9 +8,10 @@ import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core.check import Check
-from . import checks
+from . import checks, net_plugins
 from .grammar import strtoll
 from .library import Library
+from .net_plugins import NetPlugin
 from .variables import VARIABLES
 from .version import OLDEST, Version, format_version
 
@@ -117,6 +118,8 @@ class Use(NamedTuple):
     hcas: names of the host's RDMA devices, to expand lists; empty where they are not known.
     place: "file" (nccl.conf), "environment" of every job, or "job" for a single one.
     without_gdrcopy: what this machine lacks of GDRCopy's driver; "" for nothing, or if it is not a GPU node.
+    plugin: the network plugin that jobs use; None for none, or one that is not known.
+    plugin_files: network plugins where jobs load their libraries; None where that is not known.
     """
 
     libraries: Sequence[Library] = ()
@@ -124,6 +127,8 @@ class Use(NamedTuple):
     hcas: Sequence[str] = ()
     place: str = "file"
     without_gdrcopy: str = ""
+    plugin: Optional[NetPlugin] = None
+    plugin_files: Optional[Sequence[str]] = None
 
     @property
     def versions(self) -> List[Version]:
@@ -172,6 +177,9 @@ def weight(name: str) -> str:
 
 def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     """value: not empty, and free of blanks, quotes and comments."""
+    if use.plugin is not None and net_plugins.ignores(use.plugin, name):
+        yield _without_effect(name, use.plugin)
+        return
     wrong = list(_wrong(name, value, use))
     if wrong:
         yield from wrong
@@ -208,6 +216,28 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
         yield from _first(name, (value not in accepted.split(), "one of " + accepted.replace(" ", ", "), why, ""))
     elif name == "NCCL_DEBUG":
         yield from _debug(value.upper(), use)
+    elif name == net_plugins.NAME:
+        for entry in net_plugins.entries(value):
+            yield from _net_plugin(entry, use)
+    elif name == net_plugins.NETWORK:
+        why = "NCCL compares the whole name, which ends in a version such as IBext_v11, and ends the job."
+        yield from _first(name, (value.lower() == "ibext", "NCCL_NET_PLUGIN=ibext", why, ""))
+
+
+def _without_effect(name: str, plugin: NetPlugin) -> Fault:
+    fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if name == "NCCL_IB_DISABLE" else None
+    fix = fix if plugin.owner == net_plugins.SHARP else None
+    return filled(checks.PLUGIN_VARIABLE, "no line", plugin.owner, name)._replace(fix=fix)
+
+
+def _net_plugin(entry: str, use: Use) -> Iterator[Fault]:
+    """Yield what is wrong with one entry of NCCL_NET_PLUGIN."""
+    if entry.lower() in net_plugins.OWN:
+        why = "%s is a network of NCCL itself, which NCCL_NET chooses: no library of that name is found." % show(entry)
+        yield from _first(net_plugins.NAME, (True, net_plugins.NONE, why, "minor"))
+    elif use.plugin_files is not None and "/" not in entry and not net_plugins.among(entry, use.plugin_files):
+        file = show(net_plugins.library(entry), 80)
+        yield Fault(checks.PLUGIN_LIBRARY, file, checks.PLUGIN_LIBRARY.why % file, state="unknown")
 
 
 def _first(name: str, *rules: _Rule) -> Iterator[Fault]:

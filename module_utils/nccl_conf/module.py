@@ -12,8 +12,8 @@ from ..change import apply, module
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError, attempt
 from ..core.plan import Plan, merge
-from ..machine import profile, topology, virtualization
-from . import derive, gdrcopy, plan, proof, topo_file
+from ..machine import profile, rails, topology, virtualization
+from . import derive, gdrcopy, jobs_network, net_plugins, plan, proof, topo_file
 from . import library as nccl_library
 from .checks import LIBRARY
 from .lint_values import Use
@@ -32,6 +32,8 @@ SPEC: module.Spec = {
     "dscp": {"type": "int"},
     "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
     "management_interface": {"type": "str", "default": ""},
+    "net_plugin": {"type": "str"},
+    "gpu_initiated": {"type": "list", "elements": "str", "choices": list(jobs_network.KINDS), "default": []},
     **module.BACKUP,
     **module.DISRUPTION,
     **module.ROOTS,
@@ -66,17 +68,22 @@ class Task:
         # Rails, paths and routes are all in sysfs and procfs.
         self.machine = topology.read(host, ask_nvidia_smi=False)
         hcas = [nic.rdma.name for nic in self.machine.nics if nic.rdma is not None]
-        self.use = Use(self.libraries, self.version, hcas)
+        files = net_plugins.find(host, [])
+        self.plugin_files = files if self.libraries else None
+        self.use = Use(self.libraries, self.version, hcas, plugin_files=self.plugin_files)
         self.files: Set[str] = set()
         text = attempt(lambda: host.read_system(given["path"]), given["path"], [])
         # What stays of the present file if it is not the suite's.
         image = derive.read_image(text, self.machine.virtualization.cloud, self.use)
         extra = None if given["extra"] is None else {name: str(value) for name, value in given["extra"].items()}
-        names = ("gpudirect", "dscp", "address_family", "management_interface")
+        names = ("gpudirect", "dscp", "address_family", "management_interface", "net_plugin")
         want = derive.Want(**{name: given[name] for name in names}, extra=extra, image=image)
         self.want, self.unset = derive.with_unset(want, text)
         versions = Use(self.libraries, None if self.libraries else self.version).versions
         self.derivation = derive.derive(self.machine, self.profile, self.want, versions)
+        self.use = self.use._replace(plugin=net_plugins.of_settings(self.derivation.expected))
+        declared = given["net_plugin"] or ""
+        self.releases += jobs_network.judge_plugin(host, declared, files, bool(self.libraries))
         proves = given["prove"] and not self.derivation.blockers
         self.proofs = [(one.path, self.prove(one)) for one in self.libraries] if proves else []
 
@@ -106,7 +113,7 @@ class Task:
         have = plan.with_topo_file(have, self.host, self.machine, self.profile, self.derivation)
         owner = derive.judge_owner(self.host, path, self.machine.virtualization.cloud)
         gdr = gdrcopy.judge(self.host, self.derivation.expected, have.environment)
-        have = replace(have, others=(*have.others, *owner, *([gdr] if gdr else [])))
+        have = replace(have, others=(*have.others, *owner, *([gdr] if gdr else []), *self.jobs_network(have)))
         plans = [Plan((*self.unreadable, *self.releases), notes=tuple(self.notes()))]
         plans.append(plan.plan(have, self.derivation, path, self.use, self.proofs, self.given["accepted"]))
         topo = self.derivation.expected.get(topo_file.NAME, "")
@@ -114,6 +121,19 @@ class Task:
         found = merge(*plans).with_backup(self.given["backup"]).limit(self.given["max_disruption"])
         self.files.update(change.path for change in found.changes)
         return found
+
+    def jobs_network(self, have: plan.Have) -> List[Finding]:
+        """Judge what GPU-initiated traffic of jobs needs."""
+        ethernet = any("Ethernet" in rail.link_layers for rail in self.profile.rails)
+        return jobs_network.judge_initiated(
+            self.given["gpu_initiated"],
+            self.libraries,
+            self.version,
+            self.derivation.expected,
+            have.environment,
+            rails.match(self.machine, self.profile),
+            self.want.dscp if ethernet else None,
+        )
 
     def notes(self) -> List[str]:
         """Return notes on what nccl.conf retains, and on what is not proven."""
@@ -134,6 +154,9 @@ def check_options(given: Mapping[str, Any]) -> None:
                 raise ParseError("%s: %r is not an absolute path" % (name, path))
     if given["dscp"] is not None and not -1 <= given["dscp"] <= 63:
         raise ParseError("dscp is %d, expected 0 to 63, or -1 for none" % given["dscp"])
+    declared = given["net_plugin"] or ""
+    if not declared.isprintable() or ("/" in declared and not declared.startswith("/")):
+        raise ParseError("net_plugin is %r, expected a name, or the absolute path of a library" % declared)
     for name, errors in (
         ("extra", derive.extra_errors(given["extra"] or {})),
         ("accepted", derive.accepted_errors(given["accepted"])),

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Dict, FrozenSet, Optional
 
+from .net_plugins import PLUGINS, SHARP
 from .version import Version, parse_version
 
 
@@ -34,20 +35,16 @@ class Variable:
     reader: str
 
 
-SHARP_PLUGIN = "nccl-rdma-sharp-plugins"
 NCCL_TESTS = "nccl-tests"
 BUILD = "builds and scripts"
-# Plugin -> prefixes or names of its variables, and of its libraries'.
+# Plugin, or library beside NCCL -> prefixes or names of its variables.
 _PLUGINS = {
-    "aws-ofi-nccl": "OFI_NCCL_ FI_",
-    SHARP_PLUGIN: "SHARP_COLL_ UCX_",
-    "Google's network plugin (TCPX, FasTrak, gIB)": "NCCL_FASTRAK_ NCCL_GPUDIRECTTCPX NCCL_SHIMNET_ NCCL_GIB_"
-    " NCCL_GPUVIZ_ NCCL_TELEMETRY_ NCCL_NET_PLUGIN_TELEMETRY_ NCCL_DYNAMIC_CHUNK_SIZE NCCL_USE_SNAP",
+    **{plugin.owner: " ".join(plugin.prefixes) for plugin in PLUGINS},
     "profiler plugins": "NCCL_PROFILER_LATENCY_ NCCL_PROFILER_SUMMARY_ NCCL_PROFILE_",
     "tuner plugins": "NCCL_TUNER_CONFIG_",
     "NCCL Inspector": "NCCL_INSPECTOR_",
-    "the Spectrum-X plugin": "NCCL_SPCX_",
     "NCCLX": "NCCL_CTRAN_",
+    "NVSHMEM": "NVSHMEM_",
 }
 # Names by which builds and scripts call NCCL's version and places; no release reads one (NCCL_CUDA_PATH has a row).
 _BUILD = re.compile(
@@ -165,7 +162,7 @@ string TESTS_ALLTOALLV_MATRIX_FILE TESTS_SPLIT TESTS_SPLIT_MASK bool TESTS_ALLTO
 
 def _table() -> Dict[str, Variable]:
     table = {}
-    for reader, text in (("library", _LIBRARY), (SHARP_PLUGIN, _SHARP), (NCCL_TESTS, _TESTS)):
+    for reader, text in (("library", _LIBRARY), (SHARP, _SHARP), (NCCL_TESTS, _TESTS)):
         since, kind = None, ""
         for word in text.split():
             name, _hyphen, removed = ("NCCL_" + word).partition("-")

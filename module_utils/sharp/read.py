@@ -14,11 +14,11 @@ import re
 import socket
 from dataclasses import dataclass
 from functools import partial
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..machine.profile import Profile
-from ..nccl_conf import environment, grammar
+from ..nccl_conf import environment, grammar, net_plugins
 from ..nccl_conf import library as nccl_library
 
 CONF = "/etc/nccl.conf"
@@ -87,7 +87,7 @@ class SharpState:
         self.problems: List[Problem] = []
         self.libraries: List[str] = []
         self.plugins: List[File] = []
-        for folder in _folders(host, want.directories, self.problems):
+        for folder in net_plugins.folders(host, want.directories or _PLACES, self.problems):
             for name in attempt(partial(host.listdir_system, folder), folder, self.problems) or ():
                 path = "%s/%s" % (folder, name)
                 if name.startswith(COLL) and os.path.isfile(host.system(path)):
@@ -96,23 +96,6 @@ class SharpState:
                     plugin = attempt(partial(_plugin, host, path), path, self.problems)
                     self.plugins.extend([plugin] if plugin else [])
         self.variables = _variables(host, self.problems)
-
-
-def _folders(host: Host, given: Sequence[str], problems: List[Problem]) -> List[str]:
-    """Each once, however many links lead there."""
-    found: Dict[str, str] = {}
-    for place in given or _PLACES:
-        top, star, rest = place.partition("*")
-        folders = [place]
-        if star:
-            above, begin = top.rsplit("/", 1)
-            names = attempt(partial(host.listdir_system, above), above, problems) or ()
-            folders = ["%s/%s%s" % (above, name, rest) for name in names if name.startswith(begin)]
-        for folder in folders:
-            full = host.system(folder)
-            if os.path.isdir(full):
-                found.setdefault(os.path.realpath(full), folder)
-    return list(found.values())
 
 
 def _plugin(host: Host, path: str) -> File:

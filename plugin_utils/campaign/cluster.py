@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     cluster_judge,
     cluster_plan,
+    cluster_plugin,
     cluster_record,
     cluster_table,
 )
@@ -104,7 +105,8 @@ def joined(
     """Judge all jobs together. members: host -> whether it takes part.   stored: host -> its last record's result."""
     over, now = set(plan.hosts), time.time()
     earlier = {host: findings_of(of_host) for host, of_host in site.variables.items() if host in over}
-    judged = cluster_judge.judge(measured, earlier, advise=not localise_enabled(site))
+    plugins = {host: cluster_plugin.declared(site.values(host)) for host in plan.hosts}
+    judged = cluster_judge.judge(measured, earlier, not localise_enabled(site), plugins)
     hosts: Plain = {}
     for host in site.variables:
         if host in over:
@@ -128,6 +130,7 @@ def joined(
         scaling=judged.scaling,
         findings=tuple(from_dict(dict(item)) for item in every.values()),
         passed=tuple(dict.fromkeys(name for host in hosts for name in hosts[host].get("passed") or [])),
+        net_plugin=plugins.get(first.head, ""),
     )
     stores = cluster_judge.member_records([one.job for one in measured], judged.findings, now)
     misses = cluster_judge.misses(record.findings) and localise_enabled(site)

@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slowdown_causes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Row, Scaling
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_leaf
@@ -116,10 +116,16 @@ class Judged:
     passed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
 
-def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]], advise: bool = False) -> Judged:
+def judge(
+    measured: Sequence[Measured],
+    earlier: Mapping[str, Sequence[Finding]],
+    advise: bool = False,
+    plugins: Mapping[str, str] | None = None,
+) -> Judged:
     """Judge jobs. earlier: host -> findings of other roles.
 
     advise: a missed bar advises the search for the slow node, which does not start automatically.
+    plugins: host -> network plugin that its inventory declares.
     """
     trays = {host for one in measured for host in one.job.hosts if one.job.scope == NVLINK_DOMAIN}
     causes = {
@@ -130,7 +136,7 @@ def judge(measured: Sequence[Measured], earlier: Mapping[str, Sequence[Finding]]
     of_job: dict[str, list[Finding]] = {}
     passes: dict[str, dict[str, Sequence[str]]] = {}
     for one in measured:
-        found, passed = _of_job(one)
+        found, passed = _of_job(one, (plugins or {}).get(one.job.head, ""))
         if advise and len(one.job.hosts) > 1:
             found = [replace(each, fix=f"{LOCALISE}; {each.fix}") if _is_slow(each) else each for each in found]
         of_job[one.job.name] = found
@@ -156,7 +162,7 @@ def _is_slow(finding: Finding) -> bool:
     return finding.check in _SLOW and finding.state == "drift" and OVER_NVLINK not in finding.subject
 
 
-def _of_job(measured: Measured) -> tuple[list[Finding], dict[str, Sequence[str]]]:
+def _of_job(measured: Measured, plugin: str) -> tuple[list[Finding], dict[str, Sequence[str]]]:
     job, result = measured.job, measured.result
     if not result:
         return [JOB.judge(job.name, "unknown", "a result", measured.failure, _SOURCE)], {}
@@ -172,6 +178,7 @@ def _of_job(measured: Measured) -> tuple[list[Finding], dict[str, Sequence[str]]
         own = [replace(one, because=ids.get(one.because or "")) for one in renamed.values()]
         passed = passed if rail else {}
     found += own
+    found += cluster_plugin.judge(job, result.get("transport") or {}, plugin, _first_root(own))
     if not job.scaling:
         found += [_bar(job, simulated), *_latency(measured, simulated, _first_root(own))]
     return found, passed

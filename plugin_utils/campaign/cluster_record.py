@@ -151,7 +151,10 @@ class Launcher:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run of the benchmark between nodes. findings: those that are not ok.   passed: ids of ok checks."""
+    """One run of the benchmark between nodes. findings: those that are not ok.   passed: ids of ok checks.
+
+    net_plugin: the network plugin of jobs according to the inventory; "" where it declares none.
+    """
 
     simulated: bool
     begun: float
@@ -164,6 +167,7 @@ class Record:
     scaling: tuple[Scaling, ...] = ()
     passed: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    net_plugin: str = ""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -194,12 +198,13 @@ _job = codec.of_class(
 _record = codec.of_class(
     Record,
     _LIMITS,
+    optional=("net_plugin",),
     jobs=codec.many(_job, JOBS),
     scaling=codec.many(codec.of_class(Scaling, _LIMITS), JOBS),
     findings=codec.many(result_schema.a_finding, JOBS),
     passed=codec.many(_name, IDS),
 )
-_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys})
+_file = codec.Record({"format": codec.whole(FORMAT, FORMAT), **_record.keys}, ("net_plugin",))
 
 
 def to_dict(record: Record) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import siz
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
 from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import node_job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import engine
+from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, engine
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
     Job,
@@ -58,7 +58,8 @@ def wrapped(texts: Iterable[str], width: int) -> list[str]:
 
 def sentences(record: Record) -> list[str]:
     """Return the sentences below the tables: bars, hosts, hosts left out and why, transport, verdict."""
-    return [*_bars(record.jobs), *_over_whom(record), transport(record), verdict(record)]
+    used = [transport(record), *cluster_plugin.sentence(record)]
+    return [*_bars(record.jobs), *_over_whom(record), *used, verdict(record)]
 
 
 def _printed(heads: Sequence[str], lines: Sequence[Line], left_out: int, width: int) -> list[str]:

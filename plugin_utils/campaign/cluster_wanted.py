@@ -45,6 +45,7 @@ _ALIKE = (
     "nccl_benchmark_environment",
     "nccl_tests_path",
     "nccl_conf_extra",
+    "busbar_nccl_net_plugin",
     "busbar_model_parameters",
     "busbar_model_parallelism",
 )

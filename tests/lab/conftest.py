@@ -159,7 +159,10 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             arguments |= {
                 "nccl_version": values.get("busbar_nccl_version", ""),
                 "dscp": values.get("busbar_roce", {}).get("dscp"),
+                "net_plugin": values.get("busbar_nccl_net_plugin"),
             }
+        if name in ("nccl_conf", "gpudirect") and "busbar_gpu_initiated" in values:
+            arguments["gpu_initiated"] = values["busbar_gpu_initiated"]
         return run_module(name, check_mode, **(arguments | more))
 
     return run

@@ -15,6 +15,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 from lab import nvl72, store, tree
 from lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
 from lab.machines import azure_nd_h100_v5, gb200, gb300, oci_bm_gpu_h100_8, topology_file
+from tests.trees import put_all
+
+from .conftest import ROOT, read_yaml
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 GUEST, METAL, TRAY = "azure01", "oci01", "tray01"
@@ -177,3 +180,19 @@ def test_what_only_such_a_node_can_have(
 
 def test_a_tray_reports_the_nodes_of_its_rack(converged: Path, on_node: Answer) -> None:
     assert on_node("node_health", TRAY, check_mode=True)["imex"]["nodes"] == nvl72.addresses()
+
+
+def test_a_tray_whose_compute_domains_start_imex(converged: Path, on_node: Answer) -> None:
+    wanted = read_yaml((ROOT / "profiles/gb200-nvl72.yml").read_text())
+    more = {"check_mode": True, "profile": {**wanted, "nvlink_domain": {"nodes": 18, "imex": "compute_domain"}}}
+    assert bad([on_node("node_health", TRAY, **more)]) == [("imex.service", "drift"), ("imex.compute_domain", "drift")]
+    machine = store.healthy(converged, TRAY)
+    machine.imex = "stopped"
+    show(converged, machine)
+    link = converged / TRAY / "sys/etc/systemd/system/multi-user.target.wants" / nvl72.UNIT
+    target = link.readlink()
+    link.unlink()
+    put_all(converged / TRAY / "sys", {"/var/lib/kubelet/plugins_registry/compute-domain.nvidia.com-reg.sock": ""})
+    found = bad([on_node("node_health", TRAY, **more)])
+    link.symlink_to(target)
+    assert found == []

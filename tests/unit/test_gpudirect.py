@@ -296,6 +296,23 @@ def test_drivers_that_fault_with_large_pages(node: Node, version: str, faulty: b
         assert "branch 580" in found.fix
 
 
+JAMMY = "5.15.0-100-generic"
+GIN_CASES: list[tuple[Files, str, str]] = [
+    ({**LOADED}, "peermem", "ok"),
+    (P2PDMA, "dmabuf", "ok"),
+    ({**config("CONFIG_PCI_P2PDMA=y", release=JAMMY), "/proc/sys/kernel/osrelease": JAMMY}, "dmabuf", "drift"),
+    ({"/proc/driver/nvidia/version": None}, "auto", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("files", "mode", "state"), GIN_CASES)
+def test_a_path_that_gpus_may_start_transfers_on(node: Node, files: Files, mode: str, state: str) -> None:
+    node.set(files)
+    [found] = plan.judge_gin(node.have(mode), mode)
+    assert (found.state, found.because is None) == (state, state != "unknown")
+    assert not [*plan.judge_gin(node.have("off"), "off")]
+
+
 def test_a_healthy_node_is_asked_by_no_tool(node: Node) -> None:
     node.set(LOADED)
     for name in ("modinfo", "ofed_info", "dmesg", "modprobe"):

@@ -27,7 +27,7 @@ from tests import goldens, readings
 from tests.trees import put_all, tool
 from tests.unit import finding_rows
 
-RACK, JOB = NvlinkDomain(3, "rack"), NvlinkDomain(3, "job")
+RACK, JOB, PODS = (NvlinkDomain(3, mode) for mode in ("rack", "job", "compute_domain"))
 NODES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
 UUID = "0f1e2d3c-0000-4000-8000-aabbccddeeff"
 READY = tuple((host, "READY", "580.95.05") for host in NODES)
@@ -52,6 +52,8 @@ def test_each_fault_is_its_finding() -> None:
     for name, (have, options) in readings.cases("imex_jobs"):
         found = imex.judge(have, JOB, "580.95.05", options=list(options))
         goldens.check("imex", f"jobs: {name}", finding_rows.rows(found, "imex."))
+    for name, (have, driver) in readings.cases("imex_compute_domain"):
+        goldens.check("imex", f"ComputeDomains: {name}", finding_rows.rows(imex.judge(have, PODS, driver), "imex."))
     for name, gpus in readings.cases("imex_gpus"):
         found = imex.judge_membership({one.pci: one for one in gpus}, {})
         goldens.check("imex", f"GPUs: {name}", finding_rows.rows(found, "imex."))
@@ -110,6 +112,15 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     assert (have.channel, have.off) == (f"there is no {channel}", True)
     put_all(tmp_path, {"/proc/devices": "Character devices:\n"})
     assert imex.read(host, JOB).channel == "the driver has no nvidia-caps-imex-channels"
+
+
+def test_reads_of_a_tree_with_compute_domains(tmp_path: Path) -> None:
+    host = Host(str(tmp_path), str(tmp_path))
+    put_all(tmp_path, {"/proc/devices": "Character devices:\n234 nvidia-caps-imex-channels\n"})
+    have = imex.read(host, PODS)
+    assert (have.channel, have.registered, have.nodes, imex.read(host, JOB).registered) == ("", False, None, None)
+    put_all(tmp_path, {f"{imex.SOCKETS}/{imex.SOCKET}": ""})
+    assert imex.read(host, PODS).registered
 
 
 LEAF = st.none() | st.integers() | st.text(max_size=9)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socketserver
 import ssl
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from busbar import cli
 from busbar import kubernetes as command
@@ -339,3 +341,45 @@ def test_the_gates_state_is_a_verdict_while_it_is_young_and_of_this_boot(
     found = command.of_state(path, 10, 1000.0, "a")
     assert found.status == status
     assert said in found.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "line"),
+    [
+        ({}, 0, "the gate's verdict is pass"),
+        ({"verdict": "warn"}, 0, "the gate's verdict is warn"),
+        ({"verdict": "fail", "findings": [{**FINDING, "have": "7\nof 8"}]}, 1, "platform.gpus of host: 7\\nof 8"),
+        ({"verdict": "fail", "findings": [{**FINDING, "have": "x" * 999}]}, 1, "platform.gpus of host: xxx"),
+        ({"boot_id": "b"}, 2, "the gate has not run since the node was booted"),
+        ({"verdict": None}, 2, ""),
+    ],
+)
+def test_node_problem_detector_gets_one_line_and_its_own_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], code: int, line: str
+) -> None:
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"verdict": "pass", "at": time.time(), "boot_id": boot_id, "findings": [], **changes}))
+    assert cli.main(["kubernetes", "--problem", "--state", str(path)]) == code
+    out, err = capsys.readouterr()
+    assert out.startswith(line)
+    assert (out.count("\n"), err) == (1, "")
+    assert len(out) <= 251
+
+
+def blocks(kind: str) -> list[Any]:
+    """The examples of docs/kubernetes.md."""
+    text = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text()
+    parts = re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [document for part in parts for document in yaml.safe_load_all(part)]
+
+
+def test_the_documented_forms_name_what_the_command_writes() -> None:
+    [plugin] = blocks("json")
+    [condition], [rule] = plugin["conditions"], plugin["rules"]
+    assert rule["condition"] == condition["type"] != CONDITION
+    assert (rule["path"], rule["args"]) == ("/usr/local/bin/busbar", ["kubernetes", "--problem"])
+    assert plugin["pluginConfig"]["max_output_length"] == command._LINE
+    [readiness] = [one for one in blocks("yaml") if one["kind"] == "NodeReadinessRule"]
+    assert readiness["spec"]["conditions"] == [{"type": CONDITION, "requiredStatus": "True"}]
+    assert readiness["spec"]["taint"]["key"].startswith("readiness.k8s.io/")

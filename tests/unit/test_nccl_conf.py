@@ -61,6 +61,7 @@ def second_port() -> Topology:
 
 
 NO_RAILS = {"description": "no NIC", "gpus": {"count": 8, "models": ["NVIDIA H100 80GB HBM3"]}, "rails": []}
+PLUGINS = ("spcx", "ofi", "gib", "ibext", "none", "", "/opt/amazon/ofi-nccl/lib/libnccl-net.so")
 EXTRA = Want(extra={"NCCL_DEBUG": "WARN", "NCCL_NET_GDR_LEVEL": "SYS"})
 Arguments = tuple[Topology, Profile, Want, list[tuple[int, int, int]]]
 CASES: dict[str, Arguments] = {
@@ -91,6 +92,8 @@ CASES: dict[str, Arguments] = {
     "a missing rail": (Edit.without_nic(IB, 3), H100, Want(), [NEW]),
     "no rails": (replace(IB, nics=(), paths={}), for_fabric(parse(NO_RAILS, "site"), None), Want(), [NEW]),
     "a device with two ports": (second_port(), H100, Want(), [NEW]),
+    # What the plugin does not read is not written; gIB comes as libnccl-net.so, and is chosen by its network.
+    **{f"plugin {name}": (ROCE, H100_ROCE, Want(dscp=26, net_plugin=name), [NEW]) for name in PLUGINS},
     "variables of the site": (moved("PHB"), with_path("PHB"), EXTRA, [NEW]),
 }
 

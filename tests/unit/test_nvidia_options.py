@@ -12,9 +12,11 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.driver import nvidia_options
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import (
     FILE,
+    IBGDA,
     PARAMS,
     OptionsState,
     plan,
+    wanted_options,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import DriverOption
 
@@ -56,6 +58,11 @@ CASES: dict[str, tuple[OptionsState, list[DriverOption]]] = {
     "driver without the option": (OptionsState(580, {"Other": "1"}), [IMEX]),
     "files unread": (replace(OptionsState(580, BOTH), problems=(Problem(OTHERS, "is odd"),)), [IMEX]),
     "not wanted any more": (OptionsState(580, BOTH, {FILE: OURS}, OURS), []),
+    "IBGDA": (OptionsState(580, {"EnableStreamMemOPs": "0", "RegistryDwords": '""'}), [*IBGDA]),
+    "IBGDA, among other keys": (
+        OptionsState(580, {"EnableStreamMemOPs": "1", "RegistryDwords": '"A=1;PeerMappingOverride=1;B=2;"'}),
+        [*IBGDA],
+    ),
     "never wanted": (OptionsState(580, BOTH), []),
 }
 
@@ -75,3 +82,11 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     have = nvidia_options.read(Host(str(tmp_path), str(tmp_path)))
     assert (have.branch, have.own, sorted(have.files)) == (580, "x\n", [FILE, OTHERS])
     assert have.params == {"EnableMSI": "1", "CreateImexChannel0": "1"}
+
+
+def test_options_of_ibgda_stay_until_the_site_says_otherwise() -> None:
+    line = plan(OptionsState(580, {}), IBGDA).changes[0].after or ""
+    done = OptionsState(580, {}, {FILE: line}, line)
+    assert wanted_options(HALF, [IMEX], None) == wanted_options(HALF, [IMEX], ["gin", "nvshmem"]) == [IMEX]
+    assert wanted_options(HALF, [IMEX], ["deepep"]) == wanted_options(done, [IMEX], None) == [IMEX, *IBGDA]
+    assert wanted_options(done, [IMEX], []) == [IMEX]

@@ -1,0 +1,137 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Judge what the site declares of its jobs' network: a plugin of NCCL, and traffic that GPUs start.
+
+GPU-initiated traffic uses queue pairs that the kernel's forced traffic class does not reach (NVIDIA/nccl issue 2383).
+Sources: NCCL 2.30.7 user guide, Device-Initiated Communication (requirements of GIN); NVSHMEM 3.4.5
+(src/modules/transport/common/env_defs.h: the default of NVSHMEM_IB_TRAFFIC_CLASS is 0).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.finding import Finding
+from ..core.host import Host, Problem, attempt
+from ..machine.rails import Rails
+from . import net_plugins
+from .checks import GIN, NET_PLUGIN, TRAFFIC_CLASS
+from .environment import EVERYBODY, Environment
+from .grammar import strtoll
+from .library import Library
+from .version import Version, format_version
+
+# Kinds of busbar_gpu_initiated: NCCL's GIN (and DeepEP 2), NVSHMEM, DeepEP 1, whose GPUs ring the NICs by IBGDA.
+KINDS = ("gin", "nvshmem", "deepep")
+_NVSHMEM = frozenset(("nvshmem", "deepep"))
+FIRST_GIN: Version = (2, 28, 7)
+CLASS = "NVSHMEM_IB_TRAFFIC_CLASS"
+_MERGE = "NCCL_IB_MERGE_NICS"
+# Variables with which GIN does not work if they are 0, and why.
+_FORBIDDEN = (
+    ("NCCL_CROSS_NIC", "GIN connects every NIC with those of all rails"),
+    ("NCCL_CUMEM_ENABLE", "GIN takes symmetric memory, which is allocated by cuMem"),
+    ("NCCL_GIN_ENABLE", "it switches GIN off"),
+)
+_PLACES = "/etc/environment, profiles, units, Slurm, enroot"
+
+
+def judge_plugin(host: Host, declared: str, files: Sequence[str], of_node: bool) -> List[Finding]:
+    """Judge whether the declared plugin's library is there. files: plugins that were found.
+
+    of_node: jobs load libraries of the node; otherwise only a path is judged.
+    """
+    named = "/" in declared
+    if not net_plugins.entries(declared) or not (of_node or named):
+        return []
+    problems: List[Problem] = []
+    there = named and attempt(partial(host.is_file_system, declared), declared, problems)
+    path = declared if there else net_plugins.among(declared, files)
+    want, places = net_plugins.library(declared), "/opt/hpcx*/nccl_*/lib and the like"
+    if path is not None and not problems:
+        return [NET_PLUGIN.judge(declared, "ok", want, path, path)]
+    have = str(problems[0]) if problems else "absent" if named else "in none of the usual places"
+    state = "drift" if named and not problems else "unknown"
+    return [NET_PLUGIN.judge(declared, state, want, have, declared if named else places)]
+
+
+def judge_initiated(
+    kinds: Sequence[str],
+    libraries: Sequence[Library],
+    version: Optional[Version],
+    expected: Mapping[str, str],
+    environment: Environment,
+    rails: Rails,
+    dscp: Optional[int],
+) -> List[Finding]:
+    """Judge what GPU-initiated traffic needs of variables and libraries. expected: of nccl.conf.
+
+    dscp: of the fabric's lossless queue; None on InfiniBand, and where the site declares none.
+    """
+    found: List[Finding] = []
+    if "gin" in kinds:
+        releases = [(library.path, library.version) for library in libraries]
+        found += _releases(releases or ([("NCCL", version)] if version is not None else []))
+        found += _variables(expected, environment, rails)
+    if _NVSHMEM.intersection(kinds) and dscp is not None:
+        found.append(_traffic_class(environment, dscp))
+    return found
+
+
+def _releases(releases: Sequence[Tuple[str, Version]]) -> Iterator[Finding]:
+    want = "NCCL %s or later" % format_version(FIRST_GIN)
+    for subject, version in releases:
+        state, have = "ok" if version >= FIRST_GIN else "drift", format_version(version)
+        yield GIN.judge(subject, state, want, have, fix="install %s where these jobs load it from" % want)
+
+
+def _variables(expected: Mapping[str, str], environment: Environment, rails: Rails) -> Iterator[Finding]:
+    given: Dict[str, List[Tuple[str, str]]] = {name: [(value, "nccl.conf")] for name, value in expected.items()}
+    for one in environment.settings:
+        if one.value is not None:
+            given.setdefault(one.name, []).append((one.value, "%s:%d" % (one.source, one.line)))
+    wrong = 0
+    for name, why in _FORBIDDEN:
+        for value, source in given.get(name, ()):
+            if value and strtoll(value)[0] == 0:
+                wrong += 1
+                have, fix = "%s=%s in %s: %s" % (name, value, source, why), "remove the line from %s" % source
+                file = source.partition(":")[0]
+                yield GIN.judge("%s %s" % (file, name), "drift", "not 0", have, source, fix)
+    twins = _fused(rails)
+    merged = [strtoll(value)[0] for value, _source in given.get(_MERGE, [("1", "")])]
+    if twins and any(merged):
+        wrong += 1
+        have = "%s are ports of one NIC, which NCCL joins: GIN does not support joined NICs" % " and ".join(twins)
+        fix = 'set nccl_conf_extra: {%s: "0"} in the inventory, and run site.yml --tags nccl_conf' % _MERGE
+        yield GIN.judge(_MERGE, "drift", "0", have, "nccl.conf", fix)
+    if not wrong:
+        names = ", ".join(name for name, _why in _FORBIDDEN)
+        yield GIN.judge("variables", "ok", "none that GIN cannot work with", "none of %s" % names, _PLACES)
+
+
+def _fused(rails: Rails) -> List[str]:
+    """Return the RDMA devices of two rails that are functions of one NIC; [] for none."""
+    slots: Dict[str, List[str]] = {}
+    for nic in rails.nics.values():
+        if nic.rdma is not None:
+            slots.setdefault(nic.pci.rpartition(".")[0], []).append(nic.rdma.name)
+    return next((sorted(names) for names in slots.values() if len(names) > 1), [])
+
+
+def _traffic_class(environment: Environment, dscp: int) -> Finding:
+    """Judge the traffic class that NVSHMEM gets: a job that sets another one itself is not seen here."""
+    values = [one for one in environment.settings if one.name == CLASS and one.value is not None]
+    wrong = [one for one in values if strtoll(one.value or "")[0] >> 2 != dscp]
+    lasting = [one for one in values if not one.conditional]
+    shared = [one for one in lasting if one.reach == EVERYBODY or not one.reach.startswith("jobs of ")]
+    want = "%d (DSCP %d of busbar_roce)" % (dscp << 2, dscp)
+    fix = TRAFFIC_CLASS.fix % ("%s=%d" % (CLASS, dscp << 2))
+    for one in wrong[:1]:
+        source = "%s:%d" % (one.source, one.line)
+        return TRAFFIC_CLASS.judge(CLASS, "drift", want, "%s in %s" % (one.value, source), source, fix)
+    if not shared:
+        have = "not set for all jobs: NVSHMEM sends with class 0 unless the job sets it"
+        return TRAFFIC_CLASS.judge(CLASS, "unknown", want, have, _PLACES, fix)
+    return TRAFFIC_CLASS.judge(CLASS, "ok", want, shared[0].value, "%s:%d" % (shared[0].source, shared[0].line))
