@@ -106,13 +106,19 @@ MANY = 3000
     ],
 )
 def test_work_is_linear_in_processes_and_events(line: Callable[[int], str]) -> None:
-    """Work that grows with the square of a number of processes takes longer than the limit."""
-    log = log_reader.read("".join(f"{line(number)}\n" for number in range(MANY)).encode())
-    begin = time.process_time()
-    result = judge(log)
-    report(result)
-    screenful(result)
-    assert time.process_time() - begin < 2 * LIMIT
+    """Work that grows with the square of a number of processes is sixteen times as much for four times as many."""
+
+    def cost(many: int) -> float:
+        log = log_reader.read("".join(f"{line(number)}\n" for number in range(many)).encode())
+        begin = time.process_time()
+        result = judge(log)
+        report(result)
+        screenful(result)
+        return time.process_time() - begin
+
+    # Of two, since others use this machine.
+    few, *costs = (cost(many) for many in (MANY // 4, MANY, MANY))
+    assert min(costs) < 10 * few + 0.1
 
 
 def test_what_is_stored_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
