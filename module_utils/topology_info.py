@@ -11,6 +11,7 @@ from .core.host import BOOT_ID, Host, ParseError, Problem, ReadError, attempt, p
 from .core.plan import Plan, merge
 from .machine import (
     netdev_address,
+    nic_functions,
     nvidia_smi_topo,
     partition,
     platform,
@@ -87,9 +88,13 @@ def _judge(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any
     keys = partition.read(host, machine.nics) if partitions else None
     known, checks = _addresses(host, want), [check for check in crossed if check is not None]
     plan = platform.plan(machine, want, checks, given["address_family"], known, mtus, given["site"], keys)
+    matched = rails.match(machine, want)
+    every = [nic for _number, nic in sorted(matched.nics.items())]
+    direct = nic_functions.read(host, every)
+    plan = merge(plan, Plan(tuple(nic_functions.judge(machine, every, direct, want.data_direct))))
     if not isinstance(known, Mapping):
         return plan
-    nics = rails.ethernet(rails.match(machine, want), want)
+    nics = rails.ethernet(matched, want)
     return merge(plan, Plan(tuple(netdev_mtu.judge_addresses(host, nics, known, plan.findings))))
 
 
