@@ -14,13 +14,13 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from lab import nvl72, store, tree
 from lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
-from lab.machines import azure_nd_h100_v5, gb200, gb300, oci_bm_gpu_h100_8, topology_file
+from lab.machines import azure_nd_h100_v5, gb200, oci_bm_gpu_h100_8, topology_file
 
 MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module not in ("nccl_tests_build", "nccl_perf"))
 GUEST, METAL, TRAY = "azure01", "oci01", "tray01"
 TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
 Answer = Callable[..., dict[str, Any]]
-LAB = {GUEST: azure_nd_h100_v5, METAL: oci_bm_gpu_h100_8, TRAY: gb200, "tray21": gb300}
+LAB = {GUEST: azure_nd_h100_v5, METAL: oci_bm_gpu_h100_8, TRAY: gb200}
 OF_TRAYS = {
     *("imex.service", "imex.nodes", "imex.state", "imex.channel", "imex.domain", "node_health.page_size"),
     *("iommu.platform_args", "gpudirect.driver_options"),
@@ -35,7 +35,6 @@ HEALTHY: dict[str, tuple[set[str], set[str], dict[str, str]]] = {
         {"topology_info": "bare metal of OCI: its agent"},
     ),
     TRAY: (OF_TRAYS, {"node_health.fabric_manager"}, {}),
-    "tray21": (OF_TRAYS, {"node_health.fabric_manager"}, {}),
 }
 
 
