@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, bus
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, read_yaml
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, read_yaml, with_planes
 from ansible_collections.busbar.fabric.plugins.plugin_utils.run_cache import cached
 
 BARS = Path("roles") / "nccl_benchmark" / "files" / "bars.yml"
@@ -64,6 +64,8 @@ def _read(given: Plain, site: Path) -> Plain:
         raise ParseError(f"busbar_findings_path: there is no folder {folder}; make it, or name another")
     name = values["busbar_platform"]
     path, data = load(name, [site / "profiles", BUILT_IN])
+    profile.parse(data, name)
+    data = with_planes(data, values["busbar_planes"])
     parsed = profile.parse(data, name)
     nic_settings.profile_settings(parsed)
     if parsed.rails:

@@ -62,7 +62,7 @@ class Function:
     """One PCI function. ``parent``: address of the bridge above, or name of a host bridge.
 
     bus: of a bridge, the bus below it ("0000:18").   physfn: of a virtual function, the address of its owner.
-    acs: control word, None where it has no ACS.   read_request: its largest, in bytes.
+    acs: control word, None where it has no ACS.   read_request: its largest, in bytes.   vpd: what it has in V3.
     config_bytes: how much of its config space can be read.
     """
 
@@ -82,6 +82,7 @@ class Function:
     acs: int | None = None
     read_request: int = 512
     config_bytes: int = 4096
+    vpd: str = ""
 
 
 @dataclass
@@ -205,7 +206,8 @@ class Netdev:
     bus_device: directory between the PCI function and net/, as virtio has one.
     bond_mode: of a bond, as bonding/mode words it.   bridge: has a bridge/ directory.
     qos: RoCE as it is where it is configured, on ports that have DCB: Ethernet on a physical function of mlx5.
-    ipv4: its address, a.b.c.d/n.   permanent: the MAC address it came with, where it shows another one.
+    ipv4: its address, a.b.c.d/n.   ipv6: from a router's advertisement.   vrf: table, of a VRF.
+    permanent: the MAC address it came with, where it shows another one.
     switch_mtu: of the switch port that it is plugged into, with the IP header and what is in it.
     switch: what it hears by LLDP, mostly of one port.   index: its number, 0 for its place among the others.
     """
@@ -228,6 +230,8 @@ class Netdev:
     switch_mtu: int = 9216
     switch: list[SwitchPort] = field(default_factory=list)
     index: int = 0
+    ipv6: str | None = None
+    vrf: int | None = None
 
 
 @dataclass

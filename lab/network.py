@@ -41,10 +41,15 @@ def files(machine: Machine) -> dict[str, str]:
         elif rail:
             # Its card may come to another slot, and its name with that.
             match = f"PermanentMACAddress={netdev.mac}"
-            found[f"{FOLDER}/10-rail{rail.rail}.network"] = _network(match, f"Address={netdev.ipv4}", None)
+            set_up = f"Address={netdev.ipv4}" if netdev.ipv4 else "IPv6AcceptRA=yes"
+            set_up += f"\nVRF={netdev.master}" if netdev.master else ""
+            found[f"{FOLDER}/10-rail{rail.rail}.network"] = _network(match, set_up, None)
         elif netdev.ipv4 or netdev.master:
             set_up = f"Bond={netdev.master}" if netdev.master else f"Address={netdev.ipv4}"
             found[f"{FOLDER}/20-{netdev.name}.network"] = _network(f"Name={netdev.name}", set_up, netdev.mtu)
+        if netdev.vrf:
+            lines = ["[NetDev]", f"Name={netdev.name}", "Kind=vrf", "", "[VRF]", f"Table={netdev.vrf}"]
+            found[f"{FOLDER}/05-{netdev.name}.netdev"] = "\n".join([_HEADER, *lines]) + "\n"
         if netdev.bond_mode:
             mode = netdev.bond_mode.split()[0]
             lines = ["[NetDev]", f"Name={netdev.name}", "Kind=bond", f"MACAddress={netdev.mac}", "", "[Bond]"]

@@ -9,6 +9,7 @@ Express), 7.8.4 (advanced error reporting), 7.7.11 (ACS).
 
 from __future__ import annotations
 
+import re
 import struct
 
 from .machine import BRIDGE, Function, Machine
@@ -16,7 +17,7 @@ from .machine import BRIDGE, Function, Machine
 _CONVENTIONAL_SIZE, _EXPRESS_SIZE = 256, 4096
 _POWER, _EXPRESS, _ERRORS, _ACS = 0x40, 0x68, 0x100, 0x148
 _ENDPOINT, _ROOT_PORT, _UPSTREAM, _DOWNSTREAM, _TO_PCI = 0, 4, 5, 6, 7
-_SPEEDS = {"2.5": 1, "8.0": 3, "16.0": 4, "32.0": 5}
+_SPEEDS = {"2.5": 1, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 # All but egress control.
 _ACS_CAPABLE = 0x5F
 
@@ -41,8 +42,24 @@ def render(machine: Machine, function: Function) -> bytes:
         _express(space, machine, function)
         struct.pack_into("<I", space, _ERRORS, (0 if function.acs is None else _ACS) << 20 | 2 << 16 | 0x0001)
     if function.acs is not None:
-        struct.pack_into("<IHH", space, _ACS, 1 << 16 | 0x000D, _ACS_CAPABLE, function.acs)
+        struct.pack_into("<IHH", space, _ACS, 1 << 16 | 0x000D, _ACS_CAPABLE, _by_kernel(machine, function))
     return bytes(space)
+
+
+def _by_kernel(machine: Machine, function: Function) -> int:
+    """The control word, after the kernel has read the last pci=config_acs (kernel-parameters.txt)."""
+    word = function.acs or 0
+    for items in re.findall(r'config_acs=([^" ]*)', machine.cmdline)[-1:]:
+        for flags, _at, address in (item.partition("@") for item in items.split(";")):
+            for bit, flag in enumerate(reversed(flags)) if address == function.address else ():
+                word = word & ~(1 << bit) | int(flag) << bit if flag in "01" else word
+    return word
+
+
+def vpd(function: Function) -> bytes:
+    """Vital product data with V3 alone (PCI Local Bus Specification 3.0, appendix I)."""
+    field = b"V3" + bytes([len(function.vpd)]) + function.vpd.encode()
+    return b"\x90" + struct.pack("<H", len(field)) + field + b"\x78"
 
 
 def _express(space: bytearray, machine: Machine, function: Function) -> None:

@@ -75,6 +75,8 @@ def described(machine: Machine) -> dict[str, str]:
         netdev.name: {
             "permanent": netdev.permanent or netdev.mac,
             "ipv4": netdev.ipv4 or "",
+            "ipv6": netdev.ipv6 or "",
+            "vrf": str(netdev.vrf or ""),
             "switch": str(netdev.switch_mtu),
         }
         for netdev in machine.netdevs

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from . import boot, cluster_faults, containers, ofed, qos, repository, tree
+from .blackwell import gb300, hgx_b300
 from .cluster_faults import ClusterFault
 from .containers import Lab, Say
 from .fault import Command, CommandFault, FileFault
@@ -30,7 +31,6 @@ from .machine import LabError, Machine, from_dict, to_dict
 from .machines import (
     azure_nd_h100_v5,
     gb200,
-    gb300,
     h200_vm,
     hgx_b200,
     hgx_h100,
@@ -47,6 +47,7 @@ PLATFORMS: dict[str, Callable[[str], Machine]] = {
     "gb300-nvl72": gb300,
     "h200-vm": h200_vm,
     "hgx-b200": hgx_b200,
+    "hgx-b300": hgx_b300,
     "hgx-h100": hgx_h100,
     "hgx-h200": hgx_h200_roce,
     "oci-bm-gpu-h100-8": oci_bm_gpu_h100_8,

@@ -247,6 +247,8 @@ def _function(tree: Tree, machine: Machine, function: Function) -> None:
         values |= {f"{name}_link_speed": link.speed, f"{name}_link_width": link.width} if link else {}
     tree.add(path, values)
     tree.binaries[f"{path}/config"] = pci_config.render(machine, function)[: function.config_bytes]
+    if function.vpd:
+        tree.binaries[f"{path}/vpd"] = pci_config.vpd(function)
     tree.links[f"{path}/subsystem"] = "/sys/bus/pci"
     tree.links[f"/sys/bus/pci/devices/{function.address}"] = path
     if function.driver:
@@ -316,6 +318,8 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
     path, parent = _netdev_path(machine, netdev), _netdev_parent(machine, netdev)
     admin_up = not any(r.address == netdev.address and r.phys_state.startswith("3:") for r in machine.rdma)
     running = netdev.operstate != "down"
+    above = next((n for n in machine.netdevs if n.name == netdev.master), None)
+    bond = above is not None and not above.vrf
     tree.links[f"/sys/class/net/{netdev.name}"] = path
     tree.links[f"{path}/subsystem"] = "/sys/class/net"
     if parent:
@@ -325,7 +329,7 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
         "netdev",
         netdev=netdev,
         # 0: the card's own, 3: set by somebody.
-        assigned=3 if netdev.master or netdev.bond_mode else 0,
+        assigned=3 if bond or netdev.bond_mode else 0,
         changes=2 + (not running) + 2 * machine.flaps(netdev),
         flags=0x1002 | admin_up,
         index=machine.index(netdev),
@@ -333,10 +337,11 @@ def _netdev(tree: Tree, machine: Machine, netdev: Netdev) -> None:
     # Reading these fails on a device that is switched off, or has no such thing: there is no file then.
     carrier, duplex = int(running) if admin_up else None, "full" if netdev.speed else None
     tree.add(path, {"carrier": carrier, "speed": netdev.speed, "duplex": duplex, "phys_port_name": netdev.port_name})
-    if netdev.master:
-        master = _netdev_path(machine, next(n for n in machine.netdevs if n.name == netdev.master))
+    if above:
+        master = _netdev_path(machine, above)
         tree.links[f"{path}/master"] = tree.links[f"{path}/upper_{netdev.master}"] = master
         tree.links[f"{master}/lower_{netdev.name}"] = path
+    if bond:
         tree.add(f"{path}/bonding_slave", {"state": "active", "mii_status": "up" if running else "down"})
     if netdev.bond_mode:
         slaves = " ".join(n.name for n in machine.netdevs if n.master == netdev.name)

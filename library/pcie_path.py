@@ -20,11 +20,17 @@ options:
     description: Clear SrcValid, ReqRedir, CmpltRedir and UpstreamFwd; V(false) requires nothing.
     type: bool
     default: true
+  acs_owner:
+    description:
+      - What sets ACS at every boot, V(unit) or V(kernel), by C(pci=config_acs=) (Linux 6.11 and later).
+      - Beside Data Direct functions of ConnectX-8 only the kernel sets it.
+    type: str
+    choices: [unit, kernel]
+    default: unit
   max_read_request:
-    description: Maximum read request of each compute NIC in bytes; V(0) requires nothing.
+    description: Maximum read request of each compute NIC in bytes; V(0) requires nothing. By default the profile's.
     type: int
     choices: [0, 128, 256, 512, 1024, 2048, 4096]
-    default: 4096
   persist:
     description: Set both at every boot; with V(false) the files for that are removed.
     type: bool
@@ -32,6 +38,7 @@ options:
 extends_documentation_fragment:
   - busbar.fabric.node
   - busbar.fabric.node.profile
+  - busbar.fabric.node.disruption
   - busbar.fabric.node.changes
 """
 

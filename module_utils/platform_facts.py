@@ -18,6 +18,7 @@ from .lldp import dcbx, neighbour
 from .machine import netdev_address, partition, pci, profile_doubts, topology
 from .machine.netdev_routing import RULES, parse_rules
 from .machine.rails import Rails
+from .machine.rdma import rocev2
 from .machine.topology import Nic, Topology
 from .machine.virtualization import ARM, CPUINFO, PRODUCT, X86
 from .multirail.policy import KEYS
@@ -117,6 +118,8 @@ def _rails(host: Host, machine: Topology, nics: Sequence[Nic]) -> List[Values]:
             sources = {one.address for one in (addresses or {}).get(netdev.name, ())}
             switches = heard.switches(netdev.name)
             own.update(_switch(switches[0]) if len(switches) == 1 else {})
+            if nic.port and rocev2(nic.port, "ipv4") is None and rocev2(nic.port, "ipv6") is not None:
+                own["family"] = "ipv6"
             own.update(mtu=netdev.mtu, routed=any(rule.source in sources for rule in rules or ()))
     return [{name: value for name, value in values[nic.pci].items() if value is not None} for nic in nics]
 

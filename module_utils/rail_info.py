@@ -7,13 +7,13 @@ Which of two values is right is decided there.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .change import busy
 from .core.host import Host, attempt
 from .core.plan import Plan
-from .machine import netdev_address, rdma, topology
+from .machine import netdev_address, rdma, topology, vrf
 from .machine.netdev_address import Address
 from .machine.profile import Profile, Rail, from_options
 from .machine.rail_address import interfaces
@@ -42,6 +42,7 @@ class RailInfo:
     address: of the GID that RDMA takes.   rate_gbps, link_layer: of the profile.   mtu: of the netdev.
     qos: ``trust dscp, PFC 3, DSCP 26 to 3``.   gpu: address of the rail's GPU, with its index in PCI order.
     addresses: ``10.16.0.1/24``, of its interface.   guids: kind (node, port, system) -> 16 hex digits.
+    vrf: that its interface is in.
     """
 
     number: int
@@ -59,6 +60,7 @@ class RailInfo:
     gpu_index: int = 0
     addresses: Sequence[str] = ()
     guids: Mapping[str, str] = field(default_factory=dict)
+    vrf: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def read(
     dscp: of the lossless queue; without, only the traffic class that the driver forces is read of the ports' QoS.
     """
     on_wire = attempt(lambda: netdev_address.read(host), " ".join(netdev_address.ADDRESSES), []) or {}
+    netdevs = [one for nic in found.nics.values() for one in nic.netdevs]
+    vrfs = attempt(lambda: vrf.names(host, netdevs), " ".join(vrf.LINKS), []) or {}
     qos = _qos(host, machine, found, dscp)
     infos = []
     for rail in profile.rails:
@@ -111,7 +115,8 @@ def read(
             summary = qos.get(nic.pci) if dscp is not None and on_ethernet else _forced_class(host, nic)
             addresses = _addresses(nic, on_wire) if on_ethernet else []
             is_vm = machine.virtualization.is_vm
-            infos.append(_rail(rail, nic, nic.rdma, found, family, qos=summary, addresses=addresses, is_vm=is_vm))
+            info = _rail(rail, nic, nic.rdma, found, family, qos=summary, addresses=addresses, is_vm=is_vm)
+            infos.append(replace(info, vrf=vrfs[info.netdev].name) if info.netdev in vrfs else info)
     drivers = {nic.device.driver or "no driver" for nic in found.nics.values()}
     uuids = [gpu.uuid for gpu in machine.gpus if gpu.uuid]
     return HostInfo(_line(host, PRODUCT), _driver(host, sorted(drivers)), tuple(infos), found.missing, tuple(uuids))

@@ -57,7 +57,7 @@ that it is a switch. A rail that does not respond is `unknown`"""
 class Peer:
     """One rail of one host. live: id of its netdev_mtu.live finding. mtu: live, None where it is not known.
 
-    address: "" for none.
+    address: "" for none.   vrf: that its interface is in, "" for none.
     """
 
     host: str
@@ -66,6 +66,7 @@ class Peer:
     netdev: str
     address: str
     mtu: Optional[int]
+    vrf: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,9 @@ def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
     if size < 0:
         raise ParseError("MTU %d is too small for a ping" % mtu)
     numbers = ("-s", str(size), "-c", str(COUNT), "-W", str(WAIT))
-    return ("ping", "-n", "-M", "do", *numbers, "-I", ping.source.address, ping.target.address)
+    # In a VRF its table has the way, and the second -I the source.
+    within = ("-I", ping.source.vrf) if ping.source.vrf else ()
+    return ("ping", "-n", "-M", "do", *numbers, *within, "-I", ping.source.address, ping.target.address)
 
 
 def parse(text: str) -> PingResult:

@@ -10,11 +10,11 @@ Sources: the PCI ID repository (pci.ids), vendor 10de; models as ``nvidia-smi -L
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .machine.pci import NEAR
-from .machine.profile import Profile
+from .machine.profile import PLANES, Profile, by_plane
 from .machine.virtualization import ARM, AZURE, OCI, X86
 
 # PCI device id -> model: all that is known of a GPU whose driver is not loaded.
@@ -25,6 +25,7 @@ MODELS = {
     0x2335: "NVIDIA H200",
     0x2901: "NVIDIA B200",
     0x2941: "NVIDIA GB200",
+    0x3182: "NVIDIA B300 SXM6 AC",
     0x31C2: "NVIDIA GB300",
 }
 
@@ -36,6 +37,7 @@ class Row(NamedTuple):
     cloud: owner of such machines, whose PCI addresses are all alike: more than half must agree.
     product: first word of the DMI product name of a machine with one build, whose NICs are known.
     fabric: its GPUs report a NVLink fabric; a GB200 NVL4 has GPUs of the same model, and none.
+    planes: its NICs may have several.
     """
 
     profile: str
@@ -45,6 +47,7 @@ class Row(NamedTuple):
     guest: bool = False
     architecture: str = X86
     fabric: bool = False
+    planes: bool = False
 
 
 TABLE = (
@@ -53,15 +56,19 @@ TABLE = (
     Row("hgx-a100", 1, "DGXA100"),
     Row("hgx-h100", 1, "DGXH100"),
     Row("hgx-h200", 1, "DGXH200"),
-    # Its two NVSwitches are not always PCI devices of the host, and there is no board with fewer GPUs.
+    # Their two NVSwitches are not always PCI devices of the host, and there is no board with fewer GPUs.
     Row("hgx-b200", 0, "DGXB200"),
+    Row("hgx-b300", 0, "DGXB300", planes=True),
     Row("gb200-nvl72", architecture=ARM, fabric=True),
-    Row("gb300-nvl72", architecture=ARM, fabric=True),
+    Row("gb300-nvl72", architecture=ARM, fabric=True, planes=True),
 )
 
 
 class Nic(NamedTuple):
-    """A NIC that may be a rail. path: to its nearest GPU.   rate_gbps: None of a port that is down or not known."""
+    """A NIC that may be a rail. path: to its nearest GPU.   link_layer: "" without an RDMA device.
+
+    rate_gbps: None of a port that is down or not known.
+    """
 
     pci: str
     path: str
@@ -89,11 +96,12 @@ class Facts:
 
 class Recognised(NamedTuple):
     """platform: a profile's name; "" for none.   reason: the facts that decide.   undecided: why the number of parts is
-    not known; "" where it is."""
+    not known; "" where it is.   planes: of each NIC."""
 
     platform: str
     reason: str
     undecided: str = ""
+    planes: int = 1
 
 
 def recognise(facts: Facts, profiles: Mapping[str, Profile]) -> Recognised:
@@ -113,7 +121,20 @@ def recognise(facts: Facts, profiles: Mapping[str, Profile]) -> Recognised:
     said = [model, "%d NVSwitches" % facts.nvswitches if row.nvswitches else "", row.cloud and "its PCI addresses"]
     said += [facts.product if facts.is_product(row) else ""]
     reason = ", ".join(filter(None, said))
-    return Recognised(row.profile, reason, _rails_doubt(row, facts, profiles[row.profile]))
+    profile, planes = profiles[row.profile], _planes(facts) if row.planes else 0
+    if planes:
+        # Without an RDMA device a port beside the first is the NIC's own plane, which the hardware shares.
+        facts = replace(facts, nics=[nic for nic in facts.nics if int(nic.pci[-1]) < planes])
+        profile = replace(profile, rails=by_plane(profile.rails, planes))
+    return Recognised(row.profile, reason, _rails_doubt(row, facts, profile), planes or 1)
+
+
+def _planes(facts: Facts) -> int:
+    """Return how many functions with an RDMA device most NICs have: near GPUs, if any is."""
+    nics = [nic for nic in facts.nics if nic.link_layer]
+    cards = Counter(nic.pci[:-2] for nic in [nic for nic in nics if nic.path in NEAR] or nics)
+    usual = Counter(cards.values()).most_common(1)
+    return usual[0][0] if usual and usual[0][0] in PLANES else 1
 
 
 def _fits(row: Row, facts: Facts, model: str, profile: Profile) -> bool:

@@ -12,6 +12,7 @@ from .core.plan import Plan, merge
 from .machine import (
     installed_versions,
     netdev_address,
+    nic_functions,
     nvidia_smi_topo,
     partition,
     platform,
@@ -87,13 +88,16 @@ def _judge(host: Host, machine: Topology, want: Profile, given: Mapping[str, Any
     # A table has some hundred files.
     keys = partition.read(host, machine.nics) if partitions else None
     known, checks = _addresses(host, want), [check for check in crossed if check is not None]
-    site = given["site"]
+    site, matched = given["site"], rails.match(machine, want)
     plan = platform.plan(machine, want, checks, given["address_family"], known, mtus, site, keys)
     words, firmware = site.get("busbar_minimum_versions") or (), site.get("busbar_firmware") or {}
-    plan = merge(plan, Plan(tuple(installed_versions.judge(host, machine, words, firmware, plan.findings))))
+    versions = installed_versions.judge(host, machine, words, firmware, plan.findings)
+    every = [nic for _number, nic in sorted(matched.nics.items())]
+    functions = nic_functions.judge(machine, every, nic_functions.read(host, every), want.data_direct)
+    plan = merge(plan, Plan((*versions, *functions)))
     if not isinstance(known, Mapping):
         return plan
-    nics = rails.ethernet(rails.match(machine, want), want)
+    nics = rails.ethernet(matched, want)
     return merge(plan, Plan(tuple(netdev_mtu.judge_addresses(host, nics, known, plan.findings))))
 
 

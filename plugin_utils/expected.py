@@ -27,7 +27,7 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     "iommu": ("iommu_passthrough", lambda of, asked: not (of["iommu_passthrough"] or asked.kernel_args)),
     "pcie_path": (
         "pcie_path_clear_acs",
-        lambda of, asked: not (of["pcie_path_clear_acs"] or (of["pcie_path_max_read_request"] and asked.rails)),
+        lambda of, asked: not (of["pcie_path_clear_acs"] or (of["pcie_path_max_read_request"] != 0 and asked.rails)),
     ),
     "lldp": ("busbar_lldp", lambda of, _: of["busbar_lldp"] == "none"),
     "mtu": ("busbar_mtu", lambda of, _: of["busbar_mtu"] is None),

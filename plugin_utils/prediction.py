@@ -187,7 +187,10 @@ def _between(
         network *= (ranks - 1) / (ranks - gpus) / gpus
         rule += f" over {gpus} GPUs, of which {(ranks - gpus) / (ranks - 1):.4g} leaves the node"
     elif collective == "sendrecv":
-        network, rule = wire.slowest, f"{one_rail}: one GPU of a node sends to the next node"
+        # Alone a GPU uses all planes of its NIC, which NCCL joins.
+        planes = 1 if scope == "rail" else profile.rails[0].planes
+        network = wire.slowest * planes
+        rule = f"{one_rail}{f' x {planes} planes' if planes > 1 else ''}: one GPU of a node sends to the next node"
     best = _lower(network, rule, within)
     if share := _ROOTED.get(collective):
         best = Prediction((best.busbw or 0) * share, f"{best.rule}; x {share:g} from one root")

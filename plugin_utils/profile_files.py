@@ -12,7 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from . import intent
-from .plain_data import Plain
+from .plain_data import Plain, PlainView
 
 # plugins/plugin_utils/ in the collection, plugin_utils/ in a checkout: the profiles lie beside either's parent.
 _PLACES = [Path(__file__).parent.parent.parent / "profiles", Path(__file__).resolve().parent.parent / "profiles"]
@@ -50,6 +50,12 @@ def read_yaml(path: Path) -> object:
     # ValueError: a date that does not exist; RecursionError: a thousand nested lists.
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ParseError(f"{path} cannot be read: {' '.join(error_text(error).split())}") from error
+
+
+def with_planes(data: PlainView, planes: object) -> Plain:
+    """Return a profile's content with the planes that a site's NICs have; None leaves those of the profile."""
+    own = {} if planes is None else {"rail_defaults": {**(data.get("rail_defaults") or {}), "planes": planes}}
+    return {**data, **own}
 
 
 @functools.cache

@@ -93,7 +93,9 @@ def sessions(sender: Candidate, receiver: Candidate) -> list[tuple[Session, Sess
     there = {rail.number: rail for rail in receiver.info.rails} if receiver.info else {}
     for rail in sender.info.rails if sender.info else ():
         if other := there.get(rail.number):
-            client = _session(CLIENT, rail, sender, receiver.host, other.address or receiver.name)
+            # A program that is not bound to a VRF reaches no address in one.
+            address = receiver.name if rail.vrf or other.vrf else other.address or receiver.name
+            client = _session(CLIENT, rail, sender, receiver.host, address)
             found.append((client, _session(SERVER, other, receiver, sender.host, "")))
     return found
 

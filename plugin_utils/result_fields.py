@@ -147,7 +147,7 @@ RATE, SHORT = number(0, 1e6), text(255, line=True)
 LIMITS: dict[str, Check] = {
     "pci": text(20, PCI),
     "device": text(64, DEVICE),
-    "netdev": text(15, re.compile("|" + NETDEV.pattern)),
+    **each(("netdev", "vrf"), text(15, re.compile("|" + NETDEV.pattern))),
     "link_layer": one_of("Ethernet", "InfiniBand"),
     "rate_gbps": number(1, 10000),
     "mtu": whole(0, 1 << 20),
@@ -169,7 +169,7 @@ def known(names: str, optional: bool = False) -> Plain:
 rail = of_class(
     RailInfo,
     LIMITS,
-    optional=("gpu", "gpu_index", "addresses", "guids"),
+    optional=("gpu", "gpu_index", "addresses", "guids", "vrf"),
     number=whole(0, 99),
     address=maybe(address),
     addresses=many(interface, 16),

@@ -223,7 +223,7 @@ imex = record(
 facts = table(maybe(text(200, line=True)), text(32, re.compile("[a-z_]+")), 32)
 _short, _register = text(200, line=True), whole(-1, 1 << 17)
 _SETTINGS: dict[str, Check] = {
-    **each(("trust", "owner", "psid", "firmware"), _short),
+    **each(("trust", "owner", "psid", "firmware", "family"), _short),
     **each(("pfc", "switch_pfc", "ecn", "partitions"), many(whole(0, 0xFFFF), 64)),
     "cnp": many(whole(0, 0xFFFF), 2, least=2),
     **each(("tos", "traffic_class", "mtu", *multirail.KEYS), _register),

@@ -12,7 +12,7 @@ import ast
 import inspect
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import DISRUPTIONS
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import FABRICS, PLANES
 
 from . import network_values, node_values
 from .site_value import Decision, Value, declared
@@ -25,6 +25,9 @@ class Site:
     "Profile of a healthy node: a file in `profiles/` beside the inventory, else one of the suite's."
     busbar_fabric = Value("str", "", choices=("", *sorted(FABRICS)), decision=_HEALTHY)
     "Link layer of the compute fabric; needed if the profile exists with both."
+    busbar_planes = Value("int", choices=PLANES)
+    """Planes of each NIC of the compute fabric, each a PCI function with its part of the rate: `NUM_OF_PF` of a
+    ConnectX-8 (`docs/profiles.md#planes`). Unset: those of the profile."""
     busbar_max_disruption = Value(
         "str",
         "none",

@@ -126,6 +126,7 @@ def member(host: str, variables: PlainView) -> rail_ping.Member:
             netdev=rail.netdev,
             address=rail.address or "",
             mtu=rail.mtu,
+            vrf=rail.vrf,
         )
         for rail in (info.rails if info else ())
         if rail.link_layer == "Ethernet"

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine impo
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import Bar, Test
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.trials import COLLECTIVE, SCOPES
-from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load
+from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import BUILT_IN, load, with_planes
 
 from ..drift import inventory
 
@@ -144,6 +144,7 @@ def _site(
     values = intent.read({name: value for name, value in given.items() if "{{" not in repr(value)})
     name = values["busbar_platform"]
     _path, data = load(name, [folder / "profiles", BUILT_IN])
+    data = with_planes(data, values["busbar_planes"])
     words = " ".join(filter(None, (name, values["busbar_fabric"])))
     settings, profile = cluster_wanted.settings({"values": values, "profile": data, "profile_name": name}, words)
     if not profile.gpus.count or not profile.rails:

@@ -16,6 +16,8 @@ from .. import qos
 from ..qos import Refused
 from .roce_program import Stop, read, run_real
 
+# Key of the rules where somebody has removed that for VRFs.
+NO_VRF_RULE = "no l3mdev"
 _MAIN = {"0": "local", "32766": "main", "32767": "default"}
 
 
@@ -23,8 +25,12 @@ def ip(system: str, root: str, arguments: list[str]) -> int:
     words = [word for word in arguments if not word.startswith("-")]
     flags = {word for word in arguments if word.startswith("-")}
     noun, rest = (words[0] if words else ""), words[1:]
-    plain, shows, as_json = flags <= {"-4", "-d", "-j"}, rest[:1] in ([], ["show"]), "-j" in flags
+    plain, shows, as_json = flags <= {"-4", "-6", "-N", "-d", "-j"}, rest[:1] in ([], ["show"]), "-j" in flags
     known = as_json if shows else rest[0] in ("add", "replace", "del") and not as_json
+    if "-6" in flags and shows and noun == "route":
+        return _show_ipv6_routes(root)
+    if plain and shows and as_json and (noun, rest[1:]) == ("link", ["type", "vrf"]):
+        return _show(root, False, True, "vrf")
     if plain and noun in ("rule", "route") and known:
         return {"rule": _rule, "route": _route}[noun](root, rest or ["show"])
     if plain and as_json and shows and not rest[1:] and noun in ("address", "link"):
@@ -45,6 +51,7 @@ def interfaces(root: str) -> dict[str, dict[str, str]]:
             master = os.path.basename(os.path.realpath(f"{base}/master")) if os.path.exists(f"{base}/master") else ""
             marks = {"bond": "bonding", "bridge": "bridge"}
             kind = "".join(kind for kind, mark in marks.items() if os.path.isdir(f"{base}/{mark}"))
+            kind = "vrf" if about.get(name, {}).get("vrf") else kind
             values = {file: read(f"{base}/{file}") for file in files}
             found[name] = {**values, **about.get(name, {}), "master": master, "kind": kind}
     return dict(sorted(found.items(), key=lambda entry: int(entry[1]["ifindex"])))
@@ -53,15 +60,20 @@ def interfaces(root: str) -> dict[str, dict[str, str]]:
 _LINK_TYPES = {"1": "ether", "32": "infiniband", "772": "loopback"}
 
 
-def _show(root: str, addresses: bool, details: bool) -> int:
-    """Print links, or with their addresses."""
+def _show(root: str, addresses: bool, details: bool, only: str = "") -> int:
+    """Print links, or with their addresses.   only: of a kind."""
     shown = []
     for name, about in interfaces(root).items():
+        if only and about["kind"] != only:
+            continue
         entry = _described(name, about)
         if addresses:
             entry["addr_info"] = _addresses(name, about)
         elif details and about["kind"]:
             entry["linkinfo"] = {"info_kind": about["kind"]}
+            if about["kind"] == "vrf":
+                entry["linkinfo"]["info_data"] = {"table": int(about["vrf"])}
+                entry["flags"] = [flag for flag in entry["flags"] if about["operstate"] == "up" or flag != "UP"]
         shown.append(entry)
     print(json.dumps(shown, separators=(",", ":")))
     return 0
@@ -99,7 +111,9 @@ def _addresses(name: str, about: dict[str, str]) -> list[dict[str, Any]]:
     else:
         ipv4, _, length = about.get("ipv4", "").partition("/")
         local = [("inet", ipv4, int(length), "global")] if ipv4 else []
-        if about["operstate"] == "up" and not about["master"] and about["type"] == "1":
+        ipv6, _, length = about.get("ipv6", "").partition("/")
+        local += [("inet6", ipv6, int(length), "global")] if ipv6 and about["operstate"] == "up" else []
+        if about["operstate"] == "up" and (ipv6 or not about["master"]) and about["type"] == "1":
             local.append(("inet6", _link_local(about["address"]), 64, "link"))
     return [{"family": f, "local": a, "prefixlen": n, "scope": scope, **forever} for f, a, n, scope in local]
 
@@ -163,6 +177,9 @@ def _rule(root: str, words: list[str]) -> int:
         rules = [(number, "from all", f"lookup {name}") for number, name in _MAIN.items()]
         rules += [(*key.split(" ", 2)[1:], action) for key, action in own.items() if key.startswith("rule ")]  # type: ignore[misc]
         found = [_rule_json(*rule) for rule in sorted(rules, key=lambda rule: int(rule[0]))]
+        if NO_VRF_RULE not in own and any(about.get("vrf") for about in interfaces(root).values()):
+            # The kernel adds it with the first VRF.
+            found.append({"priority": 1000, "src": "all", "l3mdev": None})
         print(json.dumps(found, separators=(",", ":")))
         return 0
     qos.note_write(root, "ip", "rule", *words)
@@ -240,6 +257,19 @@ def _show_routes(root: str, own: dict[str, str], table: str) -> None:
     elif not routes:
         raise Stop(2, "Error: ipv4: FIB table does not exist.", "Dump terminated")
     print(json.dumps([_route_json(*route) for route in routes], separators=(",", ":")))
+
+
+def _show_ipv6_routes(root: str) -> int:
+    """Print the connected ones of every table, as with -N."""
+    there, found = interfaces(root), []
+    for name, about in there.items():
+        if about.get("ipv6") and about["operstate"] == "up":
+            table = there.get(about["master"], {}).get("vrf")
+            network = str(ip_network(about["ipv6"], strict=False))
+            entry = {"dst": network, "dev": name, "protocol": "ra", "metric": 256, "flags": [], "pref": "medium"}
+            found.append({**entry, **({"table": table} if table else {})})
+    print(json.dumps(found, separators=(",", ":")))
+    return 0
 
 
 def _main_routes(root: str) -> list[tuple[str, str]]:

@@ -15,18 +15,22 @@ import sys
 from .iproute import interfaces
 from .roce_program import run_real
 
-_HEADERS = 28
+_HEADERS = {4: 28, 6: 48}
 
 
 def ping(system: str, root: str, arguments: list[str]) -> int:
     options, words = getopt.gnu_getopt(arguments, "nqM:s:c:W:i:I:")
-    given = dict(options)
+    given, within = dict(options), [value for name, value in options if name == "-I"]
     here = _interface(root, given.get("-I", ""))
     if len(words) != 1 or here is None:
         run_real(system, "ping", arguments)
+    if here["in_vrf"] and here["master"] not in within:
+        # The main table has no way to what a VRF has.
+        print("ping: connect: Network is unreachable", file=sys.stderr)
+        return 2
     count, payload = int(given.get("-c", 3)), int(given.get("-s", 56))
-    size, target = payload + _HEADERS, words[0]
-    source = here["ipv4"].partition("/")[0]
+    target = words[0]
+    size, source = payload + _HEADERS[6 if ":" in target else 4], _address(here)
     print(f"PING {target} ({target}) from {source} : {payload}({size}) bytes of data.", flush=True)
     answers, errors = _answers(root, here, target, size, given.get("-M") == "do")
     for number in range(1, count + 1):
@@ -48,13 +52,12 @@ def _answers(root: str, here: dict[str, str], target: str, size: int, whole: boo
     whole: it must not be fragmented; else it always fits.
     """
     if whole and size > int(here["mtu"]):
-        return False, [f"ping: local error: message too long, mtu={here['mtu']}"]
+        return False, [f"ping: local error: message too long, mtu{': ' if ':' in target else '='}{here['mtu']}"]
     there = next(
         (found for other in glob.glob(f"{root}/../../*/hw") if (found := _interface(other, target)) is not None), None
     )
     if there is None or "down" in (here["operstate"], there["operstate"]):
-        source = here["ipv4"].partition("/")[0]
-        return False, [f"From {source} icmp_seq={{number}} Destination Host Unreachable"]
+        return False, [f"From {_address(here)} icmp_seq={{number}} Destination Host Unreachable"]
     ways = (there["mtu"], here["switch"], there["switch"])
     return not whole or all(size <= int(way) for way in ways), []
 
@@ -65,11 +68,12 @@ def _interface(root: str, address: str) -> dict[str, str] | None:
         there = interfaces(root)
     except FileNotFoundError:
         return None
-    return next(
-        (
-            about
-            for name, about in there.items()
-            if about.get("ipv4", "").partition("/")[0] == address or name == address
-        ),
-        None,
-    )
+    for name, about in there.items():
+        about["in_vrf"] = there.get(about["master"], {}).get("vrf", "")
+        if name == address or _address(about) == address:
+            return about
+    return None
+
+
+def _address(about: dict[str, str]) -> str:
+    return (about.get("ipv4") or about.get("ipv6", "")).partition("/")[0]

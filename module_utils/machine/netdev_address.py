@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from ipaddress import IPv4Network, ip_address
+from ipaddress import IPv4Network, ip_address, ip_interface
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ..core.host import Host, ParseError, read_once
@@ -29,6 +29,11 @@ class Address:
     family: int = 4
 
     @property
+    def network(self) -> str:
+        """Return the subnet of an address of either family, as ip prints it."""
+        return str(ip_interface("%s/%d" % (self.address, self.length)).network)
+
+    @property
     def subnet(self) -> IPv4Network:
         """Return the subnet of an IPv4 address."""
         return IPv4Network("%s/%d" % (self.address, self.length), strict=False)
@@ -46,7 +51,10 @@ def parse_json(text: str, argv: Sequence[str]) -> List[Dict[str, Any]]:
 
 
 def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
-    """Return interface -> addresses beyond link scope, from the output of ADDRESSES. Raises ParseError."""
+    """Return interface -> addresses beyond link scope, from the output of ADDRESSES. Raises ParseError.
+
+    One that is tentative, or that another host has (dadfailed), is none yet.
+    """
     found: Dict[str, Tuple[Address, ...]] = {}
     for one in parse_json(text, ADDRESSES):
         try:
@@ -54,6 +62,7 @@ def parse(text: str) -> Dict[str, Tuple[Address, ...]]:
                 Address(str(ip_address(each["local"])), int(each["prefixlen"]), _FAMILIES[each["family"]])
                 for each in one.get("addr_info", [])
                 if each and each.get("family") in _FAMILIES and each.get("scope") == "global"
+                if not (each.get("tentative") or each.get("dadfailed"))
             ]
             found[str(one["ifname"])] = tuple(addresses)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -56,6 +56,7 @@ MELLANOX = 0x15B3
 # A guest sees a virtual function without its physfn: the device ID is what is left (mlx5_core's table; the last is
 # BlueField's).
 _MLX5_VF_IDS = (0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E, 0xA2D3)
+_DATA_DIRECT_ID = 0x2100
 _AMAZON, _EFA_IDS = 0x1D0F, range(0xEFA0, 0xEFB0)
 
 T = TypeVar("T")
@@ -138,6 +139,11 @@ def is_mlx5_vf(device: PciDevice) -> bool:
 def is_efa(device: PciDevice) -> bool:
     """An Elastic Fabric Adapter of AWS: RDMA by its own protocol (SRD), which has no queue pairs of RC."""
     return device.vendor == _AMAZON and device.device in _EFA_IDS
+
+
+def is_data_direct(device: PciDevice) -> bool:
+    """A function of a ConnectX for DMA to a GPU beside it: no network function, whatever its class is."""
+    return (device.vendor, device.device) == (MELLANOX, _DATA_DIRECT_ID)
 
 
 def path_class(a: PciDevice, b: PciDevice) -> str:

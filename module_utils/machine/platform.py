@@ -151,7 +151,7 @@ def _rail_findings(
 ) -> List[Finding]:
     nic = rails.nics.get(rail.number)
     at = [rail.pci] if rail.pci else ["%s of GPU %d" % (path, index) for index, path in sorted(rail.paths.items())]
-    want = "a %g Gbit/s %s NIC at %s" % (rail.rate_gbps, "/".join(rail.link_layers), " and ".join(at))
+    want = "a %g Gbit/s %s NIC at %s" % (rail.rate_gbps, "/".join(rail.link_layers), " and ".join(at)) + rail.place
     if nic is None:
         bare, source = rails.without_rdma.get(rail.number), "/sys/bus/pci/devices, /sys/class/infiniband"
         have, fix = rails.missing[rail.number], _NO_DRIVER % bare.address if bare else None
@@ -183,7 +183,7 @@ def _port_findings(
     link, phys, layer = (port.state, port.phys_state, port.link_layer) if port else (None, None, None)
     fixes = {RAIL_STATE.id: _STATE_FIXES.get(link or "") or _STATE_FIXES.get(phys or "")}
     have = link and link + (" (%s)" % phys if phys else "")
-    state = judge(RAIL_STATE, "state", "ACTIVE", have, link == "ACTIVE", None)
+    state = judge(RAIL_STATE, "state", "ACTIVE" + rail.place, have, link == "ACTIVE", None)
     gbps = port.rate_gbps if port else None
     have = None if gbps is None else "%g Gbit/s" % gbps + (" (%s)" % port.rate_name if port and port.rate_name else "")
     rate = judge(checks.RAIL_RATE, "rate", "%g Gbit/s" % rail.rate_gbps, have, gbps == rail.rate_gbps, state)

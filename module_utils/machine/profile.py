@@ -12,7 +12,7 @@ import re
 from collections import abc
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Any, Collection, Dict, Mapping, Optional, Tuple, Union, get_type_hints
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple, Union, get_type_hints
 
 from ..core.host import ParseError
 from ..core.number import whole
@@ -21,6 +21,10 @@ from .pci import PATH_CLASSES, parse_address
 LINK_LAYERS = ("InfiniBand", "Ethernet")
 # busbar_fabric -> the kernel's link_layer.
 FABRICS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
+# How many planes a NIC may have: as many PCI functions, each with an RDMA device and its part of the rate.
+PLANES = (1, 2, 4)
+# Bytes that PCI Express has for the largest read request.
+READ_REQUESTS = (128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,18 @@ class Rail:
     link_layers: Tuple[str, ...]
     pcie: Optional[PcieLink] = None
     numa: str = "same"  # "same": NIC and its GPUs share a NUMA node; "any": not asked (a hypervisor hides it)
+    planes: int = 1
+    nic: int = 0  # number of the NIC, of which this rail is the plane
+    plane: int = 0
 
     @property
     def label(self) -> str:
         return "rail %d" % self.number
+
+    @property
+    def place(self) -> str:
+        """Return which plane of which NIC it is, for texts; "" of a NIC with one."""
+        return " (plane %d of NIC %d)" % (self.plane, self.nic) if self.planes > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -101,11 +113,13 @@ class Profile:
     page_size: Optional[int] = None  # bytes of the kernel's pages
     kernel_args: Tuple[str, ...] = ()  # "init_on_alloc=0": what the maker of the platform asks for
     driver_options: Tuple[DriverOption, ...] = ()
+    max_read_request: int = 4096  # bytes; of the rails' NICs
+    data_direct: bool = False  # each NIC has a second PCI function beside its GPU, for GPUDirect
 
 
 def parse(data: object, name: str) -> Profile:
     """Return the profile in a parsed YAML document. Raises ParseError that names the key and what was expected."""
-    own, of_rail = set(_types(Profile)) - {"name"}, set(_types(Rail)) - {"number"}
+    own, of_rail = set(_types(Profile)) - {"name"}, set(_types(Rail)) - {"number", "nic", "plane"}
     top = dict(_mapping(data, "the profile", {*own, "rail_defaults"}, ("description", "gpus", "rails")))
     defaults = _mapping(top.pop("rail_defaults", {}), "rail_defaults", of_rail - {"pci", "paths"})
     top["rails"] = [
@@ -113,6 +127,7 @@ def parse(data: object, name: str) -> Profile:
         for number, rail in enumerate(_list(top["rails"], "rails"))
     ]
     profile: Profile = _built(Profile, {**top, "name": name}, "")
+    profile = replace(profile, rails=by_plane(profile.rails))
     gpus, rails = profile.gpus, profile.rails
     if gpus.pci and (len(gpus.pci) != gpus.count or list(gpus.pci) != sorted(set(gpus.pci))):
         raise ParseError("gpus.pci must name %d different addresses in ascending order" % gpus.count)
@@ -124,6 +139,9 @@ def parse(data: object, name: str) -> Profile:
             raise ParseError("%s has no link_layers, expected some of %s" % (rail.label, ", ".join(LINK_LAYERS)))
         if not rail.pci and not rail.paths:
             raise ParseError("%s names neither a pci address nor a path to a GPU: so its NIC is undefined" % rail.label)
+    if profile.max_read_request not in READ_REQUESTS:
+        text = "max_read_request is %d, expected one of %s"
+        raise ParseError(text % (profile.max_read_request, ", ".join(map(str, READ_REQUESTS))))
     slots = [rail.pci for rail in rails if rail.pci]
     if len(set(slots)) != len(slots):
         raise ParseError("rails: two rails name the same pci address")
@@ -132,6 +150,20 @@ def parse(data: object, name: str) -> Profile:
     if profile.topology_file and not slots:
         raise ParseError("topology_file is of guests that hide paths: every rail has to name its pci address")
     return profile
+
+
+def by_plane(rails: Sequence[Rail], planes: int = 0) -> Tuple[Rail, ...]:
+    """Return a rail for each plane of each NIC.   planes: of all NICs; 0: each rail says it. Raises ParseError."""
+    found: List[Rail] = []
+    for nic, rail in enumerate(rails):
+        number = planes or rail.planes
+        if number not in PLANES:
+            raise ParseError("%s.planes is %d, expected one of %s" % (rail.label, number, ", ".join(map(str, PLANES))))
+        for plane in range(number):
+            pci = rail.pci if number == 1 or rail.pci is None else "%s%d" % (rail.pci[:-1], plane)
+            own = replace(rail, number=len(found), pci=pci, rate_gbps=rail.rate_gbps / number, planes=number)
+            found.append(replace(own, nic=nic, plane=plane))
+    return tuple(found)
 
 
 def for_fabric(profile: Profile, fabric: Optional[str]) -> Profile:

@@ -17,7 +17,7 @@ from .netdev_address import ADDRESSES, Address
 from .platform_checks import RECHECK
 from .profile import Profile, Rail
 from .rails import Rails
-from .rdma import Gid, Port, gids_of_family
+from .rdma import Gid, Port, gids_of_family, rocev2
 from .topology import Nic
 
 # By interface; a Problem if they cannot be read, None if not wanted.
@@ -48,7 +48,8 @@ def judge_gid(
     want = "a RoCE v2 GID with an %s address of the rail's interface" % ("IPv4" if address_family == "ipv4" else "IPv6")
     found = gids_of_family(port, address_family)
     usable = [gid for gid in found if gid.type == "RoCE v2"]
-    state, have = "drift", "none among %d GIDs" % len(port.gids)
+    state, have, fix = "drift", "none among %d GIDs" % len(port.gids), None
+    other = "ipv6" if address_family == "ipv4" else "ipv4"
     if usable:
         known = addresses if isinstance(addresses, Mapping) else {}
         bound = [gid for gid in usable if gid.address in _addresses(known, _carriers(gid, nic))]
@@ -64,10 +65,13 @@ def judge_gid(
     elif found:
         state = "unknown" if any(gid.type is None for gid in found) else "drift"
         have += " that is known to be RoCE v2; %s is %s" % (found[0].address, found[0].type or "of an unreadable type")
+    elif rocev2(port, other) is not None:
+        have += ", but one with an address of %s" % other.replace("ip", "IP")
+        fix = "set busbar_roce.address_family: %s, or give the rail the other address; %s" % (other, RECHECK)
     elif isinstance(addresses, Mapping):
         own = _addresses(addresses, [one.name for one in nic.netdevs])
         have += "; its interface has %s" % (", ".join(own) or "no address")
-    return RAIL_GID.judge(nic.label, state, want, have, source + "/gids", because=down)
+    return RAIL_GID.judge(nic.label, state, want, have, source + "/gids", fix, down)
 
 
 def judge(profile: Profile, rails: Rails, addresses: Addresses) -> List[Finding]:

@@ -46,9 +46,20 @@ def match(topology: Topology, profile: Profile) -> Rails:
             found, reason = _by_address(topology, rails[0].pci)
         else:
             found, reason = _by_order(topology, rails) if gpus is None else _by_path(topology, gpus, rails)
-        nics.update({rail.number: nic for rail, nic in zip(rails, found)})
-        missing.update({rail.number: reason for rail in rails[len(found) :]})
+        placed = _placed(rails, found)
+        nics.update(placed)
+        missing.update({rail.number: reason for rail in rails if rail.number not in placed})
     return Rails(nics, missing, gpus, _without_rdma(topology, profile, gpus, missing))
+
+
+def _placed(rails: Sequence[Rail], nics: Sequence[Nic]) -> Dict[int, Nic]:
+    """Return rail number -> NIC, both in their order; with planes the function says which of them a rail has lost."""
+    if len(nics) == len(rails) or rails[0].planes == 1:
+        return {rail.number: nic for rail, nic in zip(rails, nics)}
+    cards = zip(dict.fromkeys(rail.nic for rail in rails), dict.fromkeys(nic.pci[:-1] for nic in nics))
+    numbers, functions = dict(cards), {nic.pci: nic for nic in nics}
+    places = {rail.number: "%s%d" % (numbers.get(rail.nic, ""), rail.plane) for rail in rails}
+    return {number: functions[place] for number, place in places.items() if place in functions}
 
 
 def _without_rdma(
@@ -60,7 +71,8 @@ def _without_rdma(
         near = {gpus.get(index): path for index, path in rail.paths.items()} if gpus and not rail.pci else {}
         for device in topology.without_rdma:
             fits = all(gpu is not None and path_class(gpu.device, device) == path for gpu, path in near.items())
-            if fits and rail.pci in (None, device.address) and device not in found.values():
+            is_plane = rail.planes == 1 or device.address.endswith(".%d" % rail.plane)
+            if fits and is_plane and rail.pci in (None, device.address) and device not in found.values():
                 found[rail.number] = device
                 driver = "driver %s made no RDMA device" % device.driver if device.driver else "it has no driver"
                 missing[rail.number] = "NIC %s is on the bus, but %s" % (device.address, driver)
@@ -121,7 +133,10 @@ def _by_path(topology: Topology, gpus: Mapping[int, Gpu], rails: Sequence[Rail])
     what = " and ".join("%s of GPU %d" % (path, index) for index, path in paths)
     names = ", ".join(nic.label for nic in found)
     if len(found) > len(rails):
-        return [], "%d NICs are at %s (%s): name its address in a site profile" % (len(found), what, names)
+        cards = len({nic.pci[:-1] for nic in found})
+        split = rails[0].planes == 1 and cards == len(rails)
+        way = "set busbar_planes, if these are planes of one NIC" if split else "name its address in a site profile"
+        return [], "%d NICs are at %s (%s): %s" % (len(found), what, names, way)
     return found, "no NIC at %s" % what + (" besides %s" % names if found else "")
 
 

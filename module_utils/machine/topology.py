@@ -14,7 +14,17 @@ from ..core.host import Host, Problem, read_once
 from . import gpu, netdev, pci, rdma, virtualization
 from .gpu import Driver, Gpu
 from .netdev import Netdev, Route
-from .pci import MELLANOX, PATH_CLASSES, PciDevice, address_key, is_efa, is_mlx5_vf, is_nic_class, path_class
+from .pci import (
+    MELLANOX,
+    PATH_CLASSES,
+    PciDevice,
+    address_key,
+    is_data_direct,
+    is_efa,
+    is_mlx5_vf,
+    is_nic_class,
+    path_class,
+)
 from .rdma import Port, RdmaDevice
 from .virtualization import Virtualization
 
@@ -145,9 +155,8 @@ def _without_rdma(devices: Mapping[str, PciDevice], rdma_of: Mapping[str, RdmaDe
     """Return the physical NICs of the makers of those with RDMA that have none."""
     vendors = {MELLANOX, *(devices[address].vendor for address in rdma_of if address in devices)}
     bare = [one for one in devices.values() if one.vendor in vendors and one.address not in rdma_of]
-    return tuple(
-        one for one in bare if is_nic_class(one.class_code) and not (one.physfn or is_efa(one) or is_mlx5_vf(one))
-    )
+    bare = [one for one in bare if is_nic_class(one.class_code) and not is_data_direct(one)]
+    return tuple(one for one in bare if not (one.physfn or is_efa(one) or is_mlx5_vf(one)))
 
 
 def is_near(topology: Topology, gpu: Gpu, nic: Nic) -> bool:

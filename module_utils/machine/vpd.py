@@ -1,8 +1,8 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Part and serial number of a PCI function, from its vital product data.
+"""Part and serial number of a PCI function, and the UUID of its card, from its vital product data.
 
-Source: PCI Local Bus Specification 3.0, appendix I.
+Sources: PCI Local Bus Specification 3.0, appendix I; linux-rdma/rdma-core rdma_topo (V3).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ..core.finding import printable
 from ..core.host import Host, ParseError
 
 _READ_ONLY, _END = 0x90, 0x78
-_NAMES = {b"PN": "part", b"SN": "serial"}
+_NAMES = {b"PN": "part", b"SN": "serial", b"V3": "uuid"}
 
 
 def read(host: Host, pci: str) -> Dict[str, str]:
-    """Return ``part`` and ``serial`` where the function has them. Root alone can read them.
+    """Return ``part``, ``serial`` and ``uuid`` where the function has them. Root alone can read them.
 
     Raises ReadError, ParseError.
     """
@@ -27,7 +27,7 @@ def read(host: Host, pci: str) -> Dict[str, str]:
 
 
 def parse(data: bytes) -> Dict[str, str]:
-    """Return ``part`` and ``serial`` of the read-only resource, each of at most 200 characters. Raises ParseError."""
+    """Return the fields of the read-only resource by name, each of at most 200 characters. Raises ParseError."""
     at = 0
     while at < len(data) and data[at] != _END:
         if not data[at] & 0x80:

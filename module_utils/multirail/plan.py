@@ -26,6 +26,7 @@ from ..machine.netdev_routing import RULES, Route, Rule
 from ..mtu import netplan
 from ..mtu import plan as netdev_mtu
 from ..mtu.claim import Addressing, Table
+from . import routers
 from .policy import KEYS, MultirailConfig, Policy
 from .read import CONF, SYSCTL_FILE, MultirailState, Rail
 
@@ -66,8 +67,9 @@ READABLE = Check("multirail.readable", why="what cannot be read cannot be judged
 def plan(have: MultirailState, want: MultirailConfig) -> Plan:
     """Return the findings, files and commands of kernel settings and of source routing."""
     unread = Plan(tuple(READABLE.unreadable(problem) for problem in have.problems))
-    routing = [_plan_rail(have, rail, want) for rail in have.rails] if want.policy.routing else []
-    found = merge(_plan_sysctl(have, want.policy), _plan_leftover(have, want.policy), *routing, unread)
+    routing = [_plan_rail(have, rail, want) for rail in have.rails if want.policy.routing or rail.vrf is not None]
+    rules = Plan(tuple(routers.judge_rules(have.rails)))
+    found = merge(_plan_sysctl(have, want.policy), _plan_leftover(have, want.policy), rules, *routing, unread)
     if any(change.path.startswith(netplan.FOLDER) for change in found.changes):
         return replace(found, commands=(netplan.GENERATE, *found.commands))
     return found
@@ -235,6 +237,13 @@ def gateway_of(address: Address, gateway: str) -> str:
 
 def _plan_rail(have: MultirailState, rail: Rail, want: MultirailConfig) -> Plan:
     """Plan the table of a rail, now and for the boot."""
+    if rail.vrf is not None:
+        ours = (FileChange(rail.file, rail.kept, None),) if rail.file and rail.kept is not None else ()
+        wanted = "no such file: the rail is in a VRF"
+        found = [SOURCE_ROUTING.judge(one.path, "drift", wanted, "it is there") for one in ours]
+        return Plan((routers.judge_vrf(rail, rail.vrf, have.rails), *found), ours)
+    if rail.ipv6 and not rail.addresses:
+        return Plan((routers.judge_ipv6(SOURCE_ROUTING, rail, have.rails),))
     if rail.twice or rail.other_address:
         return Plan((_undecided_rules(rail, "live"), _undecided_rules(rail, "persisted")))
     table = table_of(rail, want.gateway)

@@ -12,13 +12,14 @@ from ..core import sysctl_files
 from ..core.finding import Finding
 from ..core.host import Host, Problem, attempt
 from ..core.sysctl_files import Assignment
-from ..machine import netdev, netdev_address
+from ..machine import netdev, netdev_address, vrf
 from ..machine.netdev_address import ADDRESSES, Address
 from ..machine.netdev_routing import ROUTES, RULES, Route, Rule, parse_routes, parse_rules
 from ..machine.pci import parse_decimal, read_value
 from ..machine.rail_address import RAIL_ADDRESS, RAIL_GID
 from ..machine.rdma import ADDRESS_FAMILIES, gids_of_family
 from ..machine.topology import Nic
+from ..machine.vrf import Vrf
 from ..mtu import device, netplan, networkd, owner
 from ..mtu import plan as netdev_mtu
 from ..mtu.owner import Owner
@@ -39,7 +40,7 @@ class Rail:
 
     owner: what sets it up at boot. shared: other interfaces that its file sets up, too. kept: text of our file for
     the boot, None if absent. no_gid, twice: id of the finding that a rail without an address, or with one
-    that an earlier rail has too, has already.
+    that an earlier rail has too, has already. addresses: of IPv4. vrf: that its interface is in.
     """
 
     number: int
@@ -54,6 +55,8 @@ class Rail:
     no_gid: Optional[str] = None
     twice: Optional[str] = None
     other_address: Optional[Finding] = None
+    ipv6: Tuple[Address, ...] = ()
+    vrf: Optional[Vrf] = None
 
     @property
     def table(self) -> int:
@@ -93,9 +96,10 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
     devices = device.read(host, netdev.read(host)[0], []) if nics else {}
     routing = bool(nics) and policy.routing
     owners = owner.read(host, devices) if routing else {}
-    addresses, rules, routes = None, None, None
-    if routing:
+    addresses, rules, routes, vrfs = None, None, None, _vrfs(host, nics, problems)
+    if routing or vrfs:
         addresses = attempt(lambda: netdev_address.read(host), " ".join(ADDRESSES), problems)
+    if routing:
         rules = attempt(lambda: parse_rules(host.query(RULES)), " ".join(RULES), problems)
         routes = attempt(lambda: parse_routes(host.query(ROUTES)), " ".join(ROUTES), problems)
     rails: List[Rail] = []
@@ -106,7 +110,7 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
             continue
         rail = _rail(host, number, nic, own[0], owners, (addresses or {}).get(own[0], ()))
         live = {key: _live(host, own[0], key) for key in policy.values}
-        rail = replace(rail, live=live, routes=(routes or {}).get(str(rail.table), ()))
+        rail = replace(rail, live=live, routes=(routes or {}).get(str(rail.table), ()), vrf=vrfs.get(own[0]))
         # No rule can distinguish it from an earlier rail with the same address.
         taken = {one.address for other in rails if other.netdev != rail.netdev for one in other.addresses}
         if any(one.address in taken for one in rail.addresses):
@@ -127,6 +131,11 @@ def read(host: Host, nics: Mapping[int, Nic], policy: Policy) -> MultirailState:
     )
 
 
+def _vrfs(host: Host, nics: Mapping[int, Nic], problems: List[Problem]) -> Dict[str, Vrf]:
+    netdevs = [one for nic in nics.values() for one in nic.netdevs]
+    return attempt(lambda: vrf.read(host, netdevs), " ".join(vrf.LINKS), problems) or {}
+
+
 def _rail(
     host: Host, number: int, nic: Nic, name: str, owners: Mapping[str, Owner], on_wire: Sequence[Address]
 ) -> Rail:
@@ -144,6 +153,7 @@ def _rail(
         netdev=name,
         live={},
         addresses=tuple(one for one in on_wire if one.family == 4),
+        ipv6=tuple(one for one in on_wire if one.family == 6),
         owner=owned,
         # Also other rails: what one rail's address is routed by must not be done for another.
         shared=owner.shared(first, owners, (name,)) if first else (),

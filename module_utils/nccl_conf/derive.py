@@ -39,6 +39,8 @@ from .version import Version, format_version
 DYNAMIC_GID: Version = (2, 21, 0)
 # Comment above each variable of the image, so that the next run distinguishes it from an edit.
 MARK = "Retained from the nccl.conf of the image"
+# NCCL joins functions of one NIC (planes), unless the site sets one of these; then it must not connect two planes.
+_UNMERGED = (("NCCL_IB_MERGE_NICS", "0"), ("NCCL_NET_MERGE_LEVEL", "LOC"))
 # Service of an image that writes /etc/nccl.conf at each boot, and empties it when it stops.
 _WRITER = "sku-customizations.service"
 # Comment above each of the site's variables.
@@ -111,7 +113,8 @@ def derive(topology: Topology, profile: Profile, want: Want, versions: Sequence[
     missing = platform.all_missing(topology, profile, platform_checks.RAIL_DEVICE)
     if missing:
         return Derivation((), tuple(map(_missing_rail, missing)))
-    parts = [*_hcas(rails, profile), *_bootstrap(topology, want)]
+    apart = any(str((want.extra or {}).get(name)) == value for name, value in _UNMERGED)
+    parts = [*_hcas(rails, profile, apart), *_bootstrap(topology, want)]
     if any("Ethernet" in rail.link_layers for rail in profile.rails):
         parts += _roce(rails, want, versions)
     if rails.nics:
@@ -198,18 +201,21 @@ def _missing_rail(found: Finding) -> Finding:
     return RAILS.judge(found.subject, "unknown", want, found.have, found.source, because=found)
 
 
-def _hcas(rails: Rails, profile: Profile) -> Part:
+def _hcas(rails: Rails, profile: Profile, apart: bool) -> Part:
     names = []
+    planes = {rail.number: ":%d:%d" % (rail.nic, rail.plane) for rail in profile.rails if rail.planes > 1 and apart}
     for number, nic in sorted(rails.nics.items()):
         if nic.rdma is None:
             raise AssertionError("rails.match returned a NIC without an RDMA device")
         name = nic.rdma.name
-        names.append("%s:%d" % (name, nic.port.number) if nic.port and len(nic.rdma.ports) > 1 else name)
+        several = nic.port and (len(nic.rdma.ports) > 1 or number in planes)
+        names.append("%s:%d" % (name, nic.port.number) + planes.get(number, "") if nic.port and several else name)
         yield from _odd_name("rail %d" % number, name, nic.rdma.source)
     reason = (
         "The RDMA device of each rail in rail order (profile %s). The leading equals sign makes the names exact;"
         " without it mlx5_1 also takes in mlx5_10." % profile.name
     )
+    reason += " Behind the port: NIC and plane, since NCCL does not join them here." if planes else ""
     if names:
         yield Variable("NCCL_IB_HCA", "=" + ",".join(names), reason)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from ..change import written
 from ..core import fix_command
@@ -17,10 +17,12 @@ from ..core.check import Check
 from ..core.finding import Finding, one_cause
 from ..core.host import Host, ReadError
 from ..core.plan import FileChange, Plan, merge
+from ..driver.kernels import RELEASE
 from ..machine import pci, virtualization
 from ..machine.pci import PciDevice
 from ..machine.rails import Rails
 from ..machine.topology import Nic, Topology
+from . import boot_argument
 from .boot_unit import OWN, SCRIPT, UNIT, render
 from .registers import (
     CLEARED,
@@ -28,6 +30,7 @@ from .registers import (
     REDIRECT,
     Function,
     Write,
+    acs_text,
     config_path,
     encode_size,
     parse_acs,
@@ -65,13 +68,10 @@ AT_BOOT = Check(
 the others and names it in the journal)"""
 
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="exactly the configured values are set at boot")
-# Where the kernel is locked down, registers cannot be written. Of several arguments the kernel takes the last alone;
-# its flags are bits 4 to 0 of the control word, x leaves one (kernel-parameters.txt 6.12, pci=config_acs).
-_ACS_IF_LOCKED = (
-    'boot with pci="config_acs=%s" (Linux 6.11 and later; in a file of GRUB\'s settings write \\" for each quote, then'
-    " run update-grub), or without Secure Boot"
-)
-_CLEAR_TEXT = "SrcValid- ReqRedir- CmpltRedir- UpstreamFwd-"
+# Where the kernel is locked down, registers cannot be written. Beside a Data Direct function they must not be: the
+# kernel has grouped devices by them.
+_ACS_BY_KERNEL = "set pcie_path_acs_owner: kernel, run site.yml --tags pcie_path, and reboot (Linux 6.11 and later)"
+_ACS_PENDING = "reboot the node; if the kernel (Linux 6.11 and later) still does not set it, install a later one"
 _READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 
 
@@ -82,11 +82,13 @@ class PathConfig:
     clear_acs: ACS redirects and validates nothing on the bridges.
     max_read_request: of each NIC, in bytes; 0 for none.
     persist: set it at every boot, too.
+    by_kernel: the kernel sets ACS at boot, by its argument, and not the unit.
     """
 
     clear_acs: bool
     max_read_request: int
     persist: bool
+    by_kernel: bool = False
 
 
 def compute_nics(topology: Topology, rails: Rails) -> Tuple[Nic, ...]:
@@ -112,11 +114,27 @@ def bridges_between(gpus: Sequence[PciDevice], nics: Sequence[PciDevice]) -> Tup
     return tuple(sorted(found))
 
 
+def beside_data_direct(gpus: Sequence[PciDevice], devices: Iterable[PciDevice]) -> Dict[str, int]:
+    """Return address -> bits of CLEARED that bridges have where a Data Direct function is below a switch with a GPU.
+
+    Requests of the function and completions of the GPU take the short way, all else goes up; the port of the root has
+    no SrcValid, so that the kernel makes one group of all (linux-rdma/rdma-core rdma_topo).
+    """
+    found: Dict[str, int] = {}
+    for one in filter(pci.is_data_direct, devices):
+        for gpu in gpus:
+            if pci.path_class(gpu, one) in pci.NEAR:
+                shared = [*(a == b for a, b in zip(gpu.ancestors, one.ancestors)), False].index(False)
+                found.update({gpu.ancestors[1]: 0x1C, one.ancestors[shared]: 0x19, gpu.ancestors[shared]: 0x15})
+    return found
+
+
 class PathState:
     """State of a node; of a virtual machine only that it is one. Other nics than compute_nics do not count.
 
     is_vm, hypervisor: by machine.virtualization, the second with its cloud.
     bridges: those on the paths between two GPUs or a GPU and a NIC, where the two share a switch. nics: compute NICs.
+    direct: as beside_data_direct returns it; these are bridges, too.   release: of the kernel.
     files: path of each file of OWN -> its text, None where it is absent.
     devices: the directory in which sysfs has the PCI devices of this machine.
     locked: the kernel's lockdown, integrity or confidentiality; "" for none.
@@ -137,7 +155,10 @@ class PathState:
             return
         gpus = [gpu.device for gpu in topology.gpus]
         peers = [nic.device for nic in nics]
-        self.bridges = [read_function(host, one, one, parse_acs) for one in bridges_between(gpus, peers)]
+        self.direct = beside_data_direct(gpus, pci.read(host)[0].values())
+        self.release = host.read(RELEASE) or ""
+        paths = dict.fromkeys((*bridges_between(gpus, peers), *self.direct))
+        self.bridges = [read_function(host, one, one, parse_acs) for one in paths]
         lost = [one.address for one in (*gpus, *peers) if not one.ancestors]
         self.bridges += [Function(address, address, problem=_LOST) for address in lost]
         self.nics = [read_function(host, nic.pci, nic.label, parse_device_control) for nic in nics]
@@ -147,27 +168,30 @@ class PathState:
         self.passed_on = next((gpu.address for gpu in gpus if gpu.driver == "vfio-pci"), "")
 
 
-def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -> Plan:
+def argument(have: PathState, want: PathConfig) -> str:
+    """Return the value of the kernel's argument for these bridges, "" where it is not wanted."""
+    bridges = _judged_bridges(have, want) if want.by_kernel and want.persist else []
+    masks = [(one.address, CLEARED, have.direct.get(one.address, 0)) for one in bridges if one.register]
+    return boot_argument.value(masks) if masks else ""
+
+
+def _judged_bridges(have: PathState, want: PathConfig) -> Sequence[Function]:
+    return have.bridges if want.clear_acs and not have.passed_on else []
+
+
+def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None, pending: Optional[str] = None) -> Plan:
     """Plan registers, as commands of type Write, and files, and judge both.
 
     missing: finding of a missing GPU or NIC; the settings at boot then stay as they are.
+    pending: id of the finding that the kernel's argument is not active.
     The plan is empty in a virtual machine, where these registers are the hypervisor's.
     """
     if have.is_vm:
         return Plan()
-    bridges = have.bridges if want.clear_acs and not have.passed_on else []
+    bridges = _judged_bridges(have, want)
     nics = have.nics if want.max_read_request else []
-    # Where it cannot be written, SrcValid alone is not worth another boot.
-    unwanted = REDIRECT if have.locked else CLEARED
-    wrong = [one for one in bridges if one.register and one.register.word & unwanted]
-    by_boot = _ACS_IF_LOCKED % ";".join("000x0@%s" % one.address for one in wrong)
-    findings: List[Finding] = []
-    writes: List[Write] = []
-    for one in bridges:
-        acs = one.register if one in wrong else None
-        severity = "minor" if acs and not acs.word & REDIRECT else None
-        findings.append(_judged(ACS, one, _CLEAR_TEXT, bool(acs), have.locked, by_boot, severity))
-        writes += [Write.to_register(one.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0)] if acs else []
+    by_kernel = want.by_kernel and want.persist and boot_argument.is_known(have.release)
+    findings, writes = _plan_acs(have, bridges, by_kernel, pending)
     size = encode_size(want.max_read_request)
     for one in nics:
         control = one.register if one.register and one.register.word & READ_REQUEST != size else None
@@ -181,7 +205,29 @@ def plan(have: PathState, want: PathConfig, missing: Optional[Finding] = None) -
     locked = [finding for finding in findings if finding.state == "unsupported" and finding.check == ACS.id]
     findings = [replace(f, because=locked[0].id) if f in locked[1:] else f for f in findings]
     live = Plan(one_cause(findings, ("unknown",)), commands=() if have.locked else tuple(writes))
-    return merge(live, _persisted(have, bridges, nics, want, cause))
+    of_unit = [one for one in bridges if not by_kernel and one.address not in have.direct]
+    return merge(live, _persisted(have, of_unit, nics, want, cause))
+
+
+def _plan_acs(
+    have: PathState, bridges: Sequence[Function], by_kernel: bool, pending: Optional[str]
+) -> Tuple[List[Finding], List[Write]]:
+    # Where it cannot be written, SrcValid alone is not worth another boot.
+    unwanted = REDIRECT if have.locked else CLEARED
+    findings: List[Finding] = []
+    writes: List[Write] = []
+    for one in bridges:
+        bits = have.direct.get(one.address, 0)
+        acs = one.register if one.register and (one.register.word ^ bits) & unwanted else None
+        severity = "minor" if acs and not (acs.word ^ bits) & REDIRECT else None
+        fix = _ACS_PENDING if by_kernel else _ACS_BY_KERNEL + (", or boot without Secure Boot" if have.locked else "")
+        judged = _judged(ACS, one, acs_text(bits, CLEARED), bool(acs), have.locked, fix, severity)
+        if one.address in have.direct and judged.state == "drift":
+            judged = replace(judged, fix=fix, disruption="reboot" if by_kernel else "none", because=pending)
+        elif acs:
+            writes.append(Write.to_register(one.address, "ECAP_ACS+6.w", acs.offset, CLEARED, 0))
+        findings.append(judged)
+    return findings, writes
 
 
 def notes(have: PathState, want: PathConfig) -> List[str]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, List, Optional, Set, Tuple
 
 from ..change import apply
 from ..core.host import Host, ParseError, Problem, ReadError, attempt
 from ..core.plan import Command, Plan
 from ..machine import pci
+from ..machine.profile import READ_REQUESTS
 
 CONFIG_SIZE = 4096
 
@@ -35,7 +36,7 @@ REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
 # SrcValid redirects nothing, but nothing needs it where no ACS is wanted, and tests of others take it for ACS.
 CLEARED = REDIRECT | 0x01
 READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
-SIZES = (128, 256, 512, 1024, 2048, 4096)
+SIZES = READ_REQUESTS
 _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not respond"
 
@@ -99,7 +100,12 @@ def parse_acs(config: bytes) -> Optional[Register]:
     if at + 8 > CONFIG_SIZE:
         raise ParseError("the ACS capability at 0x%03x leaves config space" % at)
     word = _number(config, at + 6)
-    return Register(at + 6, word, " ".join(name + ("+" if word & bit else "-") for name, bit in ACS_BITS))
+    return Register(at + 6, word, acs_text(word))
+
+
+def acs_text(word: int, of: int = 0x7F) -> str:
+    """Return a control word as lspci has it.   of: the bits that are named."""
+    return " ".join(name + ("+" if word & bit else "-") for name, bit in ACS_BITS if of & bit)
 
 
 def parse_device_control(config: bytes) -> Register:
@@ -188,16 +194,15 @@ def read_config(host: Host, address: str) -> bytes:
 
 
 def execute(host: Host, planned: Plan) -> List[str]:
-    """Make the changes of a plan: registers, then files. Raises ReadError at the first that fails.
+    """Make the changes of a plan: registers, then files and other commands. Return the paths of backups.
 
-    Return the paths of backups: none, for the files are Busbar's.
+    Raises ReadError at the first that fails.
     """
     for command in planned.commands:
         if isinstance(command, Write):
             write(host, command)
-    for change in planned.changes:
-        apply.write(host, change)
-    return []
+    others = tuple(command for command in planned.commands if not isinstance(command, Write))
+    return apply.execute(host, replace(planned, commands=others))
 
 
 def write(host: Host, change: Write) -> None:

@@ -112,16 +112,20 @@ def assume(read: Data, given: Data, platform: Data | None = None) -> Assumed:
     gpus = {gpu["pci"]: (gpu["model"], gpu["device"]) for gpu in facts["gpus"]}
     nics = [recognise.Nic(**nic) for nic in facts["nics"]]
     shows = recognise.Facts(gpus, nics, **{name: facts[name] for name in _FACTS})
-    name, reason, undecided = recognise.recognise(shows, _parsed())
+    name, reason, undecided, planes = recognise.recognise(shows, _parsed())
     data = own = facts["draft"] or _NO_GPU
     if platform is not None:
         name, data, reason, undecided = given["busbar_platform"], platform, "set by the inventory", ""
+        planes = 1
     elif name:
         data = {**shipped[name], "rails": own["rails"]} if undecided else shipped[name]
+    several = {"busbar_planes": planes} if planes > 1 and not undecided else {}
+    # The machine's own rails are functions already.
+    data = data if undecided else profile_files.with_planes(data, {**several, **given}.get("busbar_planes"))
     # Values that belong together are the inventory's, or inferred, as a whole.
     taken = tuple(prefix for group in _TOGETHER if any(one.startswith(group) for one in given) for prefix in group)
     values = {key: value for key, value in _inferred(facts, nics, data).items() if not key.startswith(taken)}
-    values.update({**given, "busbar_platform": name or "unknown"})
+    values.update({**several, **given, "busbar_platform": name or "unknown"})
     return Assumed(
         facts, name, reason, undecided, data, values, sorted(given), read.get("draft"), read.get("doubts", ())
     )
@@ -200,4 +204,6 @@ def _of_ports(most: Data) -> Values:
         cnp = most.get("cnp", (-1, -1))
         roce.update({"cnp_dscp": cnp[0], "cnp_priority": cnp[1]} if ways.get(cnp[0]) == cnp[1] else {})
         found.update(busbar_roce=roce, roce_qos_dscp2prio=dict.fromkeys(map(str, codes), pfc[0]))
+    if most.get("family") == "ipv6":
+        found["busbar_roce"] = {**found.get("busbar_roce", {}), "address_family": "ipv6"}
     return found

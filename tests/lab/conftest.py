@@ -16,7 +16,7 @@ import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host
-from ansible_collections.busbar.fabric.plugins.plugin_utils import result_schema, suite
+from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files, result_schema, suite
 
 from lab import store
 from lab.machine import Machine
@@ -125,6 +125,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
     def run(name: str, node: str, check_mode: bool = False, **more: Any) -> dict[str, Any]:
         values = site_values(lab, node)
         profile = read_yaml((ROOT / "profiles" / f"{values['busbar_platform']}.yml").read_text())
+        profile = profile_files.with_planes(profile, values.get("busbar_planes"))
         known = {
             "hardware_root": values["busbar_hardware_root"],
             "system_root": values["busbar_system_root"],
@@ -132,6 +133,7 @@ def on_node(lab: Path, run_module: Run) -> Callable[..., dict[str, Any]]:
             "profile_name": values["busbar_platform"],
             "fabric": values["busbar_fabric"],
             "max_disruption": values.get("busbar_max_disruption", "none"),
+            "address_family": values.get("busbar_roce", {}).get("address_family", "ipv4"),
         }
         # What a variable of the role's own says is the option of that name.
         known |= {key.removeprefix(f"{ROLE_OF[name]}_"): value for key, value in values.items()}

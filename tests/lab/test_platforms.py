@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import suite
 
 from lab import nvl72, store, tree
 from lab.machine import ETHERNET, NO_LINK, Function, HostBridge, Machine
-from lab.machines import azure_nd_h100_v5, gb200, gb300, oci_bm_gpu_h100_8, topology_file
+from lab.machines import azure_nd_h100_v5, gb200, oci_bm_gpu_h100_8, topology_file
 from tests.trees import put_all
 
 from .conftest import ROOT, read_yaml
@@ -23,7 +23,7 @@ MODULES = tuple(role.module for role in suite.AUDITED.values() if role.module no
 GUEST, METAL, TRAY = "azure01", "oci01", "tray01"
 TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
 Answer = Callable[..., dict[str, Any]]
-LAB = {GUEST: azure_nd_h100_v5, METAL: oci_bm_gpu_h100_8, TRAY: gb200, "tray21": gb300}
+LAB = {GUEST: azure_nd_h100_v5, METAL: oci_bm_gpu_h100_8, TRAY: gb200}
 OF_TRAYS = {
     *("imex.service", "imex.nodes", "imex.state", "imex.channel", "imex.domain", "node_health.page_size"),
     *("iommu.platform_args", "gpudirect.driver_options"),
@@ -38,7 +38,6 @@ HEALTHY: dict[str, tuple[set[str], set[str], dict[str, str]]] = {
         {"topology_info": "bare metal of OCI: its agent"},
     ),
     TRAY: (OF_TRAYS, {"node_health.fabric_manager"}, {}),
-    "tray21": (OF_TRAYS, {"node_health.fabric_manager"}, {}),
 }
 
 

@@ -18,7 +18,7 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.action import host_audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile_doubts
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile, profile_doubts
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import classes, hosts, infer, judge, question, render
 from ansible_collections.busbar.fabric.plugins.plugin_utils.role_result import role_results
@@ -117,11 +117,29 @@ def rails(*odd: dict[str, Any]) -> list[dict[str, Any]]:
         ([{"pfc": [3, 4]}] * 8, "busbar_roce", None),
         ([SWITCH] * 8, "busbar_roce", {"dscp": 26, "priority": 3}),  # the rails are not set up, the switches are
         ([SWITCH] * 4 + [{**SWITCH, "switch_pfc": []}] * 4, "busbar_roce", None),
+        ([{"pfc": [], "family": "ipv6"}] * 8, "busbar_roce", {"address_family": "ipv6"}),
     ],
 )
 def test_what_most_rails_have_is_what_each_is_held_to(odd: list[dict[str, Any]], name: str, value: object) -> None:
     assumed = infer.assume({"recognition": {**FACTS, "rails": rails(*odd)}}, {})
     assert assumed.values.get(name) == value
+    assert assumed.steps()
+
+
+@pytest.mark.parametrize(
+    ("cards", "given", "planes"), [(8, {}, 2), (7, {}, 2), (8, {"busbar_planes": 4}, 4), (2, {}, None)]
+)
+def test_planes_are_inferred_with_the_rails_of_the_profile(
+    cards: int, given: dict[str, Any], planes: int | None
+) -> None:
+    places = [f"0000:{bus + 16:02x}:00" for bus in range(8)]
+    board = [{"pci": f"{place}.0", "model": "NVIDIA B300 SXM6 AC", "device": 0x3182} for place in places]
+    port = {"path": "PXB", "link_layer": "Ethernet", "rate_gbps": 400.0}
+    nics = [{**port, "pci": f"{place}.{plane}"} for place in places[:cards] for plane in range(2)]
+    assumed = infer.assume({"recognition": {**FACTS, "gpus": board, "nics": nics, "nvswitches": 0}}, given)
+    assert (assumed.platform, assumed.values.get("busbar_planes")) == ("hgx-b300", planes)
+    rails = profile.parse(assumed.profile, "hgx-b300").rails
+    assert {rail.planes for rail in rails} <= {planes or 1}
     assert assumed.steps()
 
 

@@ -17,6 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.sysctl_files im
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import netdev_routing
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_routing import Route, Rule
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.vrf import Vrf
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import netplan
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu.claim import (
@@ -152,6 +153,7 @@ OTHER = netdev_mtu.judge_address(
 )
 IDLE = Owner((replace(CLAIM, mtu=None, refused=("is masked", "systemctl unmask it")),))
 TABLE = multirail.table_of(rail(), "")
+VRF = Vrf("v0", "7", True, (4, 6), (Route("10.0.0.0/24", "", "10.0.0.1", "ens1"),))
 BY_NETPLAN = Owner((Netplan("/run/systemd/network/10-netplan-a.network", "", ident="ethernets/a"),))
 
 
@@ -226,6 +228,20 @@ PLANS: dict[str, tuple[MultirailState, MultirailConfig]] = {
     "a file of others, too": unkept(shared=("ens2", "eno1")),
     "ifupdown brings none": unkept(owner=Owner((Ifupdown("/etc/network/interfaces", ""),))),
     "NetworkManager brings none": unkept(owner=Owner((NetworkManager("/etc/a.nmconnection", ""),))),
+    # The table and the rule are the VRF's; a file of ours from before goes.
+    "in a VRF": (have(rail(vrf=VRF, kept=None)), NVIDIA),
+    "in a VRF, by a policy without routes": (have(rail(vrf=VRF, kept=None, live=dict(POLICIES["oci"].values))), OCI),
+    "a VRF that is down, without rule and route": (have(rail(vrf=Vrf("v0", "7", False))), NVIDIA),
+    "a VRF with two rails of one subnet": (
+        have(rail(vrf=VRF, kept=None), rail(1, addresses=(Address("10.0.0.2", 24),), vrf=VRF, kept=None)),
+        NVIDIA,
+    ),
+    "in a VRF, without an address": (have(rail(addresses=(), no_gid=NO_GID, vrf=VRF, kept=None)), NVIDIA),
+    "IPv6 alone": (have(rail(addresses=(), ipv6=(Address("fd02::5", 64, 6),), kept=None)), NVIDIA),
+    "IPv6 alone, two rails with one prefix": (
+        have(*(rail(n, addresses=(), ipv6=(Address(f"fd02::{n}", 64, 6),), kept=None) for n in range(2))),
+        NVIDIA,
+    ),
 }
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, Problem, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, platform, platform_checks, rails
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
-from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_unit, registers
+from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_argument, boot_unit, registers
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import plan as pcie_path
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.plan import PathConfig, PathState
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path.registers import Write
@@ -399,16 +400,61 @@ def test_where_nothing_tells_a_guest_from_a_machine_nothing_is_planned(node: Nod
         have((host, unsure))
 
 
-def test_the_advice_for_a_locked_kernel_makes_it_boot_without_redirection(node: Node) -> None:
-    first, second = [one for one in pcie_path.plan(have(locked(node)), WANT).findings if not one.ok]
-    # The kernel takes the last of several such arguments alone: one names all bridges, in quotes for GRUB.
-    (line,) = grub.passed(first.fix.split()[2], {})
-    assert (first.fix, line) == (second.fix, f"pci=config_acs=000x0@{port(0, 0)};000x0@{port(1, 0)}")
-    # Flags from bit 0 on the right, x leaves one (drivers/pci/pci.c, 6.12).
-    for flags, _at, address in (item.partition("@") for item in line.partition("config_acs=")[2].split(";")):
+def booted(node: Node, value: str) -> None:
+    """Flags from bit 0 on the right, x leaves one (drivers/pci/pci.c, 6.12)."""
+    for flags, _at, address in (item.partition("@") for item in value.partition("config_acs=")[2].split(";")):
         zeros = sum(1 << bit for bit, flag in enumerate(reversed(flags)) if flag == "0")
         put(root_of(node), address, config(acs=REDIRECTING & ~zeros))
-    assert all(finding.ok for finding in pcie_path.plan(have(node), WANT).findings)
+
+
+def test_the_kernels_argument_makes_a_locked_kernel_boot_without_redirection(node: Node) -> None:
+    write_file(locked(node), "/proc/sys/kernel/osrelease", "6.11.0-1-generic\n")
+    want = replace(WANT, by_kernel=True)
+    bad = [one for one in pcie_path.plan(have(node), WANT).findings if not one.ok]
+    assert ["pcie_path_acs_owner: kernel" in one.fix for one in bad] == [True, True]
+    value = pcie_path.argument(have(node), want)
+    # One names all bridges with ACS: the kernel takes the last of several alone.
+    assert len(value.split(";")) == len(bridges(node[1]))
+    assert grub.passed(grub.quote("pci", value), {}) == [f"pci={value}"]
+    booted(node, value)
+    plan = pcie_path.plan(have(node), want)
+    assert all(finding.ok for finding in plan.findings)
+
+
+KNOWN = {"6.11.0-1-generic": True, "7.0.0": True, "6.8.0-60-generic": False, "5.14.0-503.el9": False, "?": False}
+
+
+@pytest.mark.parametrize("release", KNOWN)
+def test_the_unit_stays_where_the_kernel_does_not_know_the_argument(node: Node, release: str) -> None:
+    write_file(node, "/proc/cmdline", "ro\n")
+    write_file(node, "/proc/sys/kernel/osrelease", f"{release}\n")
+    plan = pcie_path.plan(have(node), replace(WANT, by_kernel=True))
+    script = next(one.after or "" for one in plan.changes if one.path == boot_unit.SCRIPT)
+    assert (port(0, 0) in script) is not KNOWN[release]
+    assert "0000:11:00.0" in script
+    found = boot_argument.plan(node[0], release, boot_argument.value([(port(0, 0), 0x1D, 0)]), None)
+    # This node has no boot loader.
+    assert found.findings[0].state == ("not_owned" if KNOWN[release] else "unsupported")
+    assert boot_argument.plan(node[0], release, "", None) == Plan()
+
+
+# Addresses of GB300: the port of the root, the switch of the NIC with its function, and the way to the GPU.
+ROOT, OWN, WAY = "0008:00:00.0", "0008:02:00.0", "0008:02:01.0"
+ABOVE = ("pci0008:00", ROOT, "0008:01:00.0")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "ancestors", "bits"),
+    [
+        (0x15B3, (*ABOVE, OWN), {ROOT: 0x1C, OWN: 0x19, WAY: 0x15}),
+        (0x10DE, (*ABOVE, OWN), {}),
+        (0x15B3, ("pci0009:00", "0009:00:00.0", "0009:01:00.0", "0009:02:00.0"), {}),
+    ],
+)
+def test_bridges_beside_a_data_direct_function(vendor: int, ancestors: tuple[str, ...], bits: dict[str, int]) -> None:
+    gpu = pci.PciDevice("0008:06:00.0", 0x030200, 0x10DE, 0x31C2, 0, (*ABOVE, WAY, "0008:04:00.0", "0008:05:00.0"))
+    function = pci.PciDevice("0008:03:00.0", 0x080100, vendor, 0x2100, 0, ancestors)
+    assert pcie_path.beside_data_direct([gpu], [function]) == bits
 
 
 # -- at boot ---------------------------------------------------------------------------------------------------------

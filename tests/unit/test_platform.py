@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import platform_facts
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Problem
+from ansible_collections.busbar.fabric.plugins.module_utils.machine import nic_functions
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.netdev_address import Address
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.nic_functions import DirectState
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform import CrossCheck, plan
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.platform_checks import RAIL_STATE
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile, for_fabric, parse
@@ -276,3 +278,12 @@ def test_findings_of_rails(case: str) -> None:
     topology, more = RAILS[case]
     profile = H100_ROCE if topology in (ROCE, TWICE) else H100
     goldens.check("platform", case, golden_rows.measured(plan(topology, profile, (), **more).findings))
+
+
+def test_a_vpd_that_cannot_be_read_is_no_missing_function(infiniband: Topology) -> None:
+    nic = infiniband.nics[0]
+    function = replace(nic.device, address="0000:ff:00.0", device=0x2100)
+    state = DirectState((function,), {}, {nic.pci: Problem(nic.pci, "cannot be read")})
+    [found] = nic_functions.judge(infiniband, [nic], state, True)
+    assert (found.state, found.have) == ("unknown", f"{nic.pci}: cannot be read")
+    assert nic_functions.judge(infiniband, [nic], state, False) == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
+from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import COLLECTIVES, parse_bars
 from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import (
     bar_or_prediction,
@@ -22,7 +23,7 @@ from tests import goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BARS = [parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
-PLATFORMS = ("hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200")
+PLATFORMS = ("hgx-a100", "hgx-b200", "hgx-b300", "hgx-h100", "hgx-h200")
 G = 1 << 30
 
 
@@ -54,6 +55,15 @@ def test_the_prediction_is_within_five_percent(
     predicted = predict(platform(name), collective, nvls, gpus)
     assert predicted.busbw is not None
     assert abs(predicted.busbw / measured - 1) < 0.05, predicted
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "alltoall", "sendrecv"])
+def test_the_planes_of_a_nic_carry_what_it_does(collective: str) -> None:
+    data = yaml.safe_load((ROOT / "profiles/hgx-b300.yml").read_text())
+    whole, planes = (profile.parse(profile_files.with_planes(data, number), "hgx-b300") for number in (1, 2))
+    for scope, share in (("pair", 1), ("cluster", 1), ("rail", 2)):
+        one, two = (between(of, collective, True, 2, scope).busbw for of in (whole, planes))
+        assert one == pytest.approx((two or 0) * share)
 
 
 # -- between nodes ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import for_fabric, parse
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile_doubts import checked_draft, draft
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
+from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def edited(path: str, value: object) -> dict[str, Any]:
 
 
 def test_the_shipped_platforms_are_there() -> None:
-    hgx = ["hgx-a100", "hgx-b200", "hgx-h100", "hgx-h200"]
+    hgx = ["hgx-a100", "hgx-b200", "hgx-b300", "hgx-h100", "hgx-h200"]
     clouds, trays = ["azure-nd-h100-v5", "oci-bm-gpu-h100-8"], ["gb200-nvl72", "gb300-nvl72"]
     assert sorted([*clouds, "custom", *hgx, *trays]) == PROFILES
 
@@ -63,6 +64,15 @@ def test_the_fabric_decides_where_the_profile_does_not(layers: list[str], fabric
         for_fabric(profile, fabric)
     decided = for_fabric(profile, "infiniband" if len(layers) > 1 else None)
     assert decided.rails[0].link_layers == ("InfiniBand",)
+
+
+@pytest.mark.parametrize("pci", [None, "0000:1b:00.0"])
+def test_each_plane_of_a_nic_is_a_rail(pci: str | None) -> None:
+    data = profile_files.with_planes({**GOOD, "rails": [{"paths": {0: "PXB"}, "pci": pci}]}, 2)
+    first, second = parse(data, "test").rails
+    assert (first.label, second.label, second.place) == ("rail 0", "rail 1", " (plane 1 of NIC 0)")
+    assert [rail.rate_gbps for rail in (first, second)] == [200, 200]
+    assert [rail.pci for rail in (first, second)] == ([None, None] if pci is None else [pci, "0000:1b:00.1"])
 
 
 JSON = st.recursive(

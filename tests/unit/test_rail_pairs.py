@@ -51,10 +51,11 @@ def test_both_ends_of_a_test_agree_and_more_rounds_bring_other_partners() -> Non
                     assert session.address == f"10.{16 + session.rail}.0.{int(session.peer[4:])}"
 
 
-def test_a_rail_without_an_address_is_reached_by_the_hosts_name() -> None:
+@pytest.mark.parametrize("odd", [{"address": None}, {"vrf": "vrf-fabric0"}])
+def test_a_rail_without_an_address_or_in_a_vrf_is_reached_by_the_hosts_name(odd: dict[str, Any]) -> None:
     one, other = candidate(1, rails=1), candidate(2, rails=1)
     assert other.info is not None
-    bare = replace(other, info=replace(other.info, rails=(replace(other.info.rails[0], address=None),)))
+    bare = replace(other, info=replace(other.info, rails=(replace(other.info.rails[0], **odd),)))
     addresses = {s.address for p in rail_pairs.plan([one, bare], 1).passes for s in p["node01"] if s.role == "client"}
     assert addresses == {"node02.example.org"}
 

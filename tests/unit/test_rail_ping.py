@@ -40,6 +40,12 @@ def test_only_an_answer_to_every_packet_is_a_success(noise: str, sent: int, rece
         assert not rail_ping.parse(noise).ok
 
 
+def test_in_a_vrf_the_router_is_named_before_the_source() -> None:
+    words = rail_ping.argv(replace(PING, source=replace(HERE, vrf="vrf-fabric3")), 9000)
+    assert words[-5:] == ("-I", "vrf-fabric3", "-I", HERE.address, THERE.address)
+    assert "vrf" not in " ".join(rail_ping.argv(PING, 9000))
+
+
 # -- pairs -----------------------------------------------------------------------------------------------------------
 
 HOSTS = st.lists(st.text("abcdef", min_size=1, max_size=3), max_size=14, unique=True)

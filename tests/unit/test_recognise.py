@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.recognise import MOD
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
 
 PROFILES = {name: profile.parse(data, name) for name, data in profile_files.shipped().items()}
-H100, H200, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200"
+H100, H200, B200, B300 = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA B300 SXM6 AC"
 A100, GB200, GB300 = "NVIDIA A100-SXM4-80GB", "NVIDIA GB200", "NVIDIA GB300"
 DELL = "PowerEdge XE9680"
 
@@ -39,8 +39,17 @@ def places(name: str, gpu: int = 8, rails: int = 99) -> dict[str, Any]:
 SLOW = Nic("0006:03:00.0", "NODE", "Ethernet", 200.0)
 OTHERS_OF_EIGHT = (
     *("NVIDIA H100 PCIe", "NVIDIA A100 80GB PCIe", "NVIDIA L40S", "NVIDIA GeForce RTX 4090", "NVIDIA H20"),
-    *("NVIDIA H800", "NVIDIA B300 SXM6 AC"),
+    "NVIDIA H800",
 )
+
+
+def planes(number: int, path: str, rate: float, functions: int = 2) -> Sequence[Nic]:
+    """Cards with several functions."""
+    cards = nics(number, path, rate)
+    return [card._replace(pci=f"{card.pci[:-1]}{function}") for card in cards for function in range(functions)]
+
+
+ALONE = [Nic(f"0000:{index + 160:02x}:00.1", "PXB") for index in range(8)]
 # Facts of machines in public outputs and reports of users, of simulated ones, and what each of them is; and whether the
 # number of its rails is known.
 MACHINES: list[tuple[Facts, str, bool]] = [
@@ -66,6 +75,14 @@ MACHINES: list[tuple[Facts, str, bool]] = [
     (Facts(gpus(8, A100), nics(10, "PXB", 200.0), 6, product="DGXA100 920-23687-2530-000"), "hgx-a100", True),
     (Facts(gpus(8, B200), nics(8), 0, product="DGXB200"), "hgx-b200", True),
     (Facts(gpus(8, B200), nics(8), 2, product="AS-8126GS-TNMR"), "hgx-b200", True),
+    (Facts(gpus(8, B300), nics(8, "PXB", 800.0)), "hgx-b300", True),
+    # A ConnectX-8 with two planes, of which one is lost; and with two that it joins itself.
+    (Facts(gpus(8, B300), planes(8, "PXB", 400.0)), "hgx-b300", True),
+    (Facts(gpus(8, B300), planes(8, "PXB", 400.0)[:-1]), "hgx-b300", True),
+    (Facts(gpus(8, B300), [*nics(8, "PXB", 800.0), *ALONE]), "hgx-b300", True),
+    (Facts(gpus(8, B300), planes(8, "PXB", 200.0, 4), product="DGXB300"), "hgx-b300", True),
+    (Facts(gpus(8, B300), nics(8, "PXB", 400.0)), "hgx-b300", False),
+    (Facts(gpus(4, GB300), planes(4, "NODE", 400.0), architecture=ARM, fabric=True), "gb300-nvl72", True),
     (Facts(gpus(4, GB200), nics(4, "NODE"), architecture=ARM, fabric=True), "gb200-nvl72", True),
     (Facts(gpus(4, GB300), nics(4, "NODE", 800.0), architecture=ARM, fabric=True), "gb300-nvl72", True),
     # A GB200 NVL4 has no switches between its GPUs and those of others.
@@ -95,6 +112,7 @@ MACHINES: list[tuple[Facts, str, bool]] = [
         (Facts(gpus(8, "", device), nics(8, "PXB", None), 4, product=DELL), name, True)
         for device, name in ((0x2335, "hgx-h200"), (0x2330, "hgx-h100"), (0x2901, "hgx-b200"), (0x20B2, "hgx-a100"))
     ],
+    (Facts(gpus(8, "", 0x3182), nics(8, "PXB", None)), "hgx-b300", True),
     (Facts(gpus(8, "", 0x2331), nics(8), 4), "", False),
     # A GPU that was exchanged for another one is a fault, and no other platform; half of them say nothing.
     (Facts({**gpus(8, H200), "0000:10:00.0": (H100, 0)}, nics(8), 4), "hgx-h200", True),
@@ -112,6 +130,11 @@ def test_a_machine_is_what_it_is(facts: Facts, platform: str, rails: bool) -> No
     found = recognise(facts, PROFILES)
     assert (found.platform, not found.undecided) == (platform, rails)
     assert found.reason
+    cards = {nic.pci[:-2] for nic in facts.nics}
+    several = platform in ("hgx-b300", "gb300-nvl72") and any(
+        nic.pci[-1] != "0" and nic.link_layer for nic in facts.nics
+    )
+    assert found.planes == (round(len(facts.nics) / len(cards) + 0.1) if several else 1)
 
 
 def test_whatever_is_lost_names_no_other_platform_and_leaves_no_smaller_one() -> None:

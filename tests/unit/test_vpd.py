@@ -20,8 +20,11 @@ NAME = resource(0x82, b"ConnectX-7 SN PN, 400GbE")
 FIELDS = field(b"PN", b"MCX75310AAS-NEAT") + field(b"V2", b"\xff" * 0x85) + field(b"V3", b"SN\x03abc")
 NIC = NAME + resource(0x90, FIELDS + field(b"SN", b"MT2317X00001   ") + field(b"RV", b"\0" * 9)) + b"\x78"
 ROWS = {
-    "a NIC": (NIC, {"part": "MCX75310AAS-NEAT", "serial": "MT2317X00001"}),
-    "no serial number": (NAME + resource(0x90, FIELDS) + b"\x78", {"part": "MCX75310AAS-NEAT"}),
+    "a NIC": (NIC, {"part": "MCX75310AAS-NEAT", "serial": "MT2317X00001", "uuid": r"SN\x03abc"}),
+    "no serial number": (
+        NAME + resource(0x90, FIELDS) + b"\x78",
+        {"part": "MCX75310AAS-NEAT", "uuid": r"SN\x03abc"},
+    ),
     "an empty one": (resource(0x90, field(b"SN", b"  ")), {}),
     "cut off within it": (resource(0x90, field(b"SN", b"MT2317X00001"))[:-3], {}),
     "a long serial number": (resource(0x90, field(b"SN", b"x" * 201)), {"serial": "x" * 200}),
