@@ -24,6 +24,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Opt
 from .change import module
 from .core.bundle import LIBRARY
 from .core.host import ParseError, Session
+from .watch import history
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 _BULK = ("diff", "build", "variables", "share", "backup_files")
@@ -157,6 +158,8 @@ def _step(step: Mapping[str, Any], session: Session) -> Mapping[str, object]:
         return {"failed": True, "msg": str(error)}
     hidden = [given[name] for name, option in declared.SPEC.items() if option.get("no_log")]
     result = module.execute(declared.work, given, True, session)
+    if result.get("findings"):
+        result["findings"] = history.annotate(module.host_of(given, session), result["findings"])
     secrets = set(filter(module.is_secret, _texts(hidden)))
     return {name: _masked(value, secrets) for name, value in result.items()} if secrets else result
 

@@ -2,25 +2,31 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Watch a node: sample GPUs and ports every few seconds, report jobs that stall and links that flap, keep one day.
 
+The command ``busbar watch`` runs it, and on nodes of the role ``watch`` systemd does (service.py).
+
 nvidia-smi runs all the time and prints a sample every few seconds, which costs a hundredth of starting it each time.
 Which processes use GPUs is asked only while some GPU looks as if it waited.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import selectors
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..core import orphans, trusted
+from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError, kill_group, reap, search_path
 from ..core.number import whole
 from . import job_state, ports, read
-from .ring import Ring
+from .evidence import Evidence, collect
+from .ring import FOLDER, Ring
 
 # Seconds between two questions for processes, where a GPU waits and where none does; after which a tool hangs; between
 # two starts of a tool that ended.
@@ -36,13 +42,15 @@ class Settings:
     """interval: seconds between samples.   patience: seconds without a working GPU after which a job is stalled.
 
     window: seconds in which a link that comes back has flapped.   folder: of the ring.   nvidia_smi: name or path.
+    inspector: directory with the records of NCCL's Inspector; "" for none.
     """
 
     interval: float = 5.0
     patience: float = 300.0
     window: float = 60.0
-    folder: str = "/var/lib/busbar/watch"
+    folder: str = FOLDER
     nvidia_smi: str = "nvidia-smi"
+    inspector: str = ""
 
 
 class Event(NamedTuple):
@@ -73,6 +81,7 @@ class Watch:
         self.processes: Dict[str, read.Process] = {}
         self.asked = 0.0
         self.recorded = 0.0
+        self.inquired = 0.0
         self.kmsg = _kernel_log()
         # A clock that is set makes no stall.
         self._boot = time.time() - time.monotonic()
@@ -153,7 +162,10 @@ class Watch:
         gpus = read.with_processes(gpus, self.processes)
         begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
         for stall in begun:
-            self._event(Event(stall.kind, at, stall.since, describe(stall), asdict(stall)))
+            evidence = self._evidence(stall)
+            text = "; ".join([describe(stall), *map(str, evidence)])
+            details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
+            self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:
             text = f"{stall.job} works again, or ended, after {at - stall.since:.0f} s"
             self._event(Event(f"{stall.kind}: over", at, stall.since, text, {"job": stall.job}))
@@ -166,6 +178,14 @@ class Watch:
         if at - self.recorded >= RECORD:
             self.recorded = at
             self.ring.add(at, {"gpus": [list(gpu[:4]) for gpu in gpus]})
+
+    def _evidence(self, stall: job_state.Stall) -> List[Evidence]:
+        """Return what RAS and Inspector report of the job. That takes seconds: once a minute at most."""
+        if stall.at - self.inquired < RECORD:
+            return []
+        self.inquired = stall.at
+        pids = {process.pid for process in self.processes.values() if process.job == stall.job}
+        return collect(self.host, stall, pids, self.settings.inspector)
 
     def _event(self, event: Event) -> None:
         self.ring.add(event.at, {"kind": event.kind, "since": event.since, "text": event.text, **event.details})
@@ -242,3 +262,19 @@ def describe(stall: job_state.Stall) -> str:
     who = f": {', '.join(late)}" + (f" (PID {', '.join(pids)})" if pids else "") if late else ""
     collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), "busbar hang THIS_HOST -i INVENTORY"]
     return f"{stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Watch until a signal ends it; print each event. arguments: ``--patience 300``, for each of Settings."""
+    parser = argparse.ArgumentParser(prog="busbar watch", description="Report stalled jobs and flapping links.")
+    for name, value in asdict(Settings()).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    try:
+        settings = Settings(**vars(parser.parse_args(arguments)))
+        Watch(settings, _print).run(lambda: False)
+    except (ReadError, OSError) as error:
+        sys.exit("busbar watch: %s" % error)
+
+
+def _print(event: Event) -> None:
+    print(printable("%s: %s" % (event.kind, event.text)), flush=True)
