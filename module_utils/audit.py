@@ -55,7 +55,7 @@ def _lines(
     end = time.monotonic() + total
 
     def child(some: Sequence[Mapping[str, object]]) -> Child:
-        return Child(lambda stream: _work(some, stream, Session(patience, end)), len(some), limit, end)
+        return Child(lambda stream: work(some, stream, Session(patience, end)), len(some), limit, end)
 
     results: List[bytes] = []
     while len(results) < len(steps):
@@ -133,7 +133,8 @@ class Child:
         return (text.splitlines() or ["it printed nothing"])[-1]
 
 
-def _work(steps: Sequence[Mapping[str, object]], stream: int, session: Session) -> None:
+def work(steps: Sequence[Mapping[str, object]], stream: int, session: Session) -> None:
+    """Write a line with the result of each step."""
     for step in steps:
         result = _step(step, session)
         send_result(stream, {name: value for name, value in result.items() if name not in _BULK})

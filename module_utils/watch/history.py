@@ -99,12 +99,10 @@ def _annotated(finding: Finding, seen: Mapping[str, str]) -> Finding:
     return replace(finding, have="; ".join(filter(None, [finding.have, "busbar watch: " + text]))) if text else finding
 
 
-def judge(events: Sequence[Event], begin: float, end: float, source: str) -> List[Finding]:
-    """Return a finding for each GPU and port with events while a job ran. begin, end: seconds since 1970."""
+def judge(events: Sequence[Event], want: str, source: str) -> List[Finding]:
+    """Return a finding for each GPU and port with events, of the time when a job ran. want: says what time that is."""
     found = []
-    during = [event for event in events if event.at >= begin and event.since <= end]
-    for device in sorted({event.device for event in during}):
-        have = describe([event for event in during if event.device == device])
-        fix = _XID if ":" in device else _CABLE
-        found.append(NODE_EVENTS.judge(device, "drift", "none while the job ran", have, source, fix))
+    for device in sorted({event.device for event in events}):
+        have = describe([event for event in events if event.device == device])
+        found.append(NODE_EVENTS.judge(device, "drift", want, have, source, _XID if ":" in device else _CABLE))
     return found

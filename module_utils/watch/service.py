@@ -67,7 +67,7 @@ RestartSec=60
 StateDirectory=busbar/watch
 StateDirectoryMode=0700
 UMask=0077
-# On average it takes 0.2 %% of a core; a search for processes of a stalled job takes seconds.
+# On average it takes far less than 0.5 %% of a core; a search for processes of a stalled job takes seconds.
 Nice=10
 CPUQuota=20%%
 MemoryMax=512M

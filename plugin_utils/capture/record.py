@@ -1,0 +1,185 @@
+# Copyright: Busbar contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Record what readers read of a machine: files that they name, directories that they list, the output of tools.
+
+The recording is a directory as ``busbar check --root`` takes it: hw/ and sys/, and the output of tools beside them.
+Files that are read past ``Host`` are recorded, too, since their paths come from there. One that cannot be read becomes
+a directory, which cannot be read either. Environments and arguments of processes, and keys, are never recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import stat
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
+    FILE_LIMIT,
+    TOOL_PATH,
+    Host,
+    Output,
+    ReadError,
+    Session,
+    ToolHung,
+)
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library
+
+HARDWARE, SYSTEM, TOOLS = "hw", "sys", "tools"
+# Content of the file that stands for a tool.
+PROGRAM = b"#!busbar capture\n"
+# In an argument, a time of now.
+TIME = "@[0-9]+"
+_SECRET = re.compile(
+    r"/proc/[^/]+/(?:environ|cmdline|maps|fd|mem|root|cwd|exe)(?:/|$)|/\.ssh(?:/|$)|shadow-?$|\.(?:key|pem)$"
+)
+_LINKS = 40
+_CONSTANTS = re.compile(rb"NCCL version [0-9.]+\+cuda|NCCL_[A-Z0-9_]+(?=\0)")
+
+
+class Recording(Session):
+    """Session of an audit whose machine is recorded below a folder."""
+
+    def __init__(self, folder: Path, patience: float, end: float) -> None:
+        super().__init__(patience, end)
+        self.folder = folder
+        self.paths: set[str] = set()
+        self.make_host = lambda hardware_root, system_root: RecordedHost(self, hardware_root, system_root)
+        for name in (HARDWARE, SYSTEM, TOOLS):
+            (folder / name).mkdir(exist_ok=True)
+
+
+class RecordedHost(Host):
+    def __init__(self, recording: Recording, hardware_root: str, system_root: str) -> None:
+        super().__init__(hardware_root, system_root)
+        self._recording = recording
+
+    def hardware(self, path: str) -> str:
+        self._store(HARDWARE, self.hardware_root, path)
+        return super().hardware(path)
+
+    def system(self, path: str) -> str:
+        if posixpath.dirname(path) not in TOOL_PATH:
+            self._store(SYSTEM, self.system_root, path)
+        return super().system(path)
+
+    def listdir(self, path: str) -> list[str]:
+        names = super().listdir(path)
+        for name in names:
+            self._store(HARDWARE, self.hardware_root, f"{path}/{name}", is_listed=True)
+        return names
+
+    def listdir_system(self, path: str) -> list[str]:
+        names = super().listdir_system(path)
+        for name in names:
+            self._store(SYSTEM, self.system_root, f"{path}/{name}", is_listed=True)
+        return names
+
+    def tool(self, name: str) -> str:
+        found = super().tool(name)
+        stand_in = self._recording.folder / SYSTEM / os.path.relpath(found, self.system_root)
+        stand_in.parent.mkdir(parents=True, exist_ok=True)
+        stand_in.write_bytes(PROGRAM)
+        return found
+
+    def run(
+        self, argv: Sequence[str], timeout: float | None = None, leaves: bool = False, limit: int | None = None
+    ) -> Output:
+        try:
+            done = super().run(argv, timeout, leaves, limit)
+        except ToolHung:
+            self._answer(argv, {"rc": None, "stdout": "", "stderr": ""})
+            raise
+        self._answer(argv, {"rc": done.rc, "stdout": done.stdout, "stderr": done.stderr})
+        return done
+
+    def _answer(self, argv: Sequence[str], answer: dict[str, object]) -> None:
+        roots = [root for root in (self.system_root, self.hardware_root) if root != "/"]
+        words = [posixpath.basename(argv[0]), *argv[1:]]
+        for root in roots:
+            words = [word.replace(root, "") for word in words]
+        file = self._recording.folder / TOOLS / file_name(words)
+        if not file.exists():
+            file.write_text(json.dumps({"argv": words, **answer}), encoding="utf-8")
+
+    def _store(self, part: str, root: str, path: str, is_listed: bool = False) -> None:
+        """Store what a path leads to, and each link on its way. is_listed: only that it is there, and what it is."""
+        if f"{part}{path}" in self._recording.paths or _SECRET.search(path):
+            return
+        if not is_listed:
+            self._recording.paths.add(f"{part}{path}")
+        top, current, links = self._recording.folder / part, "", 0
+        waiting = _parts(path)
+        while waiting:
+            current = posixpath.normpath(f"/{current}/{waiting.pop()}").lstrip("/")
+            source, target = os.path.join(root, current), top / current
+            try:
+                # Each child of a capture has another number.
+                found = os.stat(source) if current == "proc/self" else os.lstat(source)
+            except (OSError, ValueError):
+                return
+            if stat.S_ISDIR(found.st_mode):
+                target.mkdir(exist_ok=True)
+            elif not stat.S_ISLNK(found.st_mode):
+                _copy(source, target, found, is_listed)
+                return
+            else:
+                to, links = os.readlink(source), links + 1
+                waiting = [] if links > _LINKS or (is_listed and not waiting) else [*waiting, *_parts(to)]
+                place = posixpath.dirname(current)
+                to = to.lstrip("/") if to.startswith("/") else posixpath.normpath(f"/{place}/{to}").lstrip("/")
+                if not os.path.lexists(target):
+                    target.symlink_to(posixpath.relpath(to, place or "."))
+                current = "" if os.readlink(source).startswith("/") else place
+
+
+def file_name(words: Sequence[str]) -> str:
+    """Return the name of the file with the output of a tool's call."""
+    return hashlib.sha256(re.sub(TIME, "@", "\0".join(words)).encode()).hexdigest() + ".json"
+
+
+def _parts(path: str) -> list[str]:
+    """Return the names in a path, the last first."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _copy(source: str, target: Path, found: os.stat_result, is_listed: bool) -> None:
+    if is_listed:
+        if not target.exists():
+            target.touch()
+        return
+    data = b""
+    if stat.S_ISREG(found.st_mode):
+        try:
+            data = _excerpt(source) if "libnccl.so" in os.path.basename(source) else _begin(source)
+        except (OSError, ReadError):
+            with suppress(FileNotFoundError):
+                target.unlink()
+            target.mkdir(exist_ok=True)
+            return
+    target.write_bytes(data)
+    target.chmod(stat.S_IMODE(found.st_mode) & 0o777 | 0o600)
+
+
+def _begin(source: str) -> bytes:
+    """Return so much of a file as ``Host`` reads, and more than that of one that it refuses."""
+    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        return stream.read(FILE_LIMIT + 1)
+
+
+def _excerpt(source: str) -> bytes:
+    """Return an ELF file with what library.py reads of a libnccl: its release and the names of its variables."""
+    constants = b"\0".join([*_CONSTANTS.findall(library.section(source, ".rodata")), b""])
+    names = b"\0.rodata\0.shstrtab\0"
+    head = bytearray(_begin(source)[:64])
+    struct.pack_into("<Q", head, 40, 64 + len(constants) + len(names))
+    struct.pack_into("<HHH", head, 58, 64, 3, 2)
+    places = ((0, 0, 0), (1, 64, len(constants)), (9, 64 + len(constants), len(names)))
+    sections = [struct.pack("<IIQQQQIIQQ", name, 3, 0, 0, start, size, 0, 0, 1, 0) for name, start, size in places]
+    return b"".join([head, constants, names, *sections])
