@@ -15,12 +15,13 @@ from ..core.finding import Finding, from_dict
 from ..core.host import Host, ParseError, ReadError, read_once
 from ..diagnose.checks import NODE_EVENTS
 from ..machine.pci import parse_address
+from ..machine.platform_checks import GPU_DRIVER, RAIL_RATE, RAIL_STATE
 from . import ports, ring
 
 _DEVICES = "/sys/class/infiniband"
 _PORT = re.compile(r"([\w.-]{1,64})/[0-9]{1,3}", re.ASCII)
 # Checks on what a GPU or a port does; others are about what it is.
-_LIVE = ("node_health.", "platform.rail_state", "platform.rail_rate", "platform.gpu_driver")
+_LIVE = ("node_health.", *(check.id for check in (RAIL_STATE, RAIL_RATE, GPU_DRIVER)))
 _CABLE = "read `dmesg -T` and the switch's log at that time; clean and reseat the cable at both ends"
 _XID = "`dmesg -T` on the node at that time; `busbar check` reports which Xids need a reset (docs/health.md)"
 # Events of one day that are held: a storm has no more to say.

@@ -33,14 +33,15 @@ OWN = (PROGRAM, UNIT_FILE)
 QUIET = 600.0
 _RUN = fix_command.run_tag("watch")
 _WHY = "without it nothing reports a job that stalls or a link that flaps while jobs run"
-FILES = Check("watch.files", why=_WHY, fix=_RUN, aspect="persisted")
+FILES = Check("watch.files", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
 "Are the program and the unit of `busbar watch` as the role writes them; with `watch_enabled: false`, are they gone"
-RUNNING = Check("watch.running", why=_WHY, fix=_RUN, aspect="persisted")
+RUNNING = Check("watch.running", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
 "Does the service run, now and after a boot"
 SAMPLES = Check(
     "watch.samples",
     why="a watch that gets no samples of the GPUs reports no stall",
     fix="read journalctl -u %s, and run nvidia-smi on the node" % UNIT,
+    severity="minor",
 )
 "Has the service stored a sample of the GPUs in the last ten minutes"
 _PROPERTIES = ("UnitFileState", "ActiveState", "ActiveEnterTimestampMonotonic")

@@ -52,7 +52,7 @@ class Redactor:
             new = f"{kind}-{self._digest(name)[:8]}"
             if kind == "guid":
                 new = self._identifier(name)
-            elif name.isdigit():
+            elif re.fullmatch("[0-9]+", name):
                 new = str(int(self._digest(name), 16))[-len(name) :]
             if name not in _COMMON.split():
                 self._names[name.lower()] = new
