@@ -14,6 +14,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 from ..core.finding import Finding, from_dict
 from ..core.host import Host, ParseError, ReadError, read_once
 from ..diagnose.checks import NODE_EVENTS
+from ..health.kernel_log_rules import BY_NAME
 from ..machine.pci import parse_address
 from ..machine.platform_checks import GPU_DRIVER, RAIL_RATE, RAIL_STATE
 from . import ports, ring
@@ -29,7 +30,7 @@ _MOST = 20000
 
 
 class Event(NamedTuple):
-    """An Xid or a change of a link.   device: PCI address of a GPU, or name of an RDMA device.   what: ``Xid 79``."""
+    """An Xid, a line of a NIC's driver, or a change of a link.   device: PCI address, or name of an RDMA device."""
 
     device: str
     what: str
@@ -52,10 +53,12 @@ def _event(record: Mapping[str, object]) -> Optional[Event]:
     kind, at, since = record.get("kind"), record["at"], record.get("since")
     if not isinstance(at, (int, float)) or isinstance(since, bool) or not isinstance(since, (int, float)):
         return None
-    number, gpu, port = record.get("number"), record.get("gpu"), _PORT.fullmatch(str(record.get("port"))[:80])
-    if kind == "Xid" and isinstance(number, int) and 0 <= number < 10000 and isinstance(gpu, str):
-        with suppress(ParseError):
-            return Event(parse_address(gpu), "Xid %d" % number, float(at), float(at))
+    number, port = record.get("number"), _PORT.fullmatch(str(record.get("port"))[:80])
+    with suppress(ParseError):
+        if kind == "Xid" and isinstance(number, int) and 0 <= number < 10000:
+            return Event(parse_address(str(record.get("gpu"))), "Xid %d" % number, float(at), float(at))
+        if kind == "NIC" and record.get("rule") in BY_NAME:
+            return Event(parse_address(str(record.get("device"))), str(record["rule"]), float(at), float(at))
     if kind in (ports.FLAP, ports.DOWN) and port is not None and 0 <= since <= at:
         return Event(port.group(1), str(kind), float(since), float(at))
     return None
@@ -105,5 +108,6 @@ def judge(events: Sequence[Event], want: str, source: str) -> List[Finding]:
     found = []
     for device in sorted({event.device for event in events}):
         have = describe([event for event in events if event.device == device])
-        found.append(NODE_EVENTS.judge(device, "drift", want, have, source, _XID if ":" in device else _CABLE))
+        fix = _XID if "Xid" in have else _CABLE
+        found.append(NODE_EVENTS.judge(device, "drift", want, have, source, fix))
     return found

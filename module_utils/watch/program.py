@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import selectors
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
 from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError, kill_group, reap, search_path
 from ..core.number import whole
+from ..health.kernel_log_rules import BY_NAME, match_line
 from . import job_state, ports, read
 from .evidence import Evidence, collect
 from .ring import FOLDER, Ring
@@ -82,6 +84,7 @@ class Watch:
         self.asked = 0.0
         self.recorded = 0.0
         self.inquired = 0.0
+        self.name = socket.gethostname()
         self.kmsg = _kernel_log()
         # A clock that is set makes no stall.
         self._boot = time.time() - time.monotonic()
@@ -163,7 +166,7 @@ class Watch:
         begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
         for stall in begun:
             evidence = self._evidence(stall)
-            text = "; ".join([describe(stall), *map(str, evidence)])
+            text = "; ".join([describe(stall, self.name), *map(str, evidence)])
             details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
             self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:
@@ -173,8 +176,8 @@ class Watch:
             for port in self.ports.take(at, self._ports()):
                 text = f"{port.port}: {port.kind}" + (f" after {port.seconds:.0f} s" if port.seconds else "")
                 self._event(Event(port.kind, at, port.since, text, port._asdict()))
-        for pci, number in self._xids():
-            self._event(Event("Xid", at, at, f"{pci}: Xid {number}", {"gpu": pci, "number": number}))
+        for message in self._kernel_messages():
+            self._kernel_event(at, message)
         if at - self.recorded >= RECORD:
             self.recorded = at
             self.ring.add(at, {"gpus": [list(gpu[:4]) for gpu in gpus]})
@@ -227,16 +230,25 @@ class Watch:
         except ReadError:
             return ""
 
-    def _xids(self) -> List[Tuple[str, int]]:
+    def _kernel_messages(self) -> List[str]:
         found = []
         with suppress(OSError):
             while self.kmsg is not None:
                 record = os.read(self.kmsg, 1 << 13)
                 if not record:
                     break
-                xid = read.xid_of(record.partition(b";")[2].decode(errors="replace"))
-                found += [xid] if xid is not None else []
+                found.append(record.partition(b";")[2].decode(errors="replace"))
         return found
+
+    def _kernel_event(self, at: float, message: str) -> None:
+        """Report an Xid, or what the driver of a NIC has logged."""
+        xid = read.xid_of(message)
+        rule, device = match_line(message[: read.LINE]) or ("", "") if "mlx5" in message else ("", "")
+        if xid is not None:
+            self._event(Event("Xid", at, at, "%s: Xid %d" % xid, dict(zip(("gpu", "number"), xid))))
+        elif rule.startswith("nic.") and BY_NAME[rule].severity:
+            text = f"{device or 'a NIC'}: {BY_NAME[rule].meaning}"
+            self._event(Event("NIC", at, at, text, {"device": device, "rule": rule}))
 
 
 def _kernel_log() -> Optional[int]:
@@ -248,8 +260,8 @@ def _kernel_log() -> Optional[int]:
     return None
 
 
-def describe(stall: job_state.Stall) -> str:
-    """Return a sentence: what the job does, since when, who is late, what to run."""
+def describe(stall: job_state.Stall, host: str) -> str:
+    """Return a sentence: what the job does, where and since when, who is late, what to run."""
     minutes = (stall.at - stall.since) / 60
     what = {
         job_state.STOPPED: "waits for a rank that runs nothing",
@@ -260,8 +272,8 @@ def describe(stall: job_state.Stall) -> str:
     late = [f"rank {one.rank}" if one.rank is not None else f"the rank on {one.pci}" for one in stall.late]
     pids = [str(one.pid) for one in stall.late if one.pid is not None]
     who = f": {', '.join(late)}" + (f" (PID {', '.join(pids)})" if pids else "") if late else ""
-    collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), "busbar hang THIS_HOST -i INVENTORY"]
-    return f"{stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"
+    collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), f"busbar hang {host} -i INVENTORY"]
+    return f"{host}: {stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -190,7 +190,7 @@ def test_of_a_library_and_of_config_space_what_is_read_comes_back(tmp_path: Path
 
     host = taken(lambda host: [host.system("/usr/lib64/libnccl.so.2"), host.hardware("/sys/bus/pci/devices/a/config")])
     found = library.scan(host.system("/usr/lib64/libnccl.so.2"))
-    assert (found.version, found.names, found.architecture) == ((2, 28, 9), {"NCCL_IB_HCA"}, "x86_64")
+    assert (found.version, [*found.names], found.architecture) == ((2, 28, 9), ["NCCL_IB_HCA"], "x86_64")
     data = Path(host.hardware("/sys/bus/pci/devices/a/config")).read_bytes()
     assert (data[0x104:0x10C], data[0x140:0x144]) == (bytes(8), bytes(config[0x140:0x144]))
 

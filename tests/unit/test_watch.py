@@ -328,6 +328,26 @@ def test_without_a_driver_or_with_somebody_elses_tool_it_says_so(settings: progr
             program.Watch(settings, print)
 
 
+@pytest.mark.parametrize(
+    ("message", "kind", "text"),
+    [
+        ("NVRM: Xid (PCI:0000:1b:00): 79, pid=7", "Xid", "0000:1b:00.0: Xid 79"),
+        ("mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error, Bus stuck", "NIC", "0000:3b:00.0: "),
+        ("mlx5_core 0000:3b:00.0 ens1f0np0: Link up", "", ""),
+        ("usb 1-1: new device", "", ""),
+    ],
+)
+def test_what_the_kernel_logs(
+    settings: program.Settings, monkeypatch: pytest.MonkeyPatch, message: str, kind: str, text: str
+) -> None:
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
+    events: list[program.Event] = []
+    watch = program.Watch(settings, events.append)
+    monkeypatch.setattr(watch, "_kernel_messages", lambda: [f"{message}\n SUBSYSTEM=pci\n"])
+    watch.take(5.0, [])
+    assert [(event.kind, event.text[: len(text)]) for event in events] == ([(kind, text)] if kind else [])
+
+
 def test_while_nothing_is_read_no_job_has_ended(settings: program.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
     events: list[program.Event] = []
@@ -412,5 +432,6 @@ def test_whatever_ends_it_ends_its_tool(settings: program.Settings, number: int,
 
 def test_a_stall_is_json(settings: program.Settings) -> None:
     stall = Stall("j", job_state.STOPPED, 0.0, 60.0, ("a",), (job_state.Late("b", 3, 5),))
-    assert "rank 3 (PID 5), for 1.0 min" in program.describe(stall)
+    said = program.describe(stall, "n07")
+    assert (said[:5], "rank 3 (PID 5), for 1.0 min" in said, "busbar hang n07 -i" in said) == ("n07: ", True, True)
     assert json.loads(json.dumps(stall.__dict__))["late"] == [["b", 3, 5]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import audit
+from ansible_collections.busbar.fabric.plugins.module_utils.change import module
 from ansible_collections.busbar.fabric.plugins.module_utils.core import trusted
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Session
@@ -122,8 +123,9 @@ def test_a_stall_is_reported_with_its_evidence_and_asked_about_once(
 # -- the ring ----------------------------------------------------------------------------------------------------------
 
 GPU, NIC = "0000:1b:00.0", "0000:3b:00.0"
-XID = {"kind": "Xid", "gpu": GPU, "number": 79, "since": AT}
-FLAP = {"kind": "link flapped", "port": "mlx5_0/1", "since": AT + 60}
+XID: dict[str, object] = {"kind": "Xid", "gpu": GPU, "number": 79, "since": AT}
+FLAP: dict[str, object] = {"kind": "link flapped", "port": "mlx5_0/1", "since": AT + 60}
+LINE: dict[str, object] = {"kind": "NIC", "device": "0000:3b:00.0", "rule": "nic.module", "since": AT}
 RAIL = Check("platform.rail_state", why="w", fix="f")
 
 
@@ -131,10 +133,10 @@ RAIL = Check("platform.rail_state", why="w", fix="f")
 def seen(tmp_path: Path) -> Path:
     """A machine whose watch has seen an Xid twice and a flap."""
     store = ring.Ring(str(tmp_path / "var/lib/busbar/watch"))
-    odd = [{"kind": "Xid", "gpu": "x", "number": 1}, {"kind": "Xid", "gpu": GPU, "number": "79"}, {"gpus": []}]
-    for number, record in enumerate([XID, *odd, {**FLAP, "port": "../x/1"}, {**FLAP, "since": "x"}, XID]):
-        store.add(AT + number, dict(record))
-    store.add(AT + 62, dict(FLAP))
+    odd: list[dict[str, object]] = [{**XID, "gpu": "x"}, {**XID, "number": "79"}, {"gpus": []}, {**LINE, "rule": "x"}]
+    odd += [{**FLAP, "port": "../x/1"}, {**FLAP, "since": "x"}]
+    for at, record in zip((0, *range(1, 7), 6, 62, 9), (XID, *odd, XID, FLAP, LINE), strict=True):
+        store.add(AT + at, record)
     link(tmp_path / "sys/class/infiniband/mlx5_0/device", tmp_path / f"sys/devices/pci0000:3a/{NIC}")
     return tmp_path
 
@@ -146,9 +148,10 @@ def test_findings_have_since_when_and_how_often(seen: Path) -> None:
     found = [check.judge(f"{NIC} mlx5_0", "drift", "a", "b").to_dict() for check in (RAIL, other)]
     found.append(Check("node_health.xid", why="w", fix="f").judge(f"{GPU} GPU0", "drift", "a").to_dict())
     texts = [one["have"] for one in history.annotate(host, found)]
-    times = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(AT + more)) for more in (60, 62, 0, 6)]
+    times = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(AT + more)) for more in (60, 62, 0, 6, 9)]
+    flap = f"link flapped once since {times[0]}, last {times[1]}"
     assert texts == [
-        f"b; busbar watch: link flapped once since {times[0]}, last {times[1]}",
+        f"b; busbar watch: {flap}; nic.module once since {times[4]}, last {times[4]}",
         "b",
         f"busbar watch: Xid 79 2 times since {times[2]}, last {times[3]}",
     ]
@@ -157,18 +160,17 @@ def test_findings_have_since_when_and_how_often(seen: Path) -> None:
 
 def test_an_audit_has_it_too(seen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Check("node_health.xid", why="w", fix="f").judge(f"{GPU} GPU0", "drift", "a", "b")
-    monkeypatch.setattr(audit.module, "execute", lambda *_: {"findings": [finding.to_dict()]})
+    monkeypatch.setattr(module, "execute", lambda *_: {"findings": [finding.to_dict()]})
     step = {"module": "node_lock", "arguments": {"state": "held", "system_root": str(seen)}}
-    [one] = audit._step(step, Session())["findings"]  # type: ignore[misc]
-    assert one["have"].startswith("b; busbar watch: Xid 79 2 times since")
+    assert "b; busbar watch: Xid 79 2 times since" in json.dumps(audit._step(step, Session()))
 
 
 @pytest.mark.parametrize(
     ("stamp", "found"),
     [
-        (AT + 30, ["0000:1b:00.0", "mlx5_0"]),
+        (AT + 30, [GPU, NIC, "mlx5_0"]),
         (AT - 3000, []),
-        (None, ["0000:1b:00.0", "mlx5_0"]),
+        (None, [GPU, NIC, "mlx5_0"]),
     ],
 )
 def test_a_log_is_diagnosed_with_the_events_of_its_time(
