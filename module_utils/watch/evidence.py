@@ -12,9 +12,7 @@ import os
 import stat
 import time
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from typing import Collection, Container, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+from typing import Collection, Container, List, NamedTuple, Sequence, Set, Tuple
 
 from ..core.finding import Finding, worst_first
 from ..core.host import Host, ReadError
@@ -25,7 +23,7 @@ from .job_state import SLOW, Stall
 
 # Seconds for RAS in all, for its greeting, for its status; between two queries, which show progress.
 TOTAL, GREETING, STATUS, APART = 12.0, 1.0, 6.0, 2.0
-_LOCAL = ("127.0.0.1", "::1", "0.0.0.0", "::")  # noqa: S104 - what a listener's address means to who connects
+_LOCAL = ("127.0.0.1", "::1")
 # Files of Inspector, names in its directory, and bytes of each file: the last 400 collectives of a rank.
 _FILES, _NAMES, _TAIL = 64, 16384, 256 << 10
 # Seconds before a stall from which on records of Inspector count.
@@ -36,34 +34,26 @@ _TEXT, _RANKS = 300, 8
 class Evidence(NamedTuple):
     """What a source reports of a stalled job.   check: the kind.   ranks: those that the others wait for, if known."""
 
-    source: str
     check: str
     ranks: Tuple[int, ...]
     text: str
 
-    def __str__(self) -> str:
-        ranks = ", ".join(map(str, self.ranks))
-        return "%s%s: %s" % (self.source, " names rank %s" % ranks if ranks else "", self.text)
 
-
-_ASK = partial(client.query, greeting=GREETING, status=STATUS)
-
-
-def collect(host: Host, stall: Stall, pids: Collection[int], folder: str, ask: views.Ask = _ASK) -> List[Evidence]:
+def collect(host: Host, stall: Stall, pids: Collection[int], folder: str) -> List[Evidence]:
     """Return what RAS and Inspector report. pids: of the job.   folder: with Inspector's records, "" for none."""
-    return of_ras(host, pids, ask) + (of_inspector(host, stall, folder) if folder else [])
+    return of_ras(host, pids) + (of_inspector(host, stall, folder) if folder else [])
 
 
-def of_ras(host: Host, pids: Collection[int], ask: views.Ask = _ASK) -> List[Evidence]:
+def of_ras(host: Host, pids: Collection[int]) -> List[Evidence]:
     """Return the worst finding on the job; [] where none of its processes has a RAS."""
     end = time.monotonic() + TOTAL
 
     def query(address: str, port: int) -> RasStatus:
-        if time.monotonic() >= end:
-            raise ReadError(client.name(address, port), "has not responded within %g s" % TOTAL)
-        return ask(address, port)
+        if time.monotonic() >= end or address not in _LOCAL:
+            raise ReadError(client.name(address, port), "was not queried, or not within %g s" % TOTAL)
+        return client.query(address, port, GREETING, STATUS)
 
-    ranks = [replace(one, ras=tuple(_local(one.ras))) for one in processes.read(host, pids).processes]
+    ranks = processes.read(host, pids).processes
     every, silent = views.read(ranks, APART, query)
     numbers = {number for one in ranks for number in (one.pid, one.inner)}
     of_job = [view for view in every if views.pids(view.now) & numbers]
@@ -71,11 +61,7 @@ def of_ras(host: Host, pids: Collection[int], ask: views.Ask = _ASK) -> List[Evi
     roots = [one for one in worst_first(findings) if not one.ok and one.because is None]
     if roots and of_job:
         return [_evidence("RAS", roots[0], _ranks(of_job, suspects))]
-    return [Evidence("RAS", judge.ANSWERED.id, (), str(one.problem)[:_TEXT]) for one in silent[:1]]
-
-
-def _local(listeners: Iterable[processes.Listener]) -> Iterator[processes.Listener]:
-    return (one for one in listeners if one.address in _LOCAL)
+    return [Evidence(judge.ANSWERED.id, (), str(one.problem)[:_TEXT]) for one in silent[:1]]
 
 
 def _ranks(of_job: Sequence[views.View], suspects: Container[object]) -> Set[int]:
@@ -114,5 +100,6 @@ def _newest(host: Host, folder: str) -> List[str]:
 
 
 def _evidence(source: str, finding: Finding, ranks: Collection[int]) -> Evidence:
-    have = "%s: %s" % (finding.subject, finding.have)
-    return Evidence(source, finding.check, tuple(sorted(ranks)[:_RANKS]), have[:_TEXT])
+    named = tuple(sorted(ranks)[:_RANKS])
+    who = "%s names rank %s" % (source, ", ".join(map(str, named))) if named else source
+    return Evidence(finding.check, named, "%s: %s: %s" % (who, finding.subject, (finding.have or "")[:_TEXT]))

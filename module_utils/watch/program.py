@@ -166,7 +166,7 @@ class Watch:
         begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
         for stall in begun:
             evidence = self._evidence(stall)
-            text = "; ".join([describe(stall, self.name), *map(str, evidence)])
+            text = "; ".join([describe(stall, self.name), *(one.text for one in evidence)])
             details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
             self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:

@@ -13,7 +13,7 @@ import functools
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional
 
 from ..change import apply, written
 from ..core import bundle, fix_command
@@ -146,53 +146,43 @@ def _program() -> str:
 def plan(have: ServiceState, texts: Mapping[str, str]) -> Plan:
     """Plan our files and the service. texts: path -> text of OWN; {}: they go."""
     files = written.compare(_change(have, path, texts.get(path)) for path in OWN)
+    commands = [("systemctl", "daemon-reload")] if files.changes else []
     if not texts:
-        wrong = [FILES.judge(UNIT, "drift", "watch_enabled is false: no file", files.wrong)] if files.wrong else []
-        return Plan(tuple(wrong), files.changes, _stop(have, bool(files.changes)), notes=files.notes)
-    written_as = FILES.judge(UNIT, files.state, "as written", files.wrong or "as written", severity=files.severity)
-    running = _running(have)
-    commands: List[Command] = []
-    if have.unit and (files.changes or not running.ok) and not have.unit["UnitFileState"].startswith("masked"):
-        commands = [
-            Command(("systemctl", "daemon-reload"), "systemd has to load the unit"),
-            Command(("systemctl", "enable", UNIT), "the service has to start at boot"),
-            Command(("systemctl", "restart", UNIT), "the service has to run as configured"),
-        ]
-    found = (written_as, running, *(_samples(have) if running.ok else ()))
-    return Plan(found, files.changes, tuple(commands), notes=files.notes)
+        found = [FILES.judge(UNIT, "drift", "no file: watch_enabled is false", files.wrong)] if files.wrong else []
+        if have.unit.get("UnitFileState") == "enabled" or have.unit.get("ActiveState", "inactive") != "inactive":
+            commands.insert(0, ("systemctl", "disable", "--now", UNIT))
+    else:
+        running = _running(have)
+        found = [FILES.judge(UNIT, files.state, "as written", files.wrong or "as written", severity=files.severity)]
+        found += [running, *(_samples(have) if running.ok else ())]
+        if files.changes or running.state == "drift":
+            commands += [("systemctl", "enable", UNIT), ("systemctl", "restart", UNIT)]
+    is_managed = have.unit and not have.unit["UnitFileState"].startswith("masked")
+    steps = tuple(Command(argv, "the service has to be as configured") for argv in commands) if is_managed else ()
+    return Plan(tuple(found), files.changes, steps, notes=files.notes)
 
 
 def _change(have: ServiceState, path: str, text: Optional[str]) -> FileChange:
-    mode = 0o755 if path == PROGRAM else 0o644
     # Of the program only the head is shown, which holds its hash.
-    heads = ["".join((one or "").splitlines(True)[: _HEAD.count("\n")]) for one in (have.files[path], text)]
-    shown = (heads[0], heads[1]) if path == PROGRAM else None
+    heads = ["\n".join((one or "").split("\n", 3)[:3]) for one in (have.files[path], text)]
+    shown, mode = ((heads[0], heads[1]), 0o755) if path == PROGRAM else (None, 0o644)
     return FileChange(path, have.files[path], text, mode, have.modes[path], shown=shown)
 
 
-def _stop(have: ServiceState, changed: bool) -> Tuple[Command, ...]:
-    found = []
-    if have.unit and (have.unit["UnitFileState"] == "enabled" or have.unit["ActiveState"] != "inactive"):
-        found.append(Command(("systemctl", "disable", "--now", UNIT), "the service is no longer wanted"))
-    return (*found, *([Command(("systemctl", "daemon-reload"), "the unit is gone")] if have.unit and changed else []))
-
-
 def _running(have: ServiceState) -> Finding:
+    want, source = "enabled, active", "systemctl show"
     if not have.unit:
-        return RUNNING.judge(UNIT, "unknown", "enabled, active", "systemctl is not installed", "systemctl show")
+        return RUNNING.judge(UNIT, "unknown", want, "systemctl is not installed", source)
     state = "%s, %s" % (have.unit["UnitFileState"] or "not there", have.unit["ActiveState"])
-    return RUNNING.judge(
-        UNIT, "ok" if state == "enabled, active" else "drift", "enabled, active", state, "systemctl show"
-    )
+    return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source)
 
 
 def _samples(have: ServiceState) -> List[Finding]:
     """Judge the samples of a service that runs; one that has just been started may have none yet."""
-    if have.sampled is not None:
-        return [SAMPLES.judge(UNIT, "ok", "a sample", "%.0f s ago" % have.sampled, ring.FOLDER)]
-    if have.runs is not None and have.runs < QUIET:
+    if have.sampled is None and have.runs is not None and have.runs < QUIET:
         return []
-    return [SAMPLES.judge(UNIT, "unknown", "a sample", "none in %.0f min" % (QUIET / 60), ring.FOLDER)]
+    text = "none in %.0f min" % (QUIET / 60) if have.sampled is None else "%.0f s ago" % have.sampled
+    return [SAMPLES.judge(UNIT, "unknown" if have.sampled is None else "ok", "a sample", text, ring.FOLDER)]
 
 
 def execute(host: Host, planned: Plan) -> List[str]:

@@ -14,10 +14,8 @@ import json
 import os
 import posixpath
 import re
-import stat
 import struct
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
@@ -100,9 +98,8 @@ class RecordedHost(Host):
         return done
 
     def _answer(self, argv: Sequence[str], answer: dict[str, object]) -> None:
-        roots = [root for root in (self.system_root, self.hardware_root) if root != "/"]
         words = [posixpath.basename(argv[0]), *argv[1:]]
-        for root in roots:
+        for root in {self.system_root, self.hardware_root} - {"/"}:
             words = [word.replace(root, "") for word in words]
         file = self._recording.folder / TOOLS / file_name(words)
         if not file.exists():
@@ -110,33 +107,28 @@ class RecordedHost(Host):
 
     def _store(self, part: str, root: str, path: str, is_listed: bool = False) -> None:
         """Store what a path leads to, and each link on its way. is_listed: only that it is there, and what it is."""
-        if f"{part}{path}" in self._recording.paths or _SECRET.search(path):
+        key = f"{part}{path}{is_listed}"
+        if key in self._recording.paths:
             return
-        if not is_listed:
-            self._recording.paths.add(f"{part}{path}")
-        top, current, links = self._recording.folder / part, "", 0
-        waiting = _parts(path)
-        while waiting:
-            current = posixpath.normpath(f"/{current}/{waiting.pop()}").lstrip("/")
-            source, target = os.path.join(root, current), top / current
-            try:
-                # Each child of a capture has another number.
-                found = os.stat(source) if current == "proc/self" else os.lstat(source)
-            except (OSError, ValueError):
+        self._recording.paths.add(key)
+        current, waiting, links = "/", _parts(path), 0
+        while waiting and links < _LINKS:
+            current = posixpath.normpath(posixpath.join(current, waiting.pop()))
+            source, target = root.rstrip("/") + current, Path(f"{self._recording.folder / part}{current}")
+            if _SECRET.search(current) or not os.path.lexists(source):
                 return
-            if stat.S_ISDIR(found.st_mode):
-                target.mkdir(exist_ok=True)
-            elif not stat.S_ISLNK(found.st_mode):
-                _copy(source, target, found, is_listed)
-                return
-            else:
-                to, links = os.readlink(source), links + 1
-                waiting = [] if links > _LINKS or (is_listed and not waiting) else [*waiting, *_parts(to)]
-                place = posixpath.dirname(current)
-                to = to.lstrip("/") if to.startswith("/") else posixpath.normpath(f"/{place}/{to}").lstrip("/")
+            # Each child of a capture has another number.
+            if os.path.islink(source) and current != "/proc/self":
+                to = posixpath.normpath(posixpath.join(posixpath.dirname(current), os.readlink(source)))
                 if not os.path.lexists(target):
-                    target.symlink_to(posixpath.relpath(to, place or "."))
-                current = "" if os.readlink(source).startswith("/") else place
+                    target.symlink_to(posixpath.relpath(to, posixpath.dirname(current)))
+                links += 1
+                waiting += _parts(to) if waiting or not is_listed else []
+                current = "/"
+            elif os.path.isdir(source):
+                target.mkdir(exist_ok=True)
+            elif not is_listed or not target.exists():
+                _copy(source, target, b"" if is_listed else None)
 
 
 def file_name(words: Sequence[str]) -> str:
@@ -149,35 +141,27 @@ def _parts(path: str) -> list[str]:
     return [name for name in reversed(path.split("/")) if name not in ("", ".")]
 
 
-def _copy(source: str, target: Path, found: os.stat_result, is_listed: bool) -> None:
-    if is_listed:
-        if not target.exists():
-            target.touch()
-        return
-    data = b""
-    if stat.S_ISREG(found.st_mode):
-        try:
-            data = _excerpt(source) if "libnccl.so" in os.path.basename(source) else _begin(source)
-        except (OSError, ReadError):
-            with suppress(FileNotFoundError):
-                target.unlink()
-            target.mkdir(exist_ok=True)
-            return
-    target.write_bytes(data)
-    target.chmod(stat.S_IMODE(found.st_mode) & 0o777 | 0o600)
-
-
-def _begin(source: str) -> bytes:
-    """Return so much of a file as ``Host`` reads, and more than that of one that it refuses."""
-    with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-        return stream.read(FILE_LIMIT + 1)
+def _copy(source: str, target: Path, data: bytes | None = None) -> None:
+    """Copy so much of a file as ``Host`` reads, and more than that of one that it refuses. data: instead of its own."""
+    try:
+        is_library = "libnccl.so" in posixpath.basename(source)
+        data = _excerpt(source) if data is None and is_library and os.path.isfile(source) else data
+        if data is None and os.path.isfile(source):
+            with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+                data = stream.read(FILE_LIMIT + 1)
+        target.write_bytes(data or b"")
+        target.chmod(os.stat(source).st_mode & 0o777 | 0o600)
+    except (OSError, ReadError):
+        target.unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
 
 
 def _excerpt(source: str) -> bytes:
     """Return an ELF file with what library.py reads of a libnccl: its release and the names of its variables."""
     constants = b"\0".join([*_CONSTANTS.findall(library.section(source, ".rodata")), b""])
     names = b"\0.rodata\0.shstrtab\0"
-    head = bytearray(_begin(source)[:64])
+    with open(source, "rb") as stream:
+        head = bytearray(stream.read(64))
     struct.pack_into("<Q", head, 40, 64 + len(constants) + len(names))
     struct.pack_into("<HHH", head, 58, 64, 3, 2)
     places = ((0, 0, 0), (1, 64, len(constants)), (9, 64 + len(constants), len(names)))

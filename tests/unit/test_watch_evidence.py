@@ -104,7 +104,7 @@ def test_a_stall_is_reported_with_its_evidence_and_asked_about_once(
 
     def collect(_host: Host, _stall: Stall, pids: set[int], _folder: str) -> list[evidence.Evidence]:
         asked.append(pids)
-        return [evidence.Evidence("RAS", "nccl_hang.behind", (1,), "communicator 0xa: AllReduce: ...")]
+        return [evidence.Evidence("nccl_hang.behind", (1,), "RAS names rank 1: communicator 0xa: ...")]
 
     monkeypatch.setattr(program, "collect", collect)
     events: list[program.Event] = []
