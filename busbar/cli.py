@@ -157,8 +157,7 @@ class _Help(argparse.Action):
 
 def _parser() -> _Parser:
     text = "Provision, verify and repair the network path of GPU clusters (docs/commands.md)."
-    usage, example = "busbar [--version] COMMAND [options]", "ansible-playbook site.yml -i inventory --check"
-    parser = _Parser(prog="busbar", usage=usage, description=text, example=example)
+    parser = _Parser(prog="busbar", usage="busbar [--version] COMMAND [options]", description=text)
     version = f"busbar {__version__}"
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", prog="busbar", required=True, metavar="COMMAND")

@@ -130,12 +130,13 @@ def _without_serial(path: Path) -> bytes:
 
 def unpack(file: Path, folder: Path) -> Plain:
     """Make a recording of an archive, of which nothing can be run. Return ABOUT. Raises ParseError, OSError."""
-    folder.mkdir(mode=0o755)
-    folder = folder.resolve()
+    folder = folder.absolute()
     tool = _TOOL.format(python=sys.executable, top=str(folder), time=TIME).encode()
     try:
         with tarfile.open(file, "r:gz") as archive:
-            for member in sorted(safe_members(archive, _FILES), key=tarfile.TarInfo.issym):
+            members = sorted(safe_members(archive, _FILES), key=tarfile.TarInfo.issym)
+            folder.mkdir(mode=0o755)
+            for member in members:
                 path = folder / member.name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if member.issym():

@@ -106,7 +106,7 @@ class Redactor:
         first, second, *rest = (int(octet) for octet in value.split("."))
         if max(first, second, *rest) > 255 or first in (0, 127) or first >= 224 or (first, second) == (169, 254):
             return value
-        new = self._networks.setdefault(first, 10 + len(self._networks) % 100)
+        new = self._networks.setdefault(first, 100 + len(self._networks) % 100)
         return ".".join(map(str, (new, second ^ int(self._digest(str(first))[:2], 16), *rest)))
 
     def _route(self, value: str) -> str:
