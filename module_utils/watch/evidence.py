@@ -32,7 +32,7 @@ _TEXT, _RANKS = 300, 8
 
 
 class Evidence(NamedTuple):
-    """What a source reports of a stalled job.   check: the kind.   ranks: those that the others wait for, if known."""
+    """Report of one source on a stalled job.   check: the kind.   ranks: those that the others wait for, if known."""
 
     check: str
     ranks: Tuple[int, ...]

@@ -172,7 +172,8 @@ def _change(have: ServiceState, path: str, text: Optional[str]) -> FileChange:
 def _running(have: ServiceState) -> Finding:
     want, source = "enabled, active", "systemctl show"
     if not have.unit:
-        return RUNNING.judge(UNIT, "unknown", want, "systemctl is not installed", source)
+        fix = "run busbar watch by another service manager, and set watch_enabled: false"
+        return RUNNING.judge(UNIT, "unknown", want, "systemctl is not installed", source, fix)
     state = "%s, %s" % (have.unit["UnitFileState"] or "not there", have.unit["ActiveState"])
     return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source)
 

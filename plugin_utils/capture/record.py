@@ -142,13 +142,15 @@ def _parts(path: str) -> list[str]:
 
 
 def _copy(source: str, target: Path, data: bytes | None = None) -> None:
-    """Copy so much of a file as ``Host`` reads, and more than that of one that it refuses. data: instead of its own."""
+    """Copy so much of a file as ``Host`` reads, and more than that of one that it refuses. data: in its place."""
     try:
         is_library = "libnccl.so" in posixpath.basename(source)
         data = _excerpt(source) if data is None and is_library and os.path.isfile(source) else data
         if data is None and os.path.isfile(source):
-            with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
-                data = stream.read(FILE_LIMIT + 1)
+            with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
+                # In /proc/sys a larger read fails.
+                blocks = zip(iter(lambda: stream.read(8192), b""), range(FILE_LIMIT // 8192 + 1), strict=False)
+                data = b"".join(block for block, _number in blocks)
         target.write_bytes(data or b"")
         target.chmod(os.stat(source).st_mode & 0o777 | 0o600)
     except (OSError, ReadError):

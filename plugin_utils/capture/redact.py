@@ -32,12 +32,16 @@ _SERIALS = (
     re.compile(r"<\w*(?:serial|pdi)\w*>\s*([\w.-]{5,40})\s*<", re.IGNORECASE),
     re.compile(r"\bserial[\w ]{0,12}\"?\s*[:=]\s*\"?([\w.-]{5,40})", re.IGNORECASE),
 )
-# Names of LLDP's neighbours, by lldpcli and networkctl.
-_NEIGHBOURS = re.compile(r'"name":\s*\[\s*\{\s*"value":\s*"([^"\n]+)"|"SystemName":\s*"([^"\n]+)"')
+# Names of LLDP's neighbours, by lldpcli and networkctl; of file servers, in mounts and in the kernel's log.
+_HOSTS = re.compile(
+    r'"name":\s*\[\s*\{\s*"value":\s*"([^"\n]+)"|"SystemName":\s*"([^"\n]+)"|^([\w.-]+):/|server ([\w.-]+) not res',
+    re.MULTILINE,
+)
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{2,62}")
-# Of images: they name nobody.
+# Accounts of images, which name no person, and words that tools print.
 _COMMON = (
-    "localhost localdomain root admin ubuntu debian centos rocky cloud-user ec2-user azureuser opc nvidia slurm test"
+    "localhost localdomain root admin ubuntu debian centos rocky cloud-user ec2-user azureuser opc nvidia slurm test user"
+    " gpu node host server compute login driver kernel memory link port product system"
 )
 
 
@@ -54,7 +58,7 @@ class Redactor:
                 new = self._identifier(name)
             elif re.fullmatch("[0-9]+", name):
                 new = str(int(self._digest(name), 16))[-len(name) :]
-            if name not in _COMMON.split():
+            if name.lower() not in _COMMON.split():
                 self._names[name.lower()] = new
         words = "|".join(map(re.escape, sorted(self._names, key=len, reverse=True))) or "(?!)"
         self._word = re.compile(rf"(?<![A-Za-z0-9_])(0x|)({words})(?![A-Za-z0-9_])", re.IGNORECASE)
@@ -142,10 +146,8 @@ def _learned(path: str, text: str) -> Iterator[tuple[str, str]]:
     words = [word for pattern in _SERIALS for word in pattern.findall(text)]
     words += text.split() if re.search(r"serial|asset_tag|machine-id", name) else []
     yield from (("serial", word) for word in words if len(word) > 4 and re.search("[1-9]", word))
-    hosts = [one or other for one, other in _NEIGHBOURS.findall(text)]
+    hosts = [*filter(None, (word for found in _HOSTS.findall(text) for word in found))]
     hosts += text.split() if name == "hostname" else []
-    rows = text.splitlines() if path.endswith("etc/hosts") else []
-    hosts += [word for row in rows for word in row.partition("#")[0].split()[1:] if not word.startswith("ip6-")]
     parts = {part for word in hosts for part in (word, word.partition(".")[0], word.partition(".")[2])}
     yield from (("host", part) for part in parts if _NAME.fullmatch(part))
 
