@@ -40,8 +40,8 @@ _HOSTS = re.compile(
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{2,62}")
 # Accounts of images, which name no person, and words that tools print.
 _COMMON = (
-    "localhost localdomain root admin ubuntu debian centos rocky cloud-user ec2-user azureuser opc nvidia slurm test user"
-    " gpu node host server compute login driver kernel memory link port product system"
+    "localhost localdomain root admin ubuntu debian centos rocky cloud-user ec2-user azureuser opc nvidia slurm test"
+    " user gpu node host server compute login driver kernel memory link port product system"
 )
 
 
