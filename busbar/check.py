@@ -15,6 +15,7 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils import audit
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import exit_code, terminal
+from ansible_collections.busbar.fabric.plugins.plugin_utils.capture import archive
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check import infer, judge, render
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check.question import Values
 
@@ -32,8 +33,8 @@ def add(command: argparse.ArgumentParser) -> None:
     option("-i", "--inventory", action="append", metavar="HOSTS", help=text)
     option("--limit", metavar="PATTERN", help="with -i: only these hosts")
     option("--platform", metavar="NAME", help="shipped profile to hold the machine to, instead of the recognised one")
-    text = "directory of a captured or simulated machine: hw/ and sys/ below it, or /sys, /proc and /etc"
-    option("--root", type=Path, metavar="DIR", help=text)
+    text = "archive of busbar capture, or directory: hw/ and sys/ below it, or /sys, /proc and /etc"
+    option("--root", type=Path, metavar="PATH", help=text)
     text = "new directory for a draft inventory; with --platform custom, also for a draft profile of this machine"
     option("--write", type=Path, metavar="DIR", help=text)
     option("--json", type=Path, metavar="FILE", help="also write the verdict as JSON")
@@ -52,6 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
             data = _over_ssh(arguments)
         elif arguments.limit is not None:
             raise ParseError("--limit needs -i")
+        elif arguments.root and arguments.root.is_file():
+            with private_tempdir.directory() as folder:
+                archive.unpack(arguments.root, folder / arguments.root.name)
+                arguments.root = folder / arguments.root.name
+                data = render.report([_local(arguments)], 0.0, arguments.verbose, terminal.WIDTH)
         else:
             data = render.report([_local(arguments)], time.monotonic() - started, arguments.verbose, terminal.WIDTH)
         print(data.pop("text"))
@@ -100,11 +106,7 @@ def _over_ssh(arguments: argparse.Namespace) -> Values:
 
 def _local(arguments: argparse.Namespace) -> judge.Verdict:
     """Return the verdict on this machine, or on the one below --root. Raises ParseError."""
-    top = arguments.root.resolve() if arguments.root else Path("/")
-    if not top.is_dir():
-        raise ParseError(f"--root: {arguments.root} is not a directory")
-    parts = ("hw", "sys") if arguments.root and (top / "hw").is_dir() else ("", "")
-    roots = {"hardware_root": str(top / parts[0]), "system_root": str(top / parts[1])}
+    roots = roots_of(arguments.root)
     given: Values = {f"busbar_{key}": value for key, value in roots.items()}
     given |= _platform(arguments)
 
@@ -112,4 +114,14 @@ def _local(arguments: argparse.Namespace) -> judge.Verdict:
         return audit.run(steps, _TOTAL, _TOTAL, _TOOL)
 
     data = infer.query(call_modules, given, Path("profiles"), bool(arguments.write))
-    return judge.judge(top.name or socket.gethostname(), **data)
+    name = arguments.root.resolve().name if arguments.root else socket.gethostname()
+    return judge.judge(name, **data)
+
+
+def roots_of(root: Path | None) -> dict[str, str]:
+    """Return the roots of this machine, or of the one below a directory. Raises ParseError."""
+    top = root.resolve() if root else Path("/")
+    if not top.is_dir():
+        raise ParseError(f"--root: {root} is not a directory")
+    parts = ("hw", "sys") if root and (top / "hw").is_dir() else ("", "")
+    return {"hardware_root": str(top / parts[0]), "system_root": str(top / parts[1])}

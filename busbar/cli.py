@@ -157,8 +157,7 @@ class _Help(argparse.Action):
 
 def _parser() -> _Parser:
     text = "Provision, verify and repair the network path of GPU clusters (docs/commands.md)."
-    usage, example = "busbar [--version] COMMAND [options]", "ansible-playbook site.yml -i inventory --check"
-    parser = _Parser(prog="busbar", usage=usage, description=text, example=example)
+    parser = _Parser(prog="busbar", usage="busbar [--version] COMMAND [options]", description=text)
     version = f"busbar {__version__}"
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(title="commands", prog="busbar", required=True, metavar="COMMAND")
@@ -193,7 +192,11 @@ def _diagnose(command: _Parser) -> None:
     command.add_argument("--recorder", metavar="DIR", help=text)
     text = "directory with the records of NCCL's Inspector plugin, instead of logs"
     command.add_argument("--inspector", metavar="DIR", help=text)
-    command.set_defaults(run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder, a.inspector))
+    text = "directory of `busbar watch` of a node of the job: Xids and link flaps while the job ran"
+    command.add_argument("--watch", metavar="DIR", help=text)
+    command.set_defaults(
+        run=lambda a: diagnose.run(a.logs, a.json, a.training, a.everything, a.recorder, a.inspector, a.watch)
+    )
 
 
 def _fill_from(module: str, name: str = "add") -> Fill:
@@ -219,6 +222,11 @@ COMMANDS: dict[str, tuple[str, str, Fill]] = {
         "Answer a buyer's acceptance test from a nightly check",
         "certify findings.json --answers audit.values.json --markdown sheet.md",
         _fill_from("certify"),
+    ),
+    "capture": (
+        "Archive what the checks read here, to be checked elsewhere",
+        "capture --redact",
+        _fill_from("capture"),
     ),
     "watch": ("Report stalled jobs and flapping links while they run", "watch --patience 300", _fill_from("watch")),
     "hang": ("Find the rank that a running NCCL job waits for", "hang node07 -i inventory", _fill_from("hang")),

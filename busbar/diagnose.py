@@ -11,7 +11,9 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 import sys
+import time
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,15 +23,17 @@ from itertools import chain
 from typing import IO
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, worst_first
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose import training as training_log
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.judge import judge
+from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.lines import clock, same_day
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.log_reader import Reader
 from ansible_collections.busbar.fabric.plugins.module_utils.diagnose.report import report
 from ansible_collections.busbar.fabric.plugins.module_utils.ras import judge as ras_judge
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.answer import RasStatus, parse_json
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.judge import PROGRESS, Known
 from ansible_collections.busbar.fabric.plugins.module_utils.ras.views import View
+from ansible_collections.busbar.fabric.plugins.module_utils.watch import history
 from ansible_collections.busbar.fabric.plugins.plugin_utils import terminal
 from ansible_collections.busbar.fabric.plugins.plugin_utils.diagnose import render, screenful
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, FINDINGS, UNKNOWN, of_states, worst
@@ -40,6 +44,8 @@ from .command_line import complain
 BLOCK = 1 << 20
 # Bytes of a file that may be a RAS status as JSON.
 _STATUS = 16 << 20
+# Lines at the begin and end of a block whose times count; seconds that clocks differ, and that a timeout takes.
+_TIMED, _MARGIN = 200, 900.0
 # What a file begins with -> how it is read.
 _OPEN: dict[bytes, Callable[..., BufferedIOBase]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _NOT_READ = {
@@ -55,15 +61,17 @@ def run(
     everything: bool = False,
     dumps: str | None = None,
     records: str | None = None,
+    watch: str | None = None,
 ) -> int:
     """Read logs of one job, or of several ("-": standard input), and print the diagnosis. Return the exit code.
 
     training: path of a training log with step times and, where it has it, GPU utilisation.   everything: --all.
     dumps, records: directory of flight recorder dumps, or of Inspector's records, in place of logs.
+    watch: directory with what ``busbar watch`` has stored on a node of the job.
     """
     given = [value for value in (dumps, records, paths or None) if value is not None]
-    if len(given) != 1 or (training is not None and not paths):
-        return complain("diagnose", "name logs, or --recorder or --inspector and a directory without --training")
+    if len(given) != 1 or ((training is not None or watch is not None) and not paths):
+        return complain("diagnose", "name logs, or --recorder or --inspector and a directory without other options")
     if dumps is not None:
         return recorder.run(dumps, as_json, everything)
     if records is not None:
@@ -71,9 +79,10 @@ def run(
     reader = Reader()
     codes: list[int] = []
     statuses: dict[str, RasStatus] = {}
+    times: set[str] = set()
     for path in paths:
         try:
-            _read("<stdin>" if path == "-" else path, path, reader, statuses)
+            _read("<stdin>" if path == "-" else path, path, reader, statuses, None if watch is None else times)
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
     reader.end()
@@ -86,10 +95,10 @@ def run(
     if statuses:
         of_lines = result.findings if log.lines else []
         result = replace(result, findings=worst_first([*of_lines, *_judge_statuses(statuses)]))
-    if training is not None:
+    for file, judge_more in ((training, partial(_training, result.findings)), (watch, partial(_node_events, times))):
         try:
-            steps = training_log.judge(_steps(training), result.findings)
-            result = replace(result, findings=worst_first([*result.findings, *steps]))
+            more = judge_more(file) if file is not None else []
+            result = replace(result, findings=worst_first([*result.findings, *more])) if more else result
         except ReadError as error:
             codes.append(complain("diagnose", error, UNKNOWN))
     show = render if everything else screenful
@@ -100,8 +109,8 @@ def run(
     return worst([*codes, of_states(one.state for one in result.findings)])
 
 
-def _read(name: str, path: str, reader: Reader, statuses: dict[str, RasStatus]) -> None:
-    """Read a log, or what ``ncclras --format json`` has written. Raises ReadError."""
+def _read(name: str, path: str, reader: Reader, statuses: dict[str, RasStatus], times: set[str] | None = None) -> None:
+    """Read a log, or what ``ncclras --format json`` has written. times: gets those of lines. Raises ReadError."""
     blocks = _blocks(path, name)
     first = next(blocks, b"")
     if first.lstrip()[:1] == b"{" and b'"communicators"' in first:
@@ -112,9 +121,35 @@ def _read(name: str, path: str, reader: Reader, statuses: dict[str, RasStatus]) 
             raise ReadError(name, str(error)) from error
     elif first:
         reader.source(name)
-        reader.feed(first)
-        for block in blocks:
+        for block in chain([first], blocks):
             reader.feed(block)
+            if times is not None:
+                lines = block.decode("utf-8", "replace").splitlines()
+                found = {clock(line) for line in [*lines[:_TIMED], *lines[-_TIMED:]]}
+                times.update(same_day(stamp) for stamp in found if stamp)
+
+
+def _training(network: Sequence[Finding], path: str) -> list[Finding]:
+    """Judge a training log. network: findings on NCCL's log. Raises ReadError."""
+    return training_log.judge(_steps(path), network)
+
+
+def _node_events(times: set[str], folder: str) -> list[Finding]:
+    """Judge what a node's watch has seen between the first and the last time of the logs. Raises ReadError."""
+    path = os.path.abspath(folder)
+    if not os.path.isdir(path):
+        raise ReadError(folder, "is not a directory of busbar watch")
+
+    def clock_of(seconds: float) -> str:
+        return time.strftime("%m%d %H:%M:%S", time.localtime(seconds))
+
+    events, want = history.read(Host(), 0.0, path), "none in the last day, since the log has no times"
+    if times:
+        first, last, want = min(times), max(times), "none while the job ran"
+        events = [
+            one for one in events if clock_of(one.at + _MARGIN) >= first and clock_of(one.since - _MARGIN) <= last
+        ]
+    return history.judge(events, want, folder)
 
 
 def _judge_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:

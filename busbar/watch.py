@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.watch import program
-from ansible_collections.busbar.fabric.plugins.module_utils.watch.ring import Ring
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.watch import program, ring
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import GOOD
 
 from .command_line import complain, number
@@ -31,6 +30,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--interval", type=number(1, 60, text), default=default.interval, metavar="S", help=text)
     text = "directory with one day of samples and events (%(default)s)"
     command.add_argument("--store", type=Path, default=Path(default.folder), metavar="DIR", help=text)
+    text = "directory with the records of NCCL's Inspector, read when a job stalls"
+    command.add_argument("--inspector", type=Path, metavar="DIR", help=text)
     command.add_argument("--last", action="store_true", help="print the last day's events, and watch nothing")
     command.add_argument("--json", action="store_true", help="print each event as a line of JSON")
     command.set_defaults(run=run)
@@ -40,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if arguments.last:
             return _last(arguments.store, arguments.json)
-        settings = program.Settings(arguments.interval, arguments.patience, folder=str(arguments.store))
+        inspector = str(arguments.inspector.absolute()) if arguments.inspector else ""
+        settings = program.Settings(
+            arguments.interval, arguments.patience, folder=str(arguments.store), inspector=inspector
+        )
         watch = program.Watch(settings, lambda event: _print(event, arguments.json))
         print(f"busbar watch: every {settings.interval:g} s, Ctrl-C ends it", file=sys.stderr, flush=True)
         with signals.collected() as ended:
@@ -59,7 +63,7 @@ def _print(event: program.Event, as_json: bool) -> None:
 def _last(folder: Path, as_json: bool) -> int:
     if not folder.is_dir():
         return complain("watch", f"{folder} is not there: busbar watch has not run here")
-    events = [record for record in Ring(str(folder)).records(time.time() - DAY) if "kind" in record]
+    events = [record for record in ring.read(Host(), time.time() - DAY, str(folder)) if "kind" in record]
     for record in events:
         text = f"{_when(float(str(record['at'])))}  {record['kind']}: {record.get('text')}"
         print(json.dumps(record) if as_json else printable(text))

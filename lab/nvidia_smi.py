@@ -43,6 +43,10 @@ _QUERY = {
     "driver_version": "driver",
     "compute_cap": "capability",
     "memory.total [MiB]": "mib",
+    "utilization.gpu [%]": "idle",
+    "utilization.memory [%]": "idle",
+    "power.draw [W]": "watts",
+    "enforced.power.limit [W]": "power_limit",
 }
 # A GPU as nvidia-smi 580 shows an idle H200 that is well.
 _GPU = (DATA / "nvidia-smi-gpu.xml").read_text()
@@ -213,6 +217,9 @@ def _values(machine: Machine, index: int, gpu: Gpu) -> dict[str, object]:
         "sub_system_id": f"{function.subsystem[2:]}{function.vendor[2:]}".upper(),
         "memory": gpu.memory_mib,
         "mib": f"{gpu.memory_mib} MiB",
+        "idle": "0 %",
+        "watts": "75.27 W",
+        "power_limit": "700.00 W",
         "driver": machine.driver_version,
         "capability": "9.0",
         "state": machine.fabric[0],

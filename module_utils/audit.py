@@ -24,6 +24,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NoReturn, Opt
 from .change import module
 from .core.bundle import LIBRARY
 from .core.host import ParseError, Session
+from .watch import history
 
 # Bulk data of a step's result stays on the node: site.yml --check --diff --limit shows it.
 _BULK = ("diff", "build", "variables", "share", "backup_files")
@@ -54,7 +55,7 @@ def _lines(
     end = time.monotonic() + total
 
     def child(some: Sequence[Mapping[str, object]]) -> Child:
-        return Child(lambda stream: _work(some, stream, Session(patience, end)), len(some), limit, end)
+        return Child(lambda stream: work(some, stream, Session(patience, end)), len(some), limit, end)
 
     results: List[bytes] = []
     while len(results) < len(steps):
@@ -132,7 +133,8 @@ class Child:
         return (text.splitlines() or ["it printed nothing"])[-1]
 
 
-def _work(steps: Sequence[Mapping[str, object]], stream: int, session: Session) -> None:
+def work(steps: Sequence[Mapping[str, object]], stream: int, session: Session) -> None:
+    """Write a line with the result of each step."""
     for step in steps:
         result = _step(step, session)
         send_result(stream, {name: value for name, value in result.items() if name not in _BULK})
@@ -157,6 +159,8 @@ def _step(step: Mapping[str, Any], session: Session) -> Mapping[str, object]:
         return {"failed": True, "msg": str(error)}
     hidden = [given[name] for name, option in declared.SPEC.items() if option.get("no_log")]
     result = module.execute(declared.work, given, True, session)
+    if result.get("findings"):
+        result["findings"] = history.annotate(module.host_of(given, session), result["findings"])
     secrets = set(filter(module.is_secret, _texts(hidden)))
     return {name: _masked(value, secrets) for name, value in result.items()} if secrets else result
 

@@ -34,6 +34,7 @@ _OFF: Mapping[str, tuple[str, Callable[[Data, profile.Profile], bool]]] = {
     "multirail": ("multirail_policy", lambda of, _: not of["multirail_policy"]),
     "nvidia_peermem": ("busbar_gpudirect", lambda of, asked: of["busbar_gpudirect"] == "off" or not asked.rails),
     "nccl_tests": ("nccl_tests_commit", lambda of, _: not of["nccl_tests_commit"]),
+    "watch": ("watch_enabled", lambda of, _: not of["watch_enabled"]),
     suite.GATE: ("gate_stages", lambda of, _: not of["gate_stages"]),
     "drain": ("busbar_drain", lambda of, _: of["busbar_drain"] == "none"),
     suite.VERIFY: ("busbar_verify", lambda of, _: not of["busbar_verify"]),

@@ -155,6 +155,21 @@ class NcclTests:
     "Seconds for fetching and building."
 
 
+class Watch:
+    watch_enabled = Value("bool", False)
+    """Whether `busbar watch` runs on the node as a service; with `false` its program and unit are removed
+    (`docs/watch.md`)."""
+    watch_patience = Value("int", 300)
+    "Seconds without a working GPU after which a job is reported as stalled; longer than the longest checkpoint."
+    watch_interval = Value("int", 5)
+    "Seconds between two samples."
+    watch_window = Value("int", 60)
+    "Seconds in which a link that comes back has flapped; after them it is reported as down."
+    watch_inspector = Value("path", "")
+    """Directory on the node in which NCCL's Inspector writes (`NCCL_INSPECTOR_DUMP_DIR` of the jobs); read when a job
+    stalls. Empty: none."""
+
+
 class Gate:
     gate_stages = Value("list", choices=("health", "prolog", "epilog"))
     """When Slurm runs the gate on the node: as `health` (HealthCheckProgram), `prolog`, `epilog`; an empty list removes

@@ -152,6 +152,7 @@ CLASSES: dict[str, type] = {
     "nvidia_peermem": node_values.NvidiaPeermem,
     "nccl_conf": node_values.NcclConf,
     "nccl_tests": node_values.NcclTests,
+    "watch": node_values.Watch,
     "gate": node_values.Gate,
     "reboot": Reboot,
     "drain": Drain,

@@ -84,6 +84,7 @@ _PROVISION = (
     _audited("nvidia_peermem", "gpudirect", after=(*_DRIVER, "iommu")),
     _audited("nccl_conf", after=(*_LINKS, "roce_qos", "nvidia_peermem")),
     _audited("nccl_tests", "nccl_tests_build", ("nccl_tests",), after=(*_DRIVER, "nccl_conf"), after_reboot=False),
+    _audited("watch", after_reboot=False),
     # Its first check is of the other roles' results.
     _audited("gate", after_reboot=False),
 )

@@ -73,13 +73,21 @@ def is_secret(value: str) -> bool:
     return len(value) >= MASKED_LENGTH and not value.isdigit() and not value.startswith("/")
 
 
+def host_of(given: Mapping[str, object], session: Optional[Session] = None) -> Host:
+    """Return the machine that the options name."""
+    roots = str(given.get("hardware_root", "/")), str(given.get("system_root", "/"))
+    if session is None:
+        return Host(*roots)
+    host = session.make_host(*roots)
+    host.session = session
+    return host
+
+
 def execute(
     work: Work, given: Mapping[str, Any], check_mode: bool, session: Optional[Session] = None
 ) -> Dict[str, Any]:
     """Return the result of the work, or its failure. session: of the audit that it belongs to."""
-    host = Host(given.get("hardware_root", "/"), given.get("system_root", "/"))
-    if session is not None:
-        host.session = session
+    host = host_of(given, session)
     try:
         host.require_roots()
         return work(host, given, check_mode)

@@ -101,6 +101,8 @@ class Session:
     def __init__(self, patience: float = math.inf, end: float = math.inf) -> None:
         self.reads: Dict[Tuple[object, ...], object] = {}
         self.hung: Dict[str, float] = {}
+        # A recording of a machine makes others.
+        self.make_host: Callable[[str, str], Host] = Host
         self._patience = patience
         self._end = end
 

@@ -22,6 +22,11 @@ PORT = Check(
     fix="`ibstat DEVICE`, `rdma link`, `dmesg -T | grep -i mlx`, the switch's log at that time; cable and optics first",
 )
 "Did every port and queue of the HCAs stay up"
+NODE_EVENTS = Check(
+    "nccl_log.node_events",
+    why="a link that goes down, or a GPU with an Xid, ends or slows the job that uses it",
+)
+"Did `busbar watch` see no Xid and no link go down while the job ran (`busbar diagnose --watch`)"
 QUEUE_PAIR = Check(
     "nccl_log.queue_pair",
     severity="critical",

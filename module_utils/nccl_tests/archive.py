@@ -49,7 +49,7 @@ def unpack_sources(path: str, digest: str, commit: str, directory: str) -> None:
         os.rename(os.path.join(directory + ".unpacked", *(top if len(top) == 1 else ())), directory)
 
 
-def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:
+def safe_members(archive: tarfile.TarFile, most: int = _MEMBERS) -> List[tarfile.TarInfo]:
     """The members of an archive. Raises ParseError for a member that could end up outside its directory."""
     members: List[tarfile.TarInfo] = []
     links: Set[str] = set()
@@ -57,8 +57,8 @@ def safe_members(archive: tarfile.TarFile) -> List[tarfile.TarInfo]:
     for member in archive:
         name = posixpath.normpath(member.name)
         total += member.size
-        if len(members) >= _MEMBERS or total > LIMIT:
-            raise ParseError("holds more than %d MiB, or %d files" % (LIMIT >> 20, _MEMBERS))
+        if len(members) >= most or total > LIMIT:
+            raise ParseError("holds more than %d MiB, or %d files" % (LIMIT >> 20, most))
         if _leaves(member.name) or "\0" in member.name:
             raise ParseError("holds %r, which would lie outside" % member.name[:80])
         if not (member.isfile() or member.isdir() or member.issym()):

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Collection, Dict, List, Optional, Sequence, Set, Tuple
 
 from ..core.host import Host, ParseError, Problem, attempt
 from ..core.number import whole
@@ -113,8 +113,9 @@ def ras_port(address: Optional[str]) -> int:
     return int(port.group(1)) if port and 0 < int(port.group(1)) < 65536 else PORT
 
 
-def read(host: Host) -> Node:
-    return _Reader(host).node()
+def read(host: Host, pids: Optional[Collection[int]] = None) -> Node:
+    """Read the processes.   pids: only these, None: all."""
+    return _Reader(host).node(pids)
 
 
 class _Reader:
@@ -132,9 +133,10 @@ class _Reader:
     def _text(self, path: str) -> str:
         return attempt(lambda: self.host.read_system(path, "replace"), path, self.problems) or ""
 
-    def node(self) -> Node:
+    def node(self, pids: Optional[Collection[int]] = None) -> Node:
         found, hidden = [], 0
-        for pid in sorted((name for name in self.host.listdir("/proc") if name.isdigit()), key=int):
+        names = map(str, pids) if pids is not None else (one for one in self.host.listdir("/proc") if one.isdigit())
+        for pid in sorted(names, key=int):
             try:
                 library = _library(self.host, pid)
                 if library:

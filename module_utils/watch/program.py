@@ -2,25 +2,33 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Watch a node: sample GPUs and ports every few seconds, report jobs that stall and links that flap, keep one day.
 
+The command ``busbar watch`` runs it, and on nodes of the role ``watch`` systemd does (service.py).
+
 nvidia-smi runs all the time and prints a sample every few seconds, which costs a hundredth of starting it each time.
 Which processes use GPUs is asked only while some GPU looks as if it waited.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import selectors
+import socket
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
+from ..core.finding import printable
 from ..core.host import Host, ParseError, ReadError, kill_group, reap, search_path
 from ..core.number import whole
+from ..health.kernel_log_rules import BY_NAME, match_line
 from . import job_state, ports, read
-from .ring import Ring
+from .evidence import Evidence, collect
+from .ring import FOLDER, Ring
 
 # Seconds between two questions for processes, where a GPU waits and where none does; after which a tool hangs; between
 # two starts of a tool that ended.
@@ -36,13 +44,15 @@ class Settings:
     """interval: seconds between samples.   patience: seconds without a working GPU after which a job is stalled.
 
     window: seconds in which a link that comes back has flapped.   folder: of the ring.   nvidia_smi: name or path.
+    inspector: directory with the records of NCCL's Inspector; "" for none.
     """
 
     interval: float = 5.0
     patience: float = 300.0
     window: float = 60.0
-    folder: str = "/var/lib/busbar/watch"
+    folder: str = FOLDER
     nvidia_smi: str = "nvidia-smi"
+    inspector: str = ""
 
 
 class Event(NamedTuple):
@@ -73,6 +83,8 @@ class Watch:
         self.processes: Dict[str, read.Process] = {}
         self.asked = 0.0
         self.recorded = 0.0
+        self.inquired = 0.0
+        self.name = socket.gethostname()
         self.kmsg = _kernel_log()
         # A clock that is set makes no stall.
         self._boot = time.time() - time.monotonic()
@@ -153,7 +165,10 @@ class Watch:
         gpus = read.with_processes(gpus, self.processes)
         begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
         for stall in begun:
-            self._event(Event(stall.kind, at, stall.since, describe(stall), asdict(stall)))
+            evidence = self._evidence(stall)
+            text = "; ".join([describe(stall, self.name), *(one.text for one in evidence)])
+            details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
+            self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:
             text = f"{stall.job} works again, or ended, after {at - stall.since:.0f} s"
             self._event(Event(f"{stall.kind}: over", at, stall.since, text, {"job": stall.job}))
@@ -161,11 +176,19 @@ class Watch:
             for port in self.ports.take(at, self._ports()):
                 text = f"{port.port}: {port.kind}" + (f" after {port.seconds:.0f} s" if port.seconds else "")
                 self._event(Event(port.kind, at, port.since, text, port._asdict()))
-        for pci, number in self._xids():
-            self._event(Event("Xid", at, at, f"{pci}: Xid {number}", {"gpu": pci, "number": number}))
+        for message in self._kernel_messages():
+            self._kernel_event(at, message)
         if at - self.recorded >= RECORD:
             self.recorded = at
             self.ring.add(at, {"gpus": [list(gpu[:4]) for gpu in gpus]})
+
+    def _evidence(self, stall: job_state.Stall) -> List[Evidence]:
+        """Return what RAS and Inspector report of the job. That takes seconds: once a minute at most."""
+        if stall.at - self.inquired < RECORD:
+            return []
+        self.inquired = stall.at
+        pids = {process.pid for process in self.processes.values() if process.job == stall.job}
+        return collect(self.host, stall, pids, self.settings.inspector)
 
     def _event(self, event: Event) -> None:
         self.ring.add(event.at, {"kind": event.kind, "since": event.since, "text": event.text, **event.details})
@@ -207,16 +230,25 @@ class Watch:
         except ReadError:
             return ""
 
-    def _xids(self) -> List[Tuple[str, int]]:
+    def _kernel_messages(self) -> List[str]:
         found = []
         with suppress(OSError):
             while self.kmsg is not None:
                 record = os.read(self.kmsg, 1 << 13)
                 if not record:
                     break
-                xid = read.xid_of(record.partition(b";")[2].decode(errors="replace"))
-                found += [xid] if xid is not None else []
+                found.append(record.partition(b";")[2].decode(errors="replace"))
         return found
+
+    def _kernel_event(self, at: float, message: str) -> None:
+        """Report an Xid, or what the driver of a NIC has logged."""
+        xid = read.xid_of(message)
+        rule, device = match_line(message[: read.LINE]) or ("", "") if "mlx5" in message else ("", "")
+        if xid is not None:
+            self._event(Event("Xid", at, at, "%s: Xid %d" % xid, dict(zip(("gpu", "number"), xid))))
+        elif rule.startswith("nic.") and BY_NAME[rule].severity:
+            text = f"{device or 'a NIC'}: {BY_NAME[rule].meaning}"
+            self._event(Event("NIC", at, at, text, {"device": device, "rule": rule}))
 
 
 def _kernel_log() -> Optional[int]:
@@ -228,8 +260,8 @@ def _kernel_log() -> Optional[int]:
     return None
 
 
-def describe(stall: job_state.Stall) -> str:
-    """Return a sentence: what the job does, since when, who is late, what to run."""
+def describe(stall: job_state.Stall, host: str) -> str:
+    """Return a sentence: what the job does, where and since when, who is late, what to run."""
     minutes = (stall.at - stall.since) / 60
     what = {
         job_state.STOPPED: "waits for a rank that runs nothing",
@@ -240,5 +272,21 @@ def describe(stall: job_state.Stall) -> str:
     late = [f"rank {one.rank}" if one.rank is not None else f"the rank on {one.pci}" for one in stall.late]
     pids = [str(one.pid) for one in stall.late if one.pid is not None]
     who = f": {', '.join(late)}" + (f" (PID {', '.join(pids)})" if pids else "") if late else ""
-    collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), "busbar hang THIS_HOST -i INVENTORY"]
-    return f"{stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"
+    collect = [*(f"py-spy dump --pid {pid}" for pid in pids[:1]), f"busbar hang {host} -i INVENTORY"]
+    return f"{host}: {stall.job} {what}{who}, for {minutes:.1f} min; collect: {'; '.join(collect)}"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Watch until a signal ends it; print each event. arguments: ``--patience 300``, for each of Settings."""
+    parser = argparse.ArgumentParser(prog="busbar watch", description="Report stalled jobs and flapping links.")
+    for name, value in asdict(Settings()).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    try:
+        settings = Settings(**vars(parser.parse_args(arguments)))
+        Watch(settings, _print).run(lambda: False)
+    except (ReadError, OSError) as error:
+        sys.exit("busbar watch: %s" % error)
+
+
+def _print(event: Event) -> None:
+    print(printable("%s: %s" % (event.kind, event.text)), flush=True)

@@ -10,9 +10,12 @@ import re
 import time
 from typing import Dict, Iterator, List
 
+from ..core.host import Host
+
+FOLDER = "/var/lib/busbar/watch"
 HOURS = 25
-# Bytes of a file, and of a line.
-FILE, LINE = 4 << 20, 64 << 10
+# Bytes of a file, of a line, and of all files that are read: what one day has is a tenth of that.
+FILE, LINE, MOST = 4 << 20, 64 << 10, 16 << 20
 # Seconds since 1970: no record is of a later time.
 _LATEST = 1 << 33
 _NAME = re.compile(r"[0-9]{8}T[0-9]{2}\.jsonl")
@@ -40,30 +43,31 @@ class Ring:
             for name in self._names()[:-HOURS]:
                 os.unlink(os.path.join(self.folder, name))
 
-    def records(self, since: float = 0.0) -> Iterator[Dict[str, object]]:
-        """Yield the records from a time on, the oldest first. Raises OSError."""
-        for name in self._names():
-            if name < _name(since):
-                continue
-            handle = os.open(
-                os.path.join(self.folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
-            with open(handle, "rb") as stream:
-                for line in stream.read(FILE).splitlines(keepends=True):
-                    record = _record(line)
-                    if record and record["at"] >= since:
-                        yield record
-
     def _names(self) -> List[str]:
         return sorted(name for name in os.listdir(self.folder) if _NAME.fullmatch(name))
+
+
+def read(host: Host, since: float = 0.0, folder: str = FOLDER) -> Iterator[Dict[str, object]]:
+    """Yield the records from a time on, the oldest first; none where nothing was watched. Raises ReadError."""
+    names = [name for name in host.listdir_system(folder) if _NAME.fullmatch(name) and name >= _name(since)]
+    paths = ["%s/%s" % (folder, name) for name in names[-HOURS:]]
+    # Of a flooded ring the last hours count.
+    while sum(host.size_system(path) or 0 for path in paths) > MOST:
+        del paths[0]
+    for path in paths:
+        # What follows the last line end is torn.
+        for line in (host.read_system(path, "replace", FILE) or "").split("\n")[:-1]:
+            record = _record(line)
+            if record and record["at"] >= since:
+                yield record
 
 
 def _name(at: float) -> str:
     return time.strftime("%Y%m%dT%H.jsonl", time.gmtime(at))
 
 
-def _record(line: bytes) -> Dict[str, object]:
-    if not line.endswith(b"\n") or len(line) > LINE:
+def _record(line: str) -> Dict[str, object]:
+    if len(line) >= LINE:
         return {}
     try:
         found = json.loads(line)

@@ -27,7 +27,7 @@ _CLASSES = {
     " nccl_conf.library nccl_conf.lint.library",
     OWN: "node_health.record ofed.repository ofed.hold pcie_path.unit roce_qos.unit nccl_conf.file"
     " nccl_conf.proof nccl_conf.containers",
-    OTHER: "nccl_tests gate reboot drain drift_timer preflight remediate lock sharp rail_ping perftest counters"
+    OTHER: "nccl_tests watch gate reboot drain drift_timer preflight remediate lock sharp rail_ping perftest counters"
     " ib_fabric nccl_perf nccl_benchmark nccl_cluster localise nccl_hang nccl_log recorder inspector kubernetes"
     " nccl_conf.container_view",
 }

@@ -25,7 +25,7 @@ from tests.molecule.scenario import LAB, NODE, ROLES, TOP, checks, play, verdict
 
 # Where a run may write and what it may load, without Ansible's own files and what systemd writes in its own time.
 WATCHED = ["/boot", "/etc", "/opt", "/root", "/srv/busbar-lab/hw/sys", "/usr/local", "/var/lib"]
-VOLATILE = ["/root/.ansible", "/var/lib/systemd", "/var/lib/busbar/health"]
+VOLATILE = ["/root/.ansible", "/var/lib/systemd", "/var/lib/busbar/health", "/var/lib/busbar/watch"]
 # Check ids begin with the module's noun; these roles' is another than their name.
 NOUNS = {"mofed": "ofed", "mtu": "netdev_mtu", "nccl_benchmark": "nccl_perf", "nvidia_peermem": "gpudirect"}
 
@@ -74,6 +74,7 @@ VERDICTS = {
     "pcie_path": Verdict(
         ["pcie_path.unit[persisted]@/etc/systemd/system/busbar-pcie-path.service"], 3 * RAILS + 1, True
     ),
+    "watch": Verdict(["watch.files", "watch.running"], 2),
 }
 
 

@@ -31,6 +31,7 @@ LINES = [
     *("report --history {}", "report --run 7 --history {}"),
     *("certify {}", "certify {} --answers {}", "fabric plan {}", "watch --last --store {}"),
     *("remediate object.json -i missing --check",),
+    "capture --unpack {} -o new",
     *("hang node07 -i missing", "gate -i missing", "measure -i missing --check"),
     *("drift -i missing", "drift -i not.json"),
     *("kubernetes --node n --state {} --check", "kubernetes --node n --token-file {} --check"),
@@ -40,6 +41,8 @@ SIZES = [SIZE.format(*words) for words in (("70B", "hgx-h100", 16), ("1X", "hgx-
 SIZES += [SIZE.format("70B", "hgx-h100", number) for number in (0, -1, "x", 10**9)]
 
 
+# They read, or watch, this machine.
+LOCAL = ("check", "watch", "capture")
 CODES = {"": 0, "ok": 0, "ok unknown": 3, "unknown drift": 2, "withheld": 2, "unsupported": 2, "not_owned": 2}
 
 
@@ -75,5 +78,5 @@ def test_what_a_command_ends_with(command: str, tmp_path: Path, monkeypatch: pyt
         if line.split()[0] == command
         for file in (files if "{}" in line else files[:1])
     ]
-    rows = [[line, code_of(f"{command} {line}".split())] for line in lines if line or command not in ("check", "watch")]
+    rows = [[line, code_of(f"{command} {line}".split())] for line in lines if line or command not in LOCAL]
     goldens.check("exit_codes", command, rows)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.core import orphans, trusted
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.watch import job_state, ports, program, read
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.watch import job_state, ports, program, read, ring
 from ansible_collections.busbar.fabric.plugins.module_utils.watch.job_state import Gpu, Stall, Watcher
 from ansible_collections.busbar.fabric.plugins.module_utils.watch.ring import FILE, HOURS, Ring
 from hypothesis import given
@@ -235,33 +235,37 @@ def test_links(states: str, events: list[str]) -> None:
 # -- one day -----------------------------------------------------------------------------------------------------------
 
 
+def records(folder: Path | str, since: float = 0.0) -> list[dict[str, object]]:
+    return list(ring.read(Host(), since, str(folder)))
+
+
 def test_a_torn_line_is_no_record_and_older_hours_go(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / "ring"))
+    store = Ring(str(tmp_path / "ring"))
     for hour in range(HOURS + 5):
-        ring.add(3600.0 * hour, {"number": hour})
+        store.add(3600.0 * hour, {"number": hour})
     last = max((tmp_path / "ring").iterdir())
     with last.open("a") as stream:
         stream.write('{"at": 9, "kind": "x"')
     assert len(list((tmp_path / "ring").iterdir())) == HOURS
-    assert [record["number"] for record in ring.records(3600.0 * HOURS)] == [*range(HOURS, HOURS + 5)]
+    assert [record["number"] for record in records(tmp_path / "ring", 3600.0 * HOURS)] == [*range(HOURS, HOURS + 5)]
     assert last.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_flood_ends_with_its_hour(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path))
+    store = Ring(str(tmp_path))
     for _record in range(100):
-        ring.add(10.0, {"text": "x" * 60_000})
+        store.add(10.0, {"text": "x" * 60_000})
     [file] = tmp_path.iterdir()
     assert FILE - 61_000 < file.stat().st_size <= FILE
-    ring.add(3700.0, {"text": "next"})
-    assert [record["text"] for record in ring.records(3600.0)] == ["next"]
+    store.add(3700.0, {"text": "next"})
+    assert [record["text"] for record in records(tmp_path, 3600.0)] == ["next"]
 
 
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path / "ring"))
+    store = Ring(str(tmp_path / "ring"))
     (tmp_path / "ring" / time.strftime("%Y%m%dT%H.jsonl", time.gmtime(10))).symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
-        ring.add(10.0, {})
+        store.add(10.0, {})
     assert not (tmp_path / "target").exists()
 
 
@@ -300,7 +304,7 @@ def test_a_stalled_job_is_named_with_its_process(settings: program.Settings, mon
     assert event.kind == "rank stopped"
     assert event.details["late"] == (job_state.Late("0000:02:00.0", None, os.getpid()),)
     assert f"PID {os.getpid()}" in event.text
-    stored = [record for record in Ring(settings.folder).records() if "kind" in record]
+    stored = [record for record in records(settings.folder) if "kind" in record]
     assert [(record["kind"], record["text"]) for record in stored] == [(event.kind, event.text)]
 
 
@@ -322,6 +326,26 @@ def test_without_a_driver_or_with_somebody_elses_tool_it_says_so(settings: progr
         os.chmod(settings.nvidia_smi, 0o777)
         with pytest.raises(ReadError, match="is not run as root, because"):
             program.Watch(settings, print)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "text"),
+    [
+        ("NVRM: Xid (PCI:0000:1b:00): 79, pid=7", "Xid", "0000:1b:00.0: Xid 79"),
+        ("mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error, Bus stuck", "NIC", "0000:3b:00.0: "),
+        ("mlx5_core 0000:3b:00.0 ens1f0np0: Link up", "", ""),
+        ("usb 1-1: new device", "", ""),
+    ],
+)
+def test_what_the_kernel_logs(
+    settings: program.Settings, monkeypatch: pytest.MonkeyPatch, message: str, kind: str, text: str
+) -> None:
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
+    events: list[program.Event] = []
+    watch = program.Watch(settings, events.append)
+    monkeypatch.setattr(watch, "_kernel_messages", lambda: [f"{message}\n SUBSYSTEM=pci\n"])
+    watch.take(5.0, [])
+    assert [(event.kind, event.text[: len(text)]) for event in events] == ([(kind, text)] if kind else [])
 
 
 def test_while_nothing_is_read_no_job_has_ended(settings: program.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,20 +374,19 @@ def test_root_writes_no_ring_that_others_may_change(
 
 
 def test_a_planted_or_odd_record_is_none(tmp_path: Path) -> None:
-    ring = Ring(str(tmp_path))
     name = tmp_path / time.strftime("%Y%m%dT%H.jsonl", time.gmtime(10))
     odd = ["[" * 60_000, "3", *(f'{{"at": {at}}}' for at in ("Infinity", "NaN", "1e300", "-1", '"x"'))]
     name.write_text("\n".join([*odd, '{"at": 11}', ""]))
-    assert list(ring.records()) == [{"at": 11}]
+    assert records(tmp_path) == [{"at": 11}]
 
 
 def test_the_last_days_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["watch", "--last", "--store", str(tmp_path / "none")]) == 1
-    ring = Ring(str(tmp_path))
-    ring.add(time.time() - 2 * 86400, {"kind": "old", "text": "old"})
+    store = Ring(str(tmp_path))
+    store.add(time.time() - 2 * 86400, {"kind": "old", "text": "old"})
     assert cli.main(["watch", "--last", "--store", str(tmp_path)]) == 0
-    ring.add(time.time(), {"kind": "Xid", "text": "0000:1b:00.0: Xid 79 \x1b[2J"})
-    ring.add(time.time(), {"gpus": []})
+    store.add(time.time(), {"kind": "Xid", "text": "0000:1b:00.0: Xid 79 \x1b[2J"})
+    store.add(time.time(), {"gpus": []})
     assert cli.main(["watch", "--last", "--store", str(tmp_path)]) == 0
     none, shown = capsys.readouterr().out.splitlines()
     assert none == "no event in the last day"
@@ -409,5 +432,6 @@ def test_whatever_ends_it_ends_its_tool(settings: program.Settings, number: int,
 
 def test_a_stall_is_json(settings: program.Settings) -> None:
     stall = Stall("j", job_state.STOPPED, 0.0, 60.0, ("a",), (job_state.Late("b", 3, 5),))
-    assert "rank 3 (PID 5), for 1.0 min" in program.describe(stall)
+    said = program.describe(stall, "n07")
+    assert (said[:5], "rank 3 (PID 5), for 1.0 min" in said, "busbar hang n07 -i" in said) == ("n07: ", True, True)
     assert json.loads(json.dumps(stall.__dict__))["late"] == [["b", 3, 5]]

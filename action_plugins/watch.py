@@ -1,0 +1,1 @@
+../plugin_utils/validated_action.py
