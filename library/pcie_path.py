@@ -28,9 +28,10 @@ options:
     choices: [unit, kernel]
     default: unit
   max_read_request:
-    description: Maximum read request of each compute NIC in bytes; V(0) requires nothing. By default the profile's.
+    description: Maximum read request of each compute NIC in bytes; V(0) requires nothing, V(-1) that of the profile.
     type: int
-    choices: [0, 128, 256, 512, 1024, 2048, 4096]
+    choices: [-1, 0, 128, 256, 512, 1024, 2048, 4096]
+    default: -1
   persist:
     description: Set both at every boot; with V(false) the files for that are removed.
     type: bool

@@ -74,8 +74,8 @@ class PciePath:
     pcie_path_acs_owner = Value("str", "unit", choices=("unit", "kernel"))
     """What sets ACS at boot: a unit of systemd, or the kernel by `pci=config_acs=` (Linux 6.11 and later, after a
     reboot). Beside Data Direct functions only the kernel does it (`docs/profiles.md#data-direct`)."""
-    pcie_path_max_read_request = Value("int", choices=(0, 128, 256, 512, 1024, 2048, 4096))
-    "Maximum read request of the compute NICs in bytes; 0 requires nothing. Unset: the profile's, or else 4096."
+    pcie_path_max_read_request = Value("int", -1, choices=(-1, 0, 128, 256, 512, 1024, 2048, 4096))
+    "Maximum read request of the compute NICs in bytes; 0 requires nothing; -1: that of the profile, or else 4096."
     pcie_path_persist = Value("bool", True)
     "Set both again at every boot."
 

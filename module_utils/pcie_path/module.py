@@ -19,7 +19,7 @@ from .registers import SIZES, execute
 SPEC: module.Spec = {
     "clear_acs": {"type": "bool", "default": True},
     "acs_owner": {"type": "str", "choices": ["unit", "kernel"], "default": "unit"},
-    "max_read_request": {"type": "int", "choices": [0, *SIZES]},
+    "max_read_request": {"type": "int", "choices": [-1, 0, *SIZES], "default": -1},
     "persist": {"type": "bool", "default": True},
     **module.PROFILE,
     **module.DISRUPTION,
@@ -30,7 +30,7 @@ SPEC: module.Spec = {
 def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, object]:
     """Return the module's result. Raises ParseError and ReadError."""
     of_site = profile.from_options(given)
-    size = of_site.max_read_request if given["max_read_request"] is None else given["max_read_request"]
+    size = of_site.max_read_request if given["max_read_request"] < 0 else given["max_read_request"]
     want = PathConfig(given["clear_acs"], size, given["persist"], given["acs_owner"] == "kernel")
     machine = topology.read(host, ask_nvidia_smi=False)
     nics = compute_nics(machine, rails.match(machine, of_site))
