@@ -41,7 +41,7 @@ def _switch(machine: Machine, root_port: str, acs: int) -> tuple[str, str]:
 
 
 def hgx_b300(hostname: str = "b300", in_vrfs: bool = True) -> Machine:
-    """Eight B300 with eight ConnectX-8, each in two RoCE planes with an IPv6 prefix; each rail in a VRF of its own.
+    """Eight B300 with eight ConnectX-8, each in two RoCE planes with an IPv6 prefix; one VRF a rail.
 
     Two ConnectX-7 manage the NVSwitches.
     """

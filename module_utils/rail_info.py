@@ -201,7 +201,7 @@ def _address(nic: Nic, family: str) -> Optional[str]:
     if port is None or port.link_layer != "Ethernet":
         return None
     gid = rdma.rocev2(port, family)
-    return None if gid is None else gid.ipv4 or gid.gid
+    return None if gid is None else gid.address
 
 
 def _driver(host: Host, names: List[str]) -> Optional[str]:

@@ -3,7 +3,7 @@
 """Judge rails that need no rules of Busbar's: those in a VRF, and those with IPv6 addresses alone.
 
 A VRF brings the rail its table, and one rule of the kernel leads to all of them. With IPv6 each rail mostly has a
-prefix of its own, from router advertisements: then the route to it is the rail's. Nothing of either is written.
+separate prefix, from router advertisements: then the route to it is the rail's. Nothing of either is written.
 Source: kernel Documentation/networking/vrf.rst.
 """
 
@@ -69,7 +69,7 @@ def judge_vrf(rail: Rail, vrf: Vrf, rails: Sequence[Rail]) -> Finding:
 def judge_ipv6(check: Check, rail: Rail, rails: Sequence[Rail]) -> Finding:
     """Judge a rail with IPv6 addresses alone by a check of source routing."""
     shared, networks = shared_subnets(rail, rails), sorted({one.network for one in rail.ipv6})
-    fix = "give each rail a prefix of its own, or a VRF: Busbar writes rules of IPv4 only"
+    fix = "give each rail a separate prefix, or a VRF: Busbar writes rules of IPv4 only"
     have = "it is in %s" % "; ".join(shared) if shared else ", ".join(networks)
-    want, state = "a subnet of its own for %s" % rail.netdev, "not_owned" if shared else "ok"
+    want, state = "a separate subnet for %s" % rail.netdev, "not_owned" if shared else "ok"
     return check.judge(rail.subject, state, want, have, " ".join(ADDRESSES), fix, aspect="live")

@@ -90,7 +90,7 @@ def _values(line: str) -> List[str]:
 
 
 def _former(boot: Boot) -> List[str]:
-    """Return the values that Busbar has set: those of its own file, or of boot entries, which have no owner."""
+    """Return the values that Busbar has set: those of its drop-in, or of boot entries, which have no owner."""
     if boot.kind == "grub":
         own = parse_dropin(boot.stored) if boot.stored else ()
         return [one.value for one in own if one.name == "pci" and one.present and one.value and _ITEM in one.value]
