@@ -57,8 +57,10 @@ class Files:
 
     def edited(self, check: Check) -> Tuple[Finding, ...]:
         """Return a minor finding of ``check`` where a text was edited and no setting differs."""
-        have, want, as_is = self.wrong, "as Busbar has written it", {"severity": self.severity, "aspect": "persisted"}
-        return (check.judge(self.changes[0].path, "drift", want, have, **as_is),) if self.severity else ()
+        if not self.severity:
+            return ()
+        how = {"severity": self.severity, "aspect": "persisted", "disruption": "none"}
+        return (check.judge(self.changes[0].path, "drift", "as Busbar has written it", self.wrong, **how),)
 
 
 def seal(path: str, text: str, intent: object = None) -> str:

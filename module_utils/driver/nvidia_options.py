@@ -10,7 +10,7 @@ third-party/README.md and NVIDIA/nvshmem issue 23 (IBGDA).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..change import written
@@ -121,7 +121,7 @@ def plan(have: OptionsState, asked: Sequence[DriverOption]) -> Plan:
     text = written.seal(FILE, _HEAD + "".join(lines)) if ours else None
     unread = [one for one in have.problems if one.source in (FILE, *have.files)]
     files = written.compare([] if unread else [FileChange(FILE, have.own, text)])
-    findings: List[Finding] = list(files.edited(replace(OPTIONS, disruption="none")))
+    findings: List[Finding] = list(files.edited(OPTIONS))
     reboot: List[str] = []
     for one in wanted:
         persisted = _persisted(have, one, elsewhere.get(one.name), not files.wrong or files.severity is not None)
