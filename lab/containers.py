@@ -201,6 +201,8 @@ class Lab:
             self._run(node, name, addresses)
         for node, machine in machines.items():
             self._wait(node)
+            for file, text in machine.image.items():
+                self.replace(node, file, text.encode(), None)
             if machine.ofed is None:
                 self._remove_ofed(node, machine)
                 # The first boot was one with OFED: what it has loaded and started goes, too.
