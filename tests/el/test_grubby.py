@@ -58,7 +58,7 @@ ASKED: tuple[dict[str, Any], ...] = (
 _TRIALS = """
 import json, os, sys
 sys.path[:0] = [sys.argv[1] + "/collections", sys.argv[1]]
-from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import line, plan, read
+from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import iommu, line, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.change import apply
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
 host = Host("/srv/busbar-lab/hw")
@@ -72,9 +72,9 @@ for case in json.load(sys.stdin):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").write(text)
     args = [line.Arg(**arg) for arg in case["args"]]
-    before, planned = lines(), plan.plan(read.read(host), args, plan.ARGS)
+    before, planned = lines(), plan.plan(read.read(host), args, iommu.ARGS)
     apply.execute(host, planned)
-    again = plan.plan(read.read(host), args, plan.ARGS)
+    again = plan.plan(read.read(host), args, iommu.ARGS)
     done = [" ".join(command.argv) for command in planned.commands]
     answers.append({"before": before, "after": lines(), "commands": done, "again": again.changed})
 json.dump(answers, sys.stdout)

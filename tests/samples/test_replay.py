@@ -1,7 +1,4 @@
-"""Captured machines: each, and what `busbar capture --redact` makes of it, have the same findings.
-
-An archive of that command beside the samples is replayed as it is: it has the findings of the machine that it is of.
-"""
+"""Captured machines: each, and what `busbar capture --redact` makes of it, have the same findings."""
 
 from __future__ import annotations
 
@@ -16,11 +13,8 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.capture import archi
 
 from busbar import capture, check
 from tests.lab.test_replay import replayed
-from tests.samples.conftest import SAMPLES
 from tests.samples.test_h200x8 import machine  # noqa: F401
 from tests.trees import pci_function, put, tool
-
-ARCHIVES = sorted([*Path(__file__).parent.glob("*.tar.gz"), *SAMPLES.rglob("busbar-capture-*.tar.gz")])
 
 
 def _xml(samples: Path, top: Path, file: str) -> None:
@@ -62,9 +56,3 @@ def test_what_was_captured_by_hand_is_replayed(samples: Path, tmp_path: Path, na
 
 def test_a_machine_of_eight_gpus_is_replayed(machine: Host, tmp_path_factory: pytest.TempPathFactory) -> None:  # noqa: F811
     replay(Path(machine.hardware_root), tmp_path_factory.mktemp("capture") / "new")
-
-
-@pytest.mark.parametrize("file", ARCHIVES, ids=lambda file: file.name)
-def test_an_archive_has_the_findings_of_its_machine(file: Path, tmp_path: Path) -> None:
-    about = archive.unpack(file, tmp_path / "again")
-    assert replayed(check.roots_of(tmp_path / "again")) == about["findings"]

@@ -41,7 +41,7 @@ KINDS = {
         cluster_record,
         cluster.RECORD,
         replace(cluster.RECORD, scope="pair"),
-        frozenset(("min_bytes", "max_bytes", "id")),
+        frozenset(("min_bytes", "max_bytes", "id", "net_plugin")),
         frozenset(("transport", "rails", "versions")),
         "measure fewer collectives",
         (
