@@ -95,14 +95,15 @@ def judge(job: Job, text: str, name: str) -> list[Finding]:
     roots = [root for document in job.documents if isinstance(root := _plain(document, {}), _Mapping)]
     domains = [root for root in roots if root.get("kind") == "ComputeDomain"]
     templates = {str(one.value_at("spec", "channel", "resourceClaimTemplate", "name")) for one in domains}
+    variables = dict(sets)
     for root in roots:
         for pod, nodes, owner in _pods(root):
             containers = pod.items_at("containers")
             if any(_gpus(container) for container in containers):
-                found += _networks(pod, owner, dict(sets), name)
+                found += _networks(pod, owner, variables, name)
                 found += _claims(pod, templates, name)
             for container in containers:
-                found += _hugepages(container, dict(sets), name)
+                found += _hugepages(container, variables, name)
                 found += _container(pod, container, nodes, wants_rdma, other, name)
     return list({finding.id: finding for finding in found}.values())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ReadError
-from ansible_collections.busbar.fabric.plugins.module_utils.watch import program, ring
+from ansible_collections.busbar.fabric.plugins.module_utils.watch import history, program, ring
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import GOOD
 
 from .command_line import complain, number
@@ -26,8 +26,9 @@ def add(command: argparse.ArgumentParser) -> None:
     seconds = number(5, 86400, "number of seconds")
     text = "seconds without a working GPU after which a job is stalled (%(default)g)"
     command.add_argument("--patience", type=seconds, default=default.patience, metavar="S", help=text)
+    between = number(1, 60, "number of seconds")
     text = "seconds between samples (%(default)g)"
-    command.add_argument("--interval", type=number(1, 60, text), default=default.interval, metavar="S", help=text)
+    command.add_argument("--interval", type=between, default=default.interval, metavar="S", help=text)
     text = "directory with one day of samples and events (%(default)s)"
     command.add_argument("--store", type=Path, default=Path(default.folder), metavar="DIR", help=text)
     text = "directory with the records of NCCL's Inspector, read when a job stalls"
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(event: program.Event, as_json: bool) -> None:
-    text = f"{_when(event.at)}  {event.kind}: {event.text}"
+    text = f"{history.utc(event.at)}  {event.kind}: {event.text}"
     data = {"kind": event.kind, "at": event.at, "since": event.since, "text": event.text, **event.details}
     print(json.dumps(data) if as_json else printable(text), flush=True)
 
@@ -65,12 +66,8 @@ def _last(folder: Path, as_json: bool) -> int:
         return complain("watch", f"{folder} is not there: busbar watch has not run here")
     events = [record for record in ring.read(Host(), time.time() - DAY, str(folder)) if "kind" in record]
     for record in events:
-        text = f"{_when(float(str(record['at'])))}  {record['kind']}: {record.get('text')}"
+        text = f"{history.utc(float(str(record['at'])))}  {record['kind']}: {record.get('text')}"
         print(json.dumps(record) if as_json else printable(text))
     if not events and not as_json:
         print("no event in the last day")
     return GOOD
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

@@ -339,20 +339,6 @@ def plan(have: TimerState, want: Optional[TimerWanted]) -> Plan:
     return Plan(tuple(findings), tuple(changes), (*commands, *starts), notes=tuple(notes))
 
 
-def execute(host: Host, planned: Plan) -> List[str]:
-    """Raises ReadError where a file cannot be written, or systemd does not take it."""
-    # A unit without its file cannot be disabled.
-    first = [command for command in planned.commands if "disable" in command.argv]
-    for command in first:
-        apply.run(host, command)
-    for change in planned.changes:
-        apply.write(host, change)
-    for command in planned.commands:
-        if command not in first:
-            apply.run(host, command)
-    return []
-
-
 def _useradd(user: str) -> Command:
     # ssh runs a ProxyCommand by the user's shell.
     argv = ("useradd", "--system", "--user-group", "--create-home", "--home-dir", STATE, "--shell", "/bin/sh", user)
@@ -409,4 +395,4 @@ def work(host: Host, given: Mapping[str, Any], check_mode: bool) -> Dict[str, An
         units = effective_unit.overrides(host, UNITS, OWN if want else ())
         return merge(plan(read(host, want), want), units)
 
-    return apply.converge(host, check_mode, look, execute)
+    return apply.converge(host, check_mode, look, apply.execute_service)

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.jobs_network import KINDS as INITIATED
+from ansible_collections.busbar.fabric.plugins.module_utils.driver.nvidia_options import INITIATED
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import READ_REQUESTS
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed.checks import FLAVOURS as OFED_FLAVOURS
 
 from .site_value import Decision, Value
@@ -75,7 +76,7 @@ class PciePath:
     pcie_path_acs_owner = Value("str", "unit", choices=("unit", "kernel"))
     """What sets ACS at boot: a unit of systemd, or the kernel by `pci=config_acs=` (Linux 6.11 and later, after a
     reboot). Beside Data Direct functions only the kernel does it (`docs/profiles.md#data-direct`)."""
-    pcie_path_max_read_request = Value("int", -1, choices=(-1, 0, 128, 256, 512, 1024, 2048, 4096))
+    pcie_path_max_read_request = Value("int", -1, choices=(-1, 0, *READ_REQUESTS))
     "Maximum read request of the compute NICs in bytes; 0 requires nothing; -1: that of the profile, or else 4096."
     pcie_path_persist = Value("bool", True)
     "Set both again at every boot."

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
@@ -56,6 +57,14 @@ def execute(host: Host, plan: Plan) -> List[str]:
     for command in plan.commands:
         run(host, command)
     return [path for path in backups if path]
+
+
+def execute_service(host: Host, plan: Plan) -> List[str]:
+    """Make the plan of a unit of systemd as ``execute`` does, but disable first: without its file it cannot be."""
+    first = [command for command in plan.commands if "disable" in command.argv]
+    for command in first:
+        run(host, command)
+    return execute(host, replace(plan, commands=tuple(one for one in plan.commands if one not in first)))
 
 
 class Permission:

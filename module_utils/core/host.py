@@ -372,7 +372,7 @@ def _read_text(
     full: str, path: str, errors: str = "strict", limit: Optional[int] = None, tail: bool = False
 ) -> Optional[str]:
     most = FILE_LIMIT if limit is None else limit
-    data = _unless_absent(lambda: _read_bytes(full, path, most, tail), path)
+    data = _unless_absent(lambda: read_bytes(full, path, most, tail), path)
     if data is None:
         return None
     if len(data) > most and not tail:
@@ -380,7 +380,8 @@ def _read_text(
     return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
 
 
-def _read_bytes(full: str, path: str, most: int, tail: bool) -> bytes:
+def read_bytes(full: str, path: str, most: int, tail: bool = False) -> bytes:
+    """Return a file's content, and more than ``most`` bytes of one that is larger. Raises OSError, ReadError."""
     found = os.stat(full)
     if found.st_rdev == _NULL_DEVICE and stat.S_ISCHR(found.st_mode):
         return b""  # a common way to mask a file

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
-from ..core.host import Host, Problem, ToolMissing, attempt, noted
+from ..core.host import Host, ParseError, Problem, ToolMissing, attempt, noted
 from ..machine.pci import parse_text, read_value
 
 RELEASE = "/proc/sys/kernel/osrelease"
@@ -30,6 +30,14 @@ class Kernels:
     installed: Tuple[str, ...] = ()
     default: Optional[str] = None
     headers: Tuple[str, ...] = ()
+
+
+def parse_release(text: str) -> Tuple[int, int]:
+    """Return (6, 8) of ``6.8.0-60-generic``. Raises ParseError."""
+    match = re.match(r"([0-9]{1,3})\.([0-9]{1,4})(?![0-9])", text)
+    if match is None:
+        raise ParseError("%r is not a kernel release such as 6.8.0-60-generic" % text[:80])
+    return int(match.group(1)), int(match.group(2))
 
 
 def boot_default(default_grub: str, grub_cfg: str) -> Optional[str]:

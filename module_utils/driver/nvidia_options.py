@@ -35,6 +35,8 @@ OPTIONS = Check(
 )
 """For a profile with `driver_options`, and for DeepEP (`busbar_gpu_initiated`): was the NVIDIA driver loaded with the
 option (live), and will it be (persisted)"""
+# Traffic that GPUs start: NCCL's GIN (and DeepEP 2), NVSHMEM, DeepEP 1, whose GPUs ring the NICs by IBGDA.
+INITIATED = ("gin", "nvshmem", "deepep")
 # Options with which a GPU may ring a NIC itself. NVSHMEM from 3.4.5 on falls back to the CPU without them.
 IBGDA = (DriverOption("EnableStreamMemOPs", "1"), DriverOption("RegistryDwords", '"PeerMappingOverride=1;"'))
 _WHY = dict.fromkeys(

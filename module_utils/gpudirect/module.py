@@ -19,7 +19,7 @@ SPEC: module.Spec = {
     "mode": {"type": "str", "choices": ["auto", "peermem", "dmabuf", "off"], "default": "auto"},
     **module.PROFILE,
     "profile": {"type": "dict", "required": False},
-    "gpu_initiated": {"type": "list", "elements": "str", "choices": ["gin", "nvshmem", "deepep"]},
+    "gpu_initiated": {"type": "list", "elements": "str", "choices": list(nvidia_options.INITIATED)},
     **module.DISRUPTION,
     **module.ROOTS,
 }

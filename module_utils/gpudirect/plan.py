@@ -33,7 +33,6 @@ from .read import (
     UNIT,
     State,
     dmabuf,
-    parse_release,
 )
 
 LEGACY = "nv_peer_mem"
@@ -158,7 +157,7 @@ def judge_gin(have: State, mode: str) -> Iterator[Finding]:
         yield GIN.judge(subject, "unknown", want, found.have, gpu.VERSION, because=because)
         return
     # Where DMA-BUF is possible, the release could be parsed.
-    good = have.loaded or found.path == "peermem" or parse_release(have.release or "") >= GIN_KERNEL
+    good = have.loaded or found.path == "peermem" or kernels.parse_release(have.release or "") >= GIN_KERNEL
     said = "nvidia_peermem" if have.loaded else "DMA-BUF with kernel %s" % have.release
     yield GIN.judge(subject, "ok" if good else "drift", want, said, kernels.RELEASE)
 

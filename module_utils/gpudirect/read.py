@@ -8,7 +8,6 @@ Source: NCCL src/transport/net_ib/gdr.cc (2.30).
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeVar
 
@@ -46,14 +45,6 @@ T = TypeVar("T")
 
 
 # -- pure parsers ----------------------------------------------------------------------------------------------------
-
-
-def parse_release(text: str) -> Tuple[int, int]:
-    """(6, 8) of ``6.8.0-60-generic``. Raises ParseError."""
-    match = re.match(r"([0-9]{1,3})\.([0-9]{1,4})(?![0-9])", text)
-    if match is None:
-        raise ParseError("%r is not a kernel release such as 6.8.0-60-generic" % text[:80])
-    return int(match.group(1)), int(match.group(2))
 
 
 def parse_config(text: str) -> Dict[str, str]:
@@ -175,7 +166,7 @@ def dmabuf(have: State) -> Tuple[Optional[bool], str, str]:
     """Return whether DMA-BUF can be used (None: not known), why, and the fix. Open modules imply Turing or later."""
     version, release, large = have.driver.version if have.driver else "", have.release, have.large_pages
     try:
-        kernel = parse_release(release) if release is not None else None
+        kernel = kernels.parse_release(release) if release is not None else None
     except ParseError as error:
         return None, "kernel release %s" % error, "look at uname -r"
     faults = "driver %s faults on mappings of 4 GiB and more with 64 KiB pages" % version

@@ -26,6 +26,7 @@ from ..core.host import Host, ParseError, Problem, ReadError, attempt, problem_o
 from ..core.systemd_files import start
 from ..driver import nvidia_options
 from ..machine.gpu import VERSION
+from ..machine.minimum_versions import version_key
 from ..machine.platform_checks import NVLINK_FABRIC
 from ..machine.profile import NvlinkDomain
 from . import service, smi
@@ -235,8 +236,8 @@ def _judge_number(have: ImexState) -> Finding:
 def _judge_compute_domain(have: ImexState, driver: Optional[str]) -> Iterator[Finding]:
     """Judge what the node needs before pods of a ComputeDomain start."""
     want = "%s or later" % OLDEST
-    old = driver is not None and [int(part) for part in re.findall("[0-9]+", driver)] < [570, 158, 1]
-    state = "unknown" if driver is None else "drift" if old else "ok"
+    release = version_key(driver)
+    state = "unknown" if release is None else "ok" if release >= (version_key(OLDEST) or ()) else "drift"
     fix = "install the NVIDIA driver %s; %s" % (want, RECHECK)
     yield COMPUTE_DOMAIN.judge("driver", state, want, driver or "not loaded", VERSION, fix)
     problem, want = have.problems.get("plugin"), "registered (%s)" % SOCKET

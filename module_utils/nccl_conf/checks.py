@@ -127,7 +127,8 @@ TRAFFIC_CLASS = Check(
     "nccl_conf.traffic_class",
     why="NVSHMEM sends with its own traffic class, 0 by default: outside the lossless queue one lost packet can end the"
     " job",
-    fix="put %s into the environment of these jobs: /etc/environment, the task prolog or the image",
+    fix="put %s into /etc/environment of the node, or let Slurm's task prolog print export of it; where jobs or their"
+    " images set it, accept this finding (busbar_accepted)",
 )
 """Where jobs use NVSHMEM or DeepEP on RoCE (`busbar_gpu_initiated`): does `NVSHMEM_IB_TRAFFIC_CLASS` of all jobs lead
 to the lossless queue of `busbar_roce`"""

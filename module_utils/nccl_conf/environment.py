@@ -69,6 +69,11 @@ class Setting:
     missing: bool = False
 
     @property
+    def reaches_all(self) -> bool:
+        """Return whether jobs of all users get it in their environment, on no condition."""
+        return self.reach in _OF_ALL and not (self.raw or self.conditional)
+
+    @property
     def variable(self) -> str:
         """Return the NCCL variable that ``name`` stands for."""
         match = MENTION.search(self.name)
@@ -155,14 +160,17 @@ def parse_job_submit(text: str) -> List[Assignment]:
     return found
 
 
-EVERYBODY = "jobs of all users"
+EVERYBODY, LOGINS, _SLURM_JOBS, _ENROOT = (
+    *("jobs of all users", "logins of all users", "Slurm jobs", "enroot containers"),
+)
+_OF_ALL = (EVERYBODY, LOGINS, _SLURM_JOBS, _ENROOT)
 _PROFILES = ("/etc/profile", "/etc/profile.d/sh.local", "/etc/bash.bashrc", "/etc/bashrc")
 # Files, or folders of files with an ending; their parser, and whom they reach. A new place is one row.
 _SOURCES: Tuple[Tuple[Tuple[str, ...], str, Parser, str], ...] = (
-    (("/etc/environment",), "", parse_pairs, "logins of all users"),
+    (("/etc/environment",), "", parse_pairs, LOGINS),
     (_PROFILES, "", parse_shell, EVERYBODY),
     (("/etc/profile.d",), ".sh", parse_shell, EVERYBODY),
-    (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, "enroot containers"),
+    (("/etc/enroot/environ.d", "/usr/local/etc/enroot/environ.d"), ".env", parse_pairs, _ENROOT),
 )
 
 
@@ -219,7 +227,7 @@ class _Reader:
 
     def _of_slurm(self) -> None:
         for folder in _SLURM:
-            self._file(folder + "/job_submit.lua", parse_job_submit, "Slurm jobs")
+            self._file(folder + "/job_submit.lua", parse_job_submit, _SLURM_JOBS)
             waiting, cluster = [folder + "/slurm.conf"], ""
             # No file is read twice, so a circle ends.
             while waiting:
@@ -231,7 +239,7 @@ class _Reader:
                     elif key.lower() == "include":
                         waiting.append(os.path.join(os.path.dirname(path), value.replace("%c", cluster)))
                     else:
-                        self._file(os.path.join(folder, value), parse_task_prolog, "Slurm jobs")
+                        self._file(os.path.join(folder, value), parse_task_prolog, _SLURM_JOBS)
 
     def _of_homes(self) -> List[str]:
         rows = [line.split(":") for line in (self._text("/etc/passwd") or "").splitlines()]

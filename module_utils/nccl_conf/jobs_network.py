@@ -17,13 +17,11 @@ from ..core.host import Host, Problem, attempt
 from ..machine.rails import Rails
 from . import net_plugins
 from .checks import GIN, NET_PLUGIN, TRAFFIC_CLASS
-from .environment import EVERYBODY, Environment
+from .environment import Environment
 from .grammar import strtoll
 from .library import Library
 from .version import Version, format_version
 
-# Kinds of busbar_gpu_initiated: NCCL's GIN (and DeepEP 2), NVSHMEM, DeepEP 1, whose GPUs ring the NICs by IBGDA.
-KINDS = ("gin", "nvshmem", "deepep")
 _NVSHMEM = frozenset(("nvshmem", "deepep"))
 FIRST_GIN: Version = (2, 28, 7)
 CLASS = "NVSHMEM_IB_TRAFFIC_CLASS"
@@ -34,6 +32,8 @@ _FORBIDDEN = (
     ("NCCL_CUMEM_ENABLE", "GIN takes symmetric memory, which is allocated by cuMem"),
     ("NCCL_GIN_ENABLE", "it switches GIN off"),
 )
+_CONF = "nccl.conf"
+_FROM_EXTRA = "take %s out of nccl_conf_extra, and run site.yml --tags nccl_conf for this host"
 _PLACES = "/etc/environment, profiles, units, Slurm, enroot"
 
 
@@ -87,7 +87,7 @@ def _releases(releases: Sequence[Tuple[str, Version]]) -> Iterator[Finding]:
 
 
 def _variables(expected: Mapping[str, str], environment: Environment, rails: Rails) -> Iterator[Finding]:
-    given: Dict[str, List[Tuple[str, str]]] = {name: [(value, "nccl.conf")] for name, value in expected.items()}
+    given: Dict[str, List[Tuple[str, str]]] = {name: [(value, _CONF)] for name, value in expected.items()}
     for one in environment.settings:
         if one.value is not None:
             given.setdefault(one.name, []).append((one.value, "%s:%d" % (one.source, one.line)))
@@ -96,7 +96,8 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
         for value, source in given.get(name, ()):
             if value and strtoll(value)[0] == 0:
                 wrong += 1
-                have, fix = "%s=%s in %s: %s" % (name, value, source, why), "remove the line from %s" % source
+                have = "%s=%s in %s: %s" % (name, value, source, why)
+                fix = _FROM_EXTRA % name if source == _CONF else "remove the line from %s" % source
                 file = source.partition(":")[0]
                 yield GIN.judge("%s %s" % (file, name), "drift", "not 0", have, source, fix)
     twins = _fused(rails)
@@ -122,10 +123,10 @@ def _fused(rails: Rails) -> List[str]:
 
 def _traffic_class(environment: Environment, dscp: int) -> Finding:
     """Judge the traffic class that NVSHMEM gets: a job that sets another one itself is not seen here."""
-    values = [one for one in environment.settings if one.name == CLASS and one.value is not None]
+    # What only NCCL reads does not count.
+    values = [one for one in environment.settings if one.name == CLASS and one.value is not None and not one.raw]
     wrong = [one for one in values if strtoll(one.value or "")[0] >> 2 != dscp]
-    lasting = [one for one in values if not one.conditional]
-    shared = [one for one in lasting if one.reach == EVERYBODY or not one.reach.startswith("jobs of ")]
+    shared = [one for one in values if one.reaches_all]
     want = "%d (DSCP %d of busbar_roce)" % (dscp << 2, dscp)
     fix = TRAFFIC_CLASS.fix % ("%s=%d" % (CLASS, dscp << 2))
     for one in wrong[:1]:

@@ -12,6 +12,7 @@ from ..change import apply, module
 from ..core.finding import Finding
 from ..core.host import Host, ParseError, ReadError, attempt
 from ..core.plan import Plan, merge
+from ..driver.nvidia_options import INITIATED
 from ..machine import profile, rails, topology, virtualization
 from . import derive, gdrcopy, jobs_network, net_plugins, plan, proof, topo_file
 from . import library as nccl_library
@@ -33,7 +34,7 @@ SPEC: module.Spec = {
     "address_family": {"type": "str", "choices": ["", "ipv4", "ipv6"], "default": ""},
     "management_interface": {"type": "str", "default": ""},
     "net_plugin": {"type": "str"},
-    "gpu_initiated": {"type": "list", "elements": "str", "choices": list(jobs_network.KINDS), "default": []},
+    "gpu_initiated": {"type": "list", "elements": "str", "choices": list(INITIATED), "default": []},
     **module.BACKUP,
     **module.DISRUPTION,
     **module.ROOTS,

@@ -8,7 +8,7 @@ the control word; x leaves one. Sources: kernel-parameters.txt (Linux 6.11); lin
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import List, Optional, Tuple
@@ -16,9 +16,9 @@ from typing import List, Optional, Tuple
 from ..core import fix_command
 from ..core.check import Check
 from ..core.finding import Finding
-from ..core.host import Host
+from ..core.host import Host, ParseError
 from ..core.plan import Plan
-from ..driver.kernels import RELEASE
+from ..driver.kernels import RELEASE, parse_release
 from ..kernel_args import plan as kernel_args
 from ..kernel_args.grub_settings import DROPIN, parse_dropin
 from ..kernel_args.line import Arg, parse, split
@@ -54,8 +54,9 @@ def value(bridges: List[Tuple[str, int, int]]) -> str:
 
 def is_known(release: str) -> bool:
     """Return whether the kernel has the argument."""
-    numbers = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", release)
-    return bool(numbers) and tuple(map(int, numbers.groups() if numbers else ())) >= _FIRST
+    with suppress(ParseError):
+        return parse_release(release) >= _FIRST
+    return False
 
 
 def plan(host: Host, release: str, wanted: str, cause: Optional[Finding]) -> Plan:

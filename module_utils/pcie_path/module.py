@@ -14,12 +14,12 @@ from ..machine import nic_functions, platform, platform_checks, profile, rails, 
 from . import boot_argument
 from .boot_unit import OWN
 from .plan import AT_BOOT, PathConfig, PathState, argument, compute_nics, notes, plan
-from .registers import SIZES, execute
+from .registers import execute
 
 SPEC: module.Spec = {
     "clear_acs": {"type": "bool", "default": True},
     "acs_owner": {"type": "str", "choices": ["unit", "kernel"], "default": "unit"},
-    "max_read_request": {"type": "int", "choices": [-1, 0, *SIZES], "default": -1},
+    "max_read_request": {"type": "int", "choices": [-1, 0, *profile.READ_REQUESTS], "default": -1},
     "persist": {"type": "bool", "default": True},
     **module.PROFILE,
     **module.DISRUPTION,

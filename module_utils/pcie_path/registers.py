@@ -36,7 +36,6 @@ REDIRECT = 0x1C  # ReqRedir, CmpltRedir, UpstreamFwd
 # SrcValid redirects nothing, but nothing needs it where no ACS is wanted, and tests of others take it for ACS.
 CLEARED = REDIRECT | 0x01
 READ_REQUEST = 0x7000  # bits of the device control word that hold n of a largest read request of 128 bytes << n
-SIZES = READ_REQUESTS
 _ACS_ID, _EXPRESS_ID = 0x000D, 0x10
 _SILENT = "reads as all ones: the device does not respond"
 
@@ -120,9 +119,9 @@ def parse_device_control(config: bytes) -> Register:
         raise ParseError("has no PCI Express capability")
     word = _number(config, at + 8)
     read_request, payload = word >> 12 & 7, word >> 5 & 7
-    if max(read_request, payload) >= len(SIZES):
+    if max(read_request, payload) >= len(READ_REQUESTS):
         raise ParseError("device control 0x%04x names a size that PCI Express does not have" % word)
-    return Register(at + 8, word, "%d bytes (max payload %d)" % (SIZES[read_request], SIZES[payload]))
+    return Register(at + 8, word, "%d bytes (max payload %d)" % (READ_REQUESTS[read_request], READ_REQUESTS[payload]))
 
 
 def _find(
@@ -221,5 +220,5 @@ def write(host: Host, change: Write) -> None:
 
 
 def encode_size(size: int) -> int:
-    """A size of SIZES as the bits of READ_REQUEST have it; 0 for none."""
-    return SIZES.index(size) << 12 if size else 0
+    """A size of READ_REQUESTS as the bits of READ_REQUEST have it; 0 for none."""
+    return READ_REQUESTS.index(size) << 12 if size else 0

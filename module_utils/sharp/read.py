@@ -36,8 +36,6 @@ _PLACES = (
 )
 _PLUGIN = re.compile(r"libnccl-net(?:-[\w.-]{1,64})?\.so(?:\.[\d.]{1,20})?$")
 _SYMBOL = re.compile(rb"\0(ncclCollNetPlugin_v\d{1,3})\0")
-# As nccl_conf/environment.py words it.
-_EVERYBODY = ("jobs of all users", "logins of all users")
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,8 @@ def _variables(host: Host, problems: List[Problem]) -> Dict[str, Tuple[Given, ..
         if one.name == one.variable:
             certain = one.value is not None and not one.conditional
             source = "%s:%d" % (one.source, one.line)
-            given = Given(one.value if certain else None, source, one.reach in _EVERYBODY, certain)
+            is_for_all = one.reach in (environment.EVERYBODY, environment.LOGINS)
+            given = Given(one.value if certain else None, source, is_for_all, certain)
             found.setdefault(one.variable, []).append(given)
     text = attempt(partial(host.read_system, CONF), CONF, problems)
     for pair in grammar.assignments(text or ""):

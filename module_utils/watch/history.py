@@ -30,12 +30,16 @@ _MOST = 20000
 
 
 class Event(NamedTuple):
-    """An Xid, a line of a NIC's driver, or a change of a link.   device: PCI address, or name of an RDMA device."""
+    """An Xid, a line of a NIC's driver, or a change of a link.
+
+    device: PCI address, or name of an RDMA device.   fix: what to do about such an event.
+    """
 
     device: str
     what: str
     since: float
     at: float
+    fix: str
 
 
 def read(host: Host, since: float = 0.0, folder: str = ring.FOLDER) -> List[Event]:
@@ -53,14 +57,14 @@ def _event(record: Mapping[str, object]) -> Optional[Event]:
     kind, at, since = record.get("kind"), record["at"], record.get("since")
     if not isinstance(at, (int, float)) or isinstance(since, bool) or not isinstance(since, (int, float)):
         return None
-    number, port = record.get("number"), _PORT.fullmatch(str(record.get("port"))[:80])
+    number, rule, port = record.get("number"), str(record.get("rule")), _PORT.fullmatch(str(record.get("port"))[:80])
     with suppress(ParseError):
         if kind == "Xid" and isinstance(number, int) and 0 <= number < 10000:
-            return Event(parse_address(str(record.get("gpu"))), "Xid %d" % number, float(at), float(at))
-        if kind == "NIC" and record.get("rule") in BY_NAME:
-            return Event(parse_address(str(record.get("device"))), str(record["rule"]), float(at), float(at))
+            return Event(parse_address(str(record.get("gpu"))), "Xid %d" % number, float(at), float(at), _XID)
+        if kind == "NIC" and rule in BY_NAME:
+            return Event(parse_address(str(record.get("device"))), rule, float(at), float(at), BY_NAME[rule].fix)
     if kind in (ports.FLAP, ports.DOWN) and port is not None and 0 <= since <= at:
-        return Event(port.group(1), str(kind), float(since), float(at))
+        return Event(port.group(1), str(kind), float(since), float(at), _CABLE)
     return None
 
 
@@ -84,11 +88,12 @@ def describe(events: Sequence[Event]) -> str:
         same = [event for event in events if event.what == what]
         first, last = min(event.since for event in same), max(event.at for event in same)
         count = "%d times" % len(same) if len(same) > 1 else "once"
-        texts.append("%s %s since %s, last %s" % (what, count, _when(first), _when(last)))
+        texts.append("%s %s since %s, last %s" % (what, count, utc(first), utc(last)))
     return "; ".join(texts)
 
 
-def _when(at: float) -> str:
+def utc(at: float) -> str:
+    """Format seconds since 1970 for people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
 
@@ -107,7 +112,7 @@ def judge(events: Sequence[Event], want: str, source: str) -> List[Finding]:
     """Return a finding for each GPU and port with events, of the time when a job ran. want: says what time that is."""
     found = []
     for device in sorted({event.device for event in events}):
-        have = describe([event for event in events if event.device == device])
-        fix = _XID if "Xid" in have else _CABLE
-        found.append(NODE_EVENTS.judge(device, "drift", want, have, source, fix))
+        same = [event for event in events if event.device == device]
+        fix = "; ".join(dict.fromkeys(event.fix for event in same))
+        found.append(NODE_EVENTS.judge(device, "drift", want, describe(same), source, fix))
     return found

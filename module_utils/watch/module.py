@@ -33,4 +33,4 @@ def work(host: Host, given: Mapping[str, object], check_mode: bool) -> Dict[str,
         others = effective_unit.overrides(host, service.FILES, service.OWN) if enabled else Plan()
         return merge(service.plan(service.read(host, enabled), texts), others)
 
-    return apply.converge(host, check_mode, judge, service.execute)
+    return apply.converge(host, check_mode, judge, apply.execute_service)

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional
 
-from ..change import apply, written
+from ..change import written
 from ..core import bundle, fix_command
 from ..core.check import Check
 from ..core.finding import Finding
@@ -35,7 +35,13 @@ _RUN = fix_command.run_tag("watch")
 _WHY = "without it nothing reports a job that stalls or a link that flaps while jobs run"
 FILES = Check("watch.files", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
 "Are the program and the unit of `busbar watch` as the role writes them; with `watch_enabled: false`, are they gone"
-RUNNING = Check("watch.running", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
+RUNNING = Check(
+    "watch.running",
+    why=_WHY,
+    fix="%s; if it does not stay up, journalctl -u %s shows why" % (_RUN, UNIT),
+    severity="minor",
+    aspect="persisted",
+)
 "Does the service run, now and after a boot"
 SAMPLES = Check(
     "watch.samples",
@@ -184,16 +190,3 @@ def _samples(have: ServiceState) -> List[Finding]:
         return []
     text = "none in %.0f min" % (QUIET / 60) if have.sampled is None else "%.0f s ago" % have.sampled
     return [SAMPLES.judge(UNIT, "unknown" if have.sampled is None else "ok", "a sample", text, ring.FOLDER)]
-
-
-def execute(host: Host, planned: Plan) -> List[str]:
-    """Raises ReadError where a file cannot be written, or systemd refuses the unit."""
-    # A unit without its file cannot be disabled.
-    first = [command for command in planned.commands if "disable" in command.argv]
-    for command in first:
-        apply.run(host, command)
-    for change in planned.changes:
-        apply.write(host, change)
-    for command in planned.commands[len(first) :]:
-        apply.run(host, command)
-    return []

@@ -26,6 +26,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
     ReadError,
     Session,
     ToolHung,
+    read_bytes,
 )
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library
 
@@ -147,10 +148,7 @@ def _copy(source: str, target: Path, data: bytes | None = None) -> None:
         is_library = "libnccl.so" in posixpath.basename(source)
         data = _excerpt(source) if data is None and is_library and os.path.isfile(source) else data
         if data is None and os.path.isfile(source):
-            with open(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as stream:
-                # In /proc/sys a larger read fails.
-                blocks = zip(iter(lambda: stream.read(8192), b""), range(FILE_LIMIT // 8192 + 1), strict=False)
-                data = b"".join(block for block, _number in blocks)
+            data = read_bytes(source, source, FILE_LIMIT)
         target.write_bytes(data or b"")
         target.chmod(os.stat(source).st_mode & 0o777 | 0o600)
     except (OSError, ReadError):

@@ -16,7 +16,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.busbar.fabric.plugins.module_utils.core import os_release
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.module_utils.driver import module_lists
+from ansible_collections.busbar.fabric.plugins.module_utils.driver import kernels, module_lists
 from ansible_collections.busbar.fabric.plugins.module_utils.driver.module_file import parse as parse_modinfo
 from ansible_collections.busbar.fabric.plugins.module_utils.gpudirect import peermem, plan, read
 from ansible_collections.busbar.fabric.plugins.module_utils.ofed import read as ofed_state
@@ -330,7 +330,7 @@ def test_parsers_parse_or_say_why(text: str) -> None:
     module_lists.unlisted(text, "nvidia_peermem")
     peermem.classify(text)
     for parse in (
-        read.parse_release,
+        kernels.parse_release,
         read.parse_config,
         lambda said: read.ids(os_release.parse(said)),
         ofed_state.parse_release,

@@ -14,7 +14,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.rails import match
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import jobs_network, net_plugins
-from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import EVERYBODY, Environment, Setting
+from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.environment import (
+    _UNITS,
+    EVERYBODY,
+    Environment,
+    Setting,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.library import Library
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint import lint
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf.lint_values import Use
@@ -113,6 +118,10 @@ def test_the_library_of_the_declared_plugin(host: Host, declared: str, of_node: 
     assert [one.state for one in found] == expected
 
 
+# What slurmd.service sets reaches its prologs, and no job.
+SLURMD = _UNITS["slurmd.service"]
+
+
 def everywhere(name: str, value: str, reach: str = EVERYBODY, conditional: bool = False) -> Setting:
     return Setting(name, value, "/etc/environment", 1, reach, conditional)
 
@@ -161,6 +170,8 @@ def test_the_traffic_class_of_nvshmem() -> None:
         assert bad(initiated([kind], everywhere(name, "96"))) == [("traffic_class", "drift")]
         assert bad(initiated([kind], everywhere(name, "104", "jobs of ann"))) == [("traffic_class", "unknown")]
         assert bad(initiated([kind], everywhere(name, "104", conditional=True))) == [("traffic_class", "unknown")]
+        assert bad(initiated([kind], everywhere(name, "104", SLURMD))) == [("traffic_class", "unknown")]
+        assert bad(initiated([kind], replace(everywhere(name, "104"), raw=True))) == [("traffic_class", "unknown")]
         assert initiated([kind], topology=IB, dscp=None) == []
 
 

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Hos
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.kernel_args import grub
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import pci, platform, platform_checks, rails
-from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
+from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import READ_REQUESTS, Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.topology import Topology
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.virtualization import VENDOR, Virtualization
 from ansible_collections.busbar.fabric.plugins.module_utils.pcie_path import boot_argument, boot_unit, registers
@@ -136,7 +136,7 @@ def test_any_bytes_are_a_register_or_an_error_and_the_boot_script_agrees(space: 
 # -- bits ------------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(0, 0xFFFE), st.none() | st.sampled_from(registers.SIZES))
+@given(st.integers(0, 0xFFFE), st.none() | st.sampled_from(READ_REQUESTS))
 @settings(max_examples=60)
 def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, word: int, size: int | None
@@ -145,7 +145,7 @@ def test_a_write_changes_its_bits_in_the_file_and_nothing_else(
     root = tmp_path_factory.mktemp("hw")
     before = config(acs=word) if size is None else config(control=word)
     put(root, "0000:17:00.0", before)
-    offset, mask, value = (0x14E, 0x1D, 0) if size is None else (0x70, 0x7000, registers.SIZES.index(size) << 12)
+    offset, mask, value = (0x14E, 0x1D, 0) if size is None else (0x70, 0x7000, READ_REQUESTS.index(size) << 12)
     assert size is None or 128 << (value >> 12) == size
     wanted = registers.CLEARED if size is None else registers.READ_REQUEST
     registers.write(Host(str(root)), Write.to_register("0000:17:00.0", "x", offset, wanted, value))
