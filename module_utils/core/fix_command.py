@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The command in a finding's fix, in one form.
 
-``run site.yml --tags mtu -e busbar_max_disruption=link for this host``, with "then" before it if something has to be
-done first. It names the permission that it needs and all tags that take part, so that it removes the finding.
+``run site.yml --tags mtu -e busbar_max_disruption=link for this host``, behind what has to be done first. It
+names the permission that it needs and all tags that take part, so that it removes the finding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-_COMMAND = re.compile(r"(\bthen )?\brun (?:all of )?site\.yml(?: --tags (\w+(?:,\w+)*))?((?: -e \w+=\w+)*)")
+_COMMAND = re.compile(r"\brun (?:all of )?site\.yml(?: --tags (\w+(?:,\w+)*))?((?: -e \w+=\w+)*)")
 _LEAVE = "busbar_max_disruption"
 
 
@@ -46,12 +46,12 @@ def parse(fix: str) -> Optional[FixCommand]:
     found = _COMMAND.search(fix)
     if found is None:
         return None
-    tags, settings = found.group(2), found.group(3).split()[1::2]
+    tags, settings = found.group(1), found.group(2).split()[1::2]
     leave = [one for one in settings if one.startswith(_LEAVE + "=")]
     return FixCommand(
         tuple(tags.split(",")) if tags else (),
         leave[0].partition("=")[2] if leave else "none",
-        found.group(1) is None,
+        found.start() == 0,
         tuple(one for one in settings if one not in leave),
     )
 
@@ -59,7 +59,7 @@ def parse(fix: str) -> Optional[FixCommand]:
 def allow(fix: str, disruption: str) -> str:
     """Return the fix with the permission that a change of this disruption needs; other fixes stay as they are."""
     found = _COMMAND.search(fix)
-    if found is None or _LEAVE in found.group(3) or disruption == "none":
+    if found is None or _LEAVE in found.group(2) or disruption == "none":
         return fix
-    more = (",reboot" if disruption == "reboot" and found.group(2) else "") + " -e %s=%s" % (_LEAVE, disruption)
-    return fix[: found.start(3)] + more + fix[found.start(3) :]
+    more = (",reboot" if disruption == "reboot" and found.group(1) else "") + " -e %s=%s" % (_LEAVE, disruption)
+    return fix[: found.start(2)] + more + fix[found.start(2) :]

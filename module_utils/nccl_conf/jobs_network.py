@@ -33,7 +33,7 @@ _FORBIDDEN = (
     ("NCCL_GIN_ENABLE", "it switches GIN off"),
 )
 _CONF = "nccl.conf"
-_FROM_EXTRA = "take %s out of nccl_conf_extra, and run site.yml --tags nccl_conf for this host"
+_FROM_EXTRA = "take %s out of nccl_conf_extra; then run site.yml --tags nccl_conf for this host"
 _PLACES = "/etc/environment, profiles, units, Slurm, enroot"
 
 
@@ -105,7 +105,7 @@ def _variables(expected: Mapping[str, str], environment: Environment, rails: Rai
     if twins and any(merged):
         wrong += 1
         have = "%s are ports of one NIC, which NCCL joins: GIN does not support joined NICs" % " and ".join(twins)
-        fix = 'set nccl_conf_extra: {%s: "0"} in the inventory, and run site.yml --tags nccl_conf' % _MERGE
+        fix = 'set nccl_conf_extra: {%s: "0"}; then run site.yml --tags nccl_conf for this host' % _MERGE
         yield GIN.judge(_MERGE, "drift", "0", have, "nccl.conf", fix)
     if not wrong:
         names = ", ".join(name for name, _why in _FORBIDDEN)

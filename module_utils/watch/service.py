@@ -22,7 +22,6 @@ from ..core.finding import Finding
 from ..core.host import Host, ParseError
 from ..core.number import whole
 from ..core.plan import Command, FileChange, Plan
-from ..health.kernel_log import read_uptime
 from . import program, ring
 
 PROGRAM = "/usr/local/lib/busbar/watch.py"
@@ -35,13 +34,7 @@ _RUN = fix_command.run_tag("watch")
 _WHY = "without it nothing reports a job that stalls or a link that flaps while jobs run"
 FILES = Check("watch.files", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
 "Are the program and the unit of `busbar watch` as the role writes them; with `watch_enabled: false`, are they gone"
-RUNNING = Check(
-    "watch.running",
-    why=_WHY,
-    fix="%s; if it does not stay up, journalctl -u %s shows why" % (_RUN, UNIT),
-    severity="minor",
-    aspect="persisted",
-)
+RUNNING = Check("watch.running", why=_WHY, fix=_RUN, severity="minor", aspect="persisted")
 "Does the service run, now and after a boot"
 SAMPLES = Check(
     "watch.samples",
@@ -126,8 +119,9 @@ def read(host: Host, enabled: bool) -> ServiceState:
     unit = dict(line.partition("=")[::2] for line in text.splitlines())
     if not set(_PROPERTIES) <= set(unit):
         raise ParseError("systemctl show %s prints no %s" % (UNIT, ", ".join(_PROPERTIES)))
-    uptime, started, now = read_uptime(host), whole(unit[_PROPERTIES[2]]), time.time()
-    runs = None if uptime is None or not started else uptime - started / 1e6
+    started, now = whole(unit[_PROPERTIES[2]]), time.time()
+    # Of the same clock, which a container shares with its host.
+    runs = time.monotonic() - started / 1e6 if started else None
     times = [float(str(record["at"])) for record in ring.read(host, now - QUIET) if record.get("gpus")]
     return ServiceState(files, modes, unit, runs, now - max(times) if times else None)
 
@@ -181,7 +175,10 @@ def _running(have: ServiceState) -> Finding:
         fix = "run busbar watch by another service manager, and set watch_enabled: false"
         return RUNNING.judge(UNIT, "unknown", want, "systemctl is not installed", source, fix)
     state = "%s, %s" % (have.unit["UnitFileState"] or "not there", have.unit["ActiveState"])
-    return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source)
+    # A unit that systemd starts again and again needs more than another start.
+    is_ending = have.unit["UnitFileState"] == "enabled" and have.unit["ActiveState"] != "active"
+    fix = "repair what journalctl -u %s shows on the node; then %s" % (UNIT, _RUN) if is_ending else None
+    return RUNNING.judge(UNIT, "ok" if state == want else "drift", want, state, source, fix)
 
 
 def _samples(have: ServiceState) -> List[Finding]:

@@ -91,7 +91,7 @@ QUEUE_PAIRS = Check(
     "nccl_cluster.queue_pairs",
     severity="minor",
     why="a queue pair is one flow: with few flows some uplinks are full while others are idle",
-    fix='set nccl_conf_extra: {NCCL_IB_QPS_PER_CONNECTION: "NUMBER"} and run site.yml --tags nccl_conf; '
+    fix='set nccl_conf_extra: {NCCL_IB_QPS_PER_CONNECTION: "NUMBER"}; then run site.yml --tags nccl_conf; '
     + _AGAIN.replace("SCOPE", "cluster"),
 )
 """Is the number of queue pairs per connection that jobs use within 5 % of the best of `nccl_benchmark_qps`"""

@@ -18,8 +18,8 @@ VARIABLE = "busbar_nccl_net_plugin"
 NET_PLUGIN = Check(
     "nccl_cluster.net_plugin",
     why="another network plugin has other figures: this job does not show how jobs of this cluster run",
-    fix=f"give {VARIABLE} the path of the library, so that the benchmark loads it, too, and run site.yml --tags"
-    " nccl_conf; or correct the variable, if jobs use another one",
+    fix=f"correct {VARIABLE}, if jobs use another plugin; or give it the path of the library, so that the benchmark"
+    " loads it, too; then run site.yml --tags nccl_conf",
 )
 "Did the job use the network plugin that jobs use according to the inventory (`busbar_nccl_net_plugin`)"
 

@@ -62,7 +62,7 @@ PSID = Check(
 DRIVER = Check(
     "consistency.driver",
     why="a node that missed a rollout behaves differently from the others",
-    fix="set mofed_version to the release of the other hosts, and run site.yml --tags mofed for this host",
+    fix="set mofed_version to the release of the other hosts; then run site.yml --tags mofed for this host",
 )
 "Is the driver of the rails' NICs that of most hosts of the kind"
 VERSION = Check(

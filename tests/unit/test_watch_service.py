@@ -70,14 +70,13 @@ echo "$*" >> {root}/calls
 case $1 in
 show) grep -q restart {root}/calls && echo UnitFileState=enabled && echo ActiveState=active ||
     printf 'UnitFileState=\\nActiveState=inactive\\n'
-    echo ActiveEnterTimestampMonotonic=1000000 ;;
+    echo ActiveEnterTimestampMonotonic={started:.0f} ;;
 esac
 """
 
 
 def test_the_module_installs_and_removes_and_check_mode_does_not_lie(tmp_path: Path) -> None:
-    tool(tmp_path, "usr/bin/systemctl", SYSTEMCTL.format(root=tmp_path))
-    put(tmp_path, "proc/uptime", "100.0 1.0\n")
+    tool(tmp_path, "usr/bin/systemctl", SYSTEMCTL.format(root=tmp_path, started=time.monotonic() * 1e6))
     host = Host(str(tmp_path), str(tmp_path))
     given = {name: option.get("default") for name, option in module.SPEC.items()} | {"enabled": True}
     predicted = module.work(host, given, True)
