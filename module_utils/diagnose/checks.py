@@ -164,7 +164,7 @@ LIMITS = Check(
     "nccl_log.limits",
     severity="critical",
     why="the system gives the process no more files, sockets or threads, of which each connection of NCCL needs some",
-    fix="`ulimit -n -u` in the job, and pids.max of its cgroup: raise them; run site.yml with --tags host_limits",
+    fix="`ulimit -n -u` in the job, and pids.max of its cgroup: raise them; then run site.yml --tags host_limits",
 )
 "May processes open as many files and threads as NCCL needs"
 HOST_MEMORY = Check(
@@ -238,13 +238,13 @@ HCA_SPEED = Check(
 HCAS = Check(
     "nccl_log.hcas",
     why="each idle HCA is bandwidth that was paid for and is not used",
-    fix="run site.yml with --tags platform,nccl_conf; GRAPH in NCCL_DEBUG_SUBSYS shows the HCA of each GPU",
+    fix="see why: run site.yml --tags platform,nccl_conf; GRAPH in NCCL_DEBUG_SUBSYS shows the HCA of each GPU",
 )
 "Does every HCA that NCCL sees on a node carry data, and do all nodes see as many"
 GDR = Check(
     "nccl_log.gdr",
     why="without GPUDirect RDMA every byte goes through the host's memory: up to half of the bandwidth; not a failure",
-    fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu, then run the job again",
+    fix="see why: run site.yml --tags nvidia_peermem,pcie_path,iommu for the node, then run the job again",
 )
 "Has every connection between nodes GPUDirect RDMA, and if not, why"
 LOCAL = Check(
@@ -263,8 +263,8 @@ MNNVL = Check(
     "nccl_log.mnnvl",
     severity="major",
     why="NVLinks between trays have several times the bandwidth of the NICs, and the job waits for the NICs",
-    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a GPU is "
-    "not in its domain; in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
+    fix="see why: run site.yml --tags node_health for these nodes: imex.* and node_health.fabric_state; "
+    "in containers /dev/nvidia-caps-imex-channels has to be there; then run the job again",
 )
 "Do GPUs of one NVLink domain on several hosts reach each other by NVLink, and not by the network (`busbar diagnose`)"
 EFFECT = Check(

@@ -158,7 +158,7 @@ def _live(have: NicsState, card: Card, persisted: Finding) -> Tuple[List[Finding
         fix = "drain the node, power-cycle it through its BMC, then " + _RUN
         fix += "; if that does not load it, declare a value that the card accepts"
         return [image, _judge(card, "live", "drift", "a reboot did not load it", fix)], ()
-    note, fix = "waits for a reboot", "reboot the node, or " + _RUN
+    note, fix = "waits for a reboot", _RUN + "; or reboot the node"
     live = _judge(card, "live", "drift", note, fix, persisted, "reboot")
     # A reboot does not help if the write failed.
     helps = persisted.ok or not card.failed
@@ -191,7 +191,7 @@ def _image(have: NicsState, card: Card) -> Finding:
     """Judge the firmware that a reset would load."""
     image = card.image
     if not isinstance(image, Image):
-        fix = "install mstflint; " + _RUN
+        fix = "install mstflint; then " + _RUN
         return IMAGE.judge(card.label, "unknown", "the running firmware", str(image), tools.FLINT[0], fix)
     declared = have.firmware.get(image.psid)
     state = "drift" if image.pending and image.following != declared else "ok"

@@ -96,7 +96,7 @@ NETWORK = Check(
     "nccl_perf.network",
     severity="critical",
     why="over TCP a GPU node moves a tenth of what its HCAs can: such a run is not ok, whatever bar it clears",
-    fix="run `ibv_devinfo` on the nodes: it has to show every HCA with state PORT_ACTIVE; run site.yml for them; "
+    fix="run `ibv_devinfo` on the nodes: it has to show every HCA with state PORT_ACTIVE; then run site.yml for them; "
     + BETWEEN_AGAIN,
 )
 "Did the run go over RDMA, and not over sockets"
@@ -104,14 +104,14 @@ NETWORK = Check(
 HCAS = Check(
     "nccl_perf.hcas",
     why="each idle HCA is bandwidth that was paid for and is not used",
-    fix="run site.yml for the node with --tags platform,nccl_conf: it holds the rails to the profile; " + BETWEEN_AGAIN,
+    fix="see why: run site.yml --tags platform,nccl_conf for the node; " + BETWEEN_AGAIN,
 )
 "Did NCCL use every HCA that it is expected to, on every node"
 
 GDR = Check(
     "nccl_perf.gdr",
     why="without GPUDirect RDMA every byte goes through the host's memory: about half of the bandwidth, and CPU time",
-    fix="run site.yml for the node with --tags nvidia_peermem,pcie_path,iommu; " + BETWEEN_AGAIN,
+    fix="see why: run site.yml --tags nvidia_peermem,pcie_path,iommu for the node; " + BETWEEN_AGAIN,
 )
 "Had every connection between nodes GPUDirect RDMA"
 
@@ -126,8 +126,8 @@ NVLINK = Check(
     "nccl_perf.nvlink",
     severity="critical",
     why="if NVLink between trays is off, NCCL silently uses the network, at a tenth of the bandwidth",
-    fix="run site.yml for these nodes with --tags node_health: imex.* and node_health.fabric_state show why a tray is"
-    " not in its domain; " + BETWEEN_AGAIN,
+    fix="see why: run site.yml --tags node_health for these nodes: imex.* and node_health.fabric_state; "
+    + BETWEEN_AGAIN,
 )
 """Did the data between trays of an NVLink domain go over NVLink, and not over the network: by NCCL's own log and the \
 rails' counters; checked in scope nvlink_domain"""

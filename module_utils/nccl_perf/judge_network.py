@@ -45,8 +45,8 @@ _LEAST_SENT = 0.25
 _MOST_SENT = 0.05
 _NAMED = 6
 _UNSET = (
-    "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it, and run site.yml"
-    " for these nodes with --tags nccl_conf; "
+    "take %s out of nccl_benchmark_environment and nccl_conf_extra, or out of the file that sets it; then run site.yml"
+    " --tags nccl_conf for these nodes; "
 ) + BETWEEN_AGAIN
 _FREE = "find what uses the rails of these nodes (`rdma resource show qp`), and free the nodes; " + BETWEEN_AGAIN
 # Of a run that an earlier release stored.

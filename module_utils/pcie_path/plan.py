@@ -70,7 +70,7 @@ the others and names it in the journal)"""
 _unit = functools.partial(AT_BOOT.judge, UNIT, want="exactly the configured values are set at boot")
 # Where the kernel is locked down, registers cannot be written. Beside a Data Direct function they must not be: the
 # kernel has grouped devices by them.
-_ACS_BY_KERNEL = "set pcie_path_acs_owner: kernel, run site.yml --tags pcie_path, and reboot (Linux 6.11 and later)"
+_ACS_BY_KERNEL = "set pcie_path_acs_owner: kernel (Linux 6.11 and later); then " + fix_command.allow(_RUN, "reboot")
 _ACS_PENDING = "reboot the node; if the kernel (Linux 6.11 and later) still does not set it, install a later one"
 _READ_REQUEST_IF_LOCKED = "set it in the firmware's setup for %s, or boot without Secure Boot"
 

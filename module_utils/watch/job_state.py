@@ -24,6 +24,8 @@ GAP, SAME_POWER = 15, 1.25
 MISSES = 3
 # Share of the samples of the time that is judged.
 MOST = 0.8
+# Seconds without a sample after which nobody knows whether a job has worked.
+BLIND = 60.0
 # How much longer than a stall a job may run no kernel at all: it loads data, compiles, or is somebody's shell.
 NO_KERNEL_FACTOR = 3
 
@@ -80,23 +82,27 @@ def state_of(gpu: Gpu) -> str:
     return WAITS if utilisation >= BUSY and memory <= NO_TRAFFIC else WORKS
 
 
-@dataclass
-class _Spell:
-    """Samples of a job since a moment. counts: of each kind of sample; of each GPU in each state."""
+class _Sample(NamedTuple):
+    """Of a job. states: of its GPUs by PCI address.   used: those with utilisation.   late: used less than others."""
 
-    since: float
-    samples: int = 0
-    kinds: Dict[str, int] = field(default_factory=dict)
-    states: Dict[str, Dict[str, int]] = field(default_factory=dict)
+    at: float
+    states: Mapping[str, str]
+    used: Tuple[str, ...]
+    late: Tuple[str, ...]
 
 
 @dataclass
 class _Job:
-    """idle: since no GPU works.   gap: since some GPUs are used less.   misses: samples in a row without a gap."""
+    """worked: when a GPU last did, or the job was first seen.   samples: of the longest time that is judged.
 
-    idle: _Spell
-    gap: Optional[_Spell] = None
-    misses: int = 0
+    late: since when a GPU is used less than the others.   misses: its samples in a row without that.
+    stall: as it was reported.
+    """
+
+    worked: float
+    samples: List[_Sample] = field(default_factory=list)
+    late: Dict[str, float] = field(default_factory=dict)
+    misses: Dict[str, int] = field(default_factory=dict)
     stall: Optional[Stall] = None
 
 
@@ -119,54 +125,72 @@ class Watcher:
             before = self._jobs.pop(name).stall
             ended += [replace(before, at=at)] if before is not None else []
         for name, of in jobs.items():
-            job = self._jobs.setdefault(name, _Job(_Spell(at)))
-            before, job.stall = job.stall, self._judge(name, job, of, at)
-            if job.stall is None:
-                ended += [replace(before, at=at)] if before is not None else []
-            elif before is None or (before.kind, before.late) != (job.stall.kind, job.stall.late):
-                begun.append(job.stall)
+            job = self._jobs.setdefault(name, _Job(at))
+            before, found = job.stall, self._judge(name, job, of, at)
+            if before is not None and found is None:
+                ended.append(replace(before, at=at))
+                job.stall = None
+            elif found is not None and (before is None or self._is_other(before, found)):
+                begun.append(found)
+                job.stall = found
         return begun, ended
 
-    def _judge(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
-        states = {gpu.pci: state_of(gpu) for gpu in gpus}
-        if WORKS in states.values():
-            job.idle = _Spell(at)
-        else:
-            _count(job.idle, WAITS if WAITS in states.values() else NO_KERNEL, states)
-        later = late_gpus(gpus)
-        job.misses = 0 if later else job.misses + 1
-        if job.misses >= MISSES:
-            job.gap = None
-        elif later or job.gap is not None:
-            job.gap = job.gap or _Spell(at)
-            _count(job.gap, "gap" if later else "", {gpu.pci: "late" if gpu.pci in later else "" for gpu in gpus})
-        return self._stalled(name, job.idle, gpus, at) or self._slow(name, job.gap, gpus, at)
+    def _is_other(self, before: Stall, found: Stall) -> bool:
+        """Is it another stall than was reported? One that changes all the time is reported once in the patience."""
+        changed = (before.kind, before.late) != (found.kind, found.late)
+        return changed and found.at - before.at >= self.patience
 
-    def _stalled(self, name: str, spell: _Spell, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
-        lasted = at - spell.since
+    def is_any_late(self) -> bool:
+        """Is a GPU used less than the others of its job?"""
+        return any(job.late for job in self._jobs.values())
+
+    def _judge(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
+        states, used = {gpu.pci: state_of(gpu) for gpu in gpus}, tuple(gpu.pci for gpu in gpus if gpu.utilisation)
+        sample = _Sample(at, states, used, late_gpus(gpus))
+        if job.stall is None and job.samples and at - job.samples[-1].at > BLIND:
+            job.worked, job.late = at, {}
+        job.samples = [one for one in job.samples if one.at > at - NO_KERNEL_FACTOR * self.patience] + [sample]
+        if WORKS in sample.states.values():
+            job.worked = at
+        for pci in sample.states:
+            job.misses[pci] = 0 if pci in sample.late else job.misses.get(pci, 0) + 1
+            if pci in sample.late:
+                job.late.setdefault(pci, at)
+            elif job.misses[pci] >= MISSES:
+                job.late.pop(pci, None)
+        return self._stalled(name, job, gpus, at) or self._slow(name, job, gpus, at)
+
+    def _stalled(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
+        lasted = at - job.worked
         if lasted < self.patience:
             return None
-        waiting, still = (_mostly_in(spell, state) for state in (WAITS, NO_KERNEL))
-        if not waiting:
-            none_runs = _mostly(spell.kinds, NO_KERNEL, spell.samples) and lasted >= NO_KERNEL_FACTOR * self.patience
-            return Stall(name, NONE_RUNS, spell.since, at) if none_runs else None
-        if not still:
-            return Stall(name, ALL_WAIT, spell.since, at, waiting)
-        late = [gpu for gpu in gpus if gpu.pci in still]
-        # One that is late in every step runs its kernels between.
-        moves = any(gpu.utilisation for gpu in late)
-        return Stall(name, SLOW if moves else STOPPED, spell.since, at, waiting, _named(late))
-
-    def _slow(self, name: str, spell: Optional[_Spell], gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
-        if spell is None or at - spell.since < self.patience or not _mostly(spell.kinds, "gap", spell.samples):
-            return None
-        late = _mostly_in(spell, "late")
-        waiting = tuple(sorted(gpu.pci for gpu in gpus if gpu.pci not in late))
-        return (
-            Stall(name, SLOW, spell.since, at, waiting, _named([gpu for gpu in gpus if gpu.pci in late]))
-            if late
-            else None
+        recent = [one for one in job.samples if one.at > at - self.patience]
+        waiting, still = (
+            tuple(gpu.pci for gpu in sorted(gpus) if _mostly([one.states.get(gpu.pci) == state for one in recent]))
+            for state in (WAITS, NO_KERNEL)
         )
+        if not waiting:
+            no_kernel = [WAITS not in one.states.values() for one in job.samples]
+            none_runs = lasted >= NO_KERNEL_FACTOR * self.patience and _mostly(no_kernel)
+            return Stall(name, NONE_RUNS, job.worked, at) if none_runs else None
+        if not still:
+            return Stall(name, ALL_WAIT, job.worked, at, waiting)
+        # One that is late in every step runs its kernels between.
+        stopped = _mostly([not set(still).intersection(one.used) for one in recent])
+        late = _named([gpu for gpu in gpus if gpu.pci in still])
+        return Stall(name, STOPPED if stopped else SLOW, job.worked, at, waiting, late)
+
+    def _slow(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
+        recent = [one for one in job.samples if one.at > at - self.patience]
+        late = [
+            gpu
+            for gpu in gpus
+            if at - job.late.get(gpu.pci, at) >= self.patience and _mostly([gpu.pci in one.late for one in recent])
+        ]
+        if not late:
+            return None
+        waiting = tuple(gpu.pci for gpu in sorted(gpus) if gpu not in late)
+        return Stall(name, SLOW, min(job.late[gpu.pci] for gpu in late), at, waiting, _named(late))
 
 
 def late_gpus(gpus: Sequence[Gpu]) -> Tuple[str, ...]:
@@ -187,17 +211,5 @@ def _named(gpus: Sequence[Gpu]) -> Tuple[Late, ...]:
     return tuple(Late(gpu.pci, gpu.rank, gpu.pid) for gpu in sorted(gpus))
 
 
-def _mostly_in(spell: _Spell, state: str) -> Tuple[str, ...]:
-    return tuple(sorted(pci for pci, of in spell.states.items() if _mostly(of, state, spell.samples)))
-
-
-def _count(spell: _Spell, kind: str, states: Mapping[str, str]) -> None:
-    spell.samples += 1
-    spell.kinds[kind] = spell.kinds.get(kind, 0) + 1
-    for pci, state in states.items():
-        of = spell.states.setdefault(pci, {})
-        of[state] = of.get(state, 0) + 1
-
-
-def _mostly(counts: Mapping[str, int], name: str, samples: int) -> bool:
-    return counts.get(name, 0) >= MOST * samples
+def _mostly(samples: Sequence[bool]) -> bool:
+    return sum(samples) >= MOST * len(samples)

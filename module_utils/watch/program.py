@@ -159,7 +159,7 @@ class Watch:
 
     def take(self, at: float, gpus: List[job_state.Gpu]) -> None:
         """Judge a sample, and store it at times. gpus: [] where nothing is known of them: then jobs are not judged."""
-        waits = any(job_state.state_of(gpu) == job_state.WAITS for gpu in gpus)
+        waits = self.jobs.is_any_late() or any(job_state.state_of(gpu) == job_state.WAITS for gpu in gpus)
         if gpus and at - self.asked >= (ASK_WAITING if waits else ASK_ELSE):
             self.asked, self.processes = at, self._processes()
         gpus = read.with_processes(gpus, self.processes)

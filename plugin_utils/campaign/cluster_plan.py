@@ -110,10 +110,7 @@ class Plan:
 _OTHERS = "free another such node and run it again over both of them (--limit has to name both)"
 _WANT, _SOURCE = "measured together with other nodes", "inventory and member facts of all hosts"
 # Advice for a tray whose NVLinks lead to unknown trays.
-_DOMAIN = (
-    "run site.yml for it with --tags node_health: imex.domain and node_health.fabric_state show why its GPUs are not"
-    " in the domain; then run it again"
-)
+_DOMAIN = "see why: run site.yml --tags node_health for it: imex.domain and node_health.fabric_state; then run it again"
 # A team is some hosts that are measured together.
 Team = tuple[Member, ...]
 T = TypeVar("T")

@@ -3,8 +3,8 @@
     RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 python watch_job.py FOLDER
 
 FOLDER/phase has what all do next: ``train``; ``late N``: rank N sleeps 30 ms in every step; ``checkpoint N`` and
-``evaluate N``: rank N alone does that, the others wait in a barrier; ``data``: no rank runs a kernel. The phase is read
-by rank 0 and broadcast, so that all ranks change in the same step.
+``evaluate N``: rank N alone does that, the others wait in a barrier; ``data``: no rank runs a kernel; ``small``: only
+all-reduces of 4 KB. The phase is read by rank 0 and broadcast, so that all ranks change in the same step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     weights = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     gradients = torch.randn(32 << 20, device="cuda")
-    words = ["train", "late", "checkpoint", "evaluate", "data"]
+    words = ["train", "late", "checkpoint", "evaluate", "data", "small"]
     (folder / f"up-{rank}").touch()
     while True:
         phase, of = 0, -1
@@ -46,6 +46,8 @@ def main(folder: Path) -> None:
                     weights @ weights
             if words[phase] in ("train", "late"):
                 dist.all_reduce(gradients)
+            for _message in range(1000 if words[phase] == "small" else 0):
+                dist.all_reduce(gradients[:1024])
             torch.cuda.synchronize()
             if words[phase] in ("checkpoint", "evaluate") and rank == of:
                 continue

@@ -62,20 +62,21 @@ def test_what_a_finding_advises_changes_it(lab: Path, on_node: Answer, node: str
     converge(lab, on_node, module, node)
     store.break_(lab, node, name)
     finding = next(found for found in look() if found["because"] is None)
-    told = fix_command.parse(finding["fix"])
+    command = fix_command.parse(finding["fix"])
     # Anything else that names it would be a command that nobody can copy.
-    assert ("site.yml" in finding["fix"]) == (told is not None), finding["fix"]
-    if told is None or not told.mends:
+    assert ("site.yml" in finding["fix"]) == (command is not None), finding["fix"]
+    if command is None or not command.mends:
         # A person's work, after which the same question has another answer.
         store.repair(lab, node, name)
-        for tag in told.tags if told else ():
-            run(on_node, MODULE[tag], node, told.disruption if told else "none")
+    tags = command.tags if command else ()
+    done = [run(on_node, MODULE[tag], node, command.disruption) for tag in tags if command and tag != "reboot"]
+    if "reboot" in tags:
+        store.reboot(lab, node)
+    if command is None or not command.mends:
         assert look() == []
         return
-    done = [run(on_node, MODULE[tag], node, told.disruption) for tag in told.tags if tag != "reboot"]
-    if "reboot" in told.tags:
-        assert (told.disruption, any(one["reboot_required"] for one in done)) == ("reboot", True)
-        store.reboot(lab, node)
+    if "reboot" in tags:
+        assert (command.disruption, any(one["reboot_required"] for one in done)) == ("reboot", True)
     if fault.stays:
         # The tool that fails is named, and with that the advice is another one.
         assert done[0].get("failed") or finding not in done[0]["findings"], done

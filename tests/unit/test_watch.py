@@ -84,6 +84,16 @@ def watched(*spans: tuple[float, list[Values]], interval: float = 5.0) -> list[t
         # One look at a working job begins the time anew; what was not read is not held against it.
         ([(290, [WAITS, IDLE]), (5, [WORKS, IDLE]), (290, [WAITS, IDLE])], []),
         ([(3600, [WAITS, UNREAD])], []),
+        # What counts is the last patience, not what a job did before: another rank is late after an hour of the first,
+        # a rank stops after an hour without data, or one stops that was late.
+        (
+            [(3600, [(65, 17, 612), (100, 16, 620)]), (10, [WORKS] * 2), (330, [(100, 16, 620), (65, 17, 612)])],
+            [("rank late", [0]), ("rank late", [1])],
+        ),
+        ([(3600, [IDLE, IDLE]), (310, [WAITS, IDLE])], [("no kernel runs", []), ("rank stopped", [1])]),
+        ([(3600, [WAITS, (4, 0, 118)]), (330, [WAITS, IDLE])], [("rank late", [1]), ("rank stopped", [1])]),
+        # A state that comes and goes is reported once in the patience.
+        ([(5, [WORKS] * 2), *([(15, [WAITS, IDLE]), (5, [WAITS, (4, 0, 118)])] * 99)], [("rank late", [1])]),
         # Some samples in between say nothing else.
         ([(200, [WAITS, IDLE]), (20, [WAITS, WAITS]), (200, [WAITS, IDLE])], [("rank stopped", [1])]),
     ],
@@ -102,6 +112,13 @@ def test_a_stall_is_reported_once_and_its_end_too() -> None:
     begun, ended = ([stall for both in found for stall in both[which]] for which in (0, 1))
     assert [(stall.kind, stall.since, stall.waiting) for stall in begun] == [("rank stopped", 45.0, ("0000:00:00.0",))]
     assert [(stall.kind, stall.at) for stall in ended] == [("rank stopped", 1000.0)]
+
+
+def test_time_without_samples_is_no_stall() -> None:
+    watcher, found = Watcher(PATIENCE), []
+    for at in (0.0, 5.0, 250.0, 310.0, 320.0, 500.0, 505.0):
+        found += watcher.take(at, [gpu(0, WAITS), gpu(1, IDLE)])[0]
+    assert found == []
 
 
 def test_jobs_are_judged_apart_and_gpus_without_one_are_none() -> None:
@@ -353,8 +370,8 @@ def test_while_nothing_is_read_no_job_has_ended(settings: program.Settings, monk
     events: list[program.Event] = []
     watch = program.Watch(settings, events.append)
     gpus = [gpu(1, WAITS)._replace(job=""), gpu(2, IDLE)._replace(job="")]
-    for at in (0.0, 400.0, 800.0):
-        watch.take(at, gpus)
+    for number in range(17):
+        watch.take(50.0 * number, gpus)
     # nvidia-smi hangs: neither its samples nor its processes are there.
     Path(settings.nvidia_smi).write_text("#!/bin/sh\nexit 9\n")
     for at in (805.0, 810.0):
