@@ -33,8 +33,8 @@ from .ring import FOLDER, Ring
 # Seconds between two questions for processes, where a GPU waits and where none does; after which a tool hangs; between
 # two starts of a tool that ended.
 ASK_WAITING, ASK_ELSE, HANGS, RESTART = 30.0, 300.0, 20.0, 60.0
-# Seconds between two records of samples.
-RECORD = 60.0
+# Seconds between two records of samples; that the clock may differ before its time is taken.
+RECORD, CLOCK = 60.0, 5.0
 _DEVICES = "/sys/class/infiniband"
 _BLIND = "nvidia-smi gives no samples"
 
@@ -86,29 +86,31 @@ class Watch:
         self.inquired = 0.0
         self.name = socket.gethostname()
         self.kmsg = _kernel_log()
-        # A clock that is set makes no stall.
         self._boot = time.time() - time.monotonic()
 
-    def now(self) -> float:
-        """Return seconds since 1970, which only grow."""
-        return self._boot + time.monotonic()
+    def _follow_clock(self) -> None:
+        """Take the time of a clock that was set, as after a boot. No job has a stall by that: all are judged anew."""
+        boot = time.time() - time.monotonic()
+        if abs(boot - self._boot) > CLOCK:
+            self._boot, self.jobs = boot, job_state.Watcher(self.settings.patience)
+            self.asked = self.recorded = self.inquired = 0.0
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool]) -> None:
         """Watch until ``until``. Raises ReadError, OSError."""
         while not until():
-            started = self.now()
+            started = time.monotonic()
             self._sample(until)
-            now = self.now()
             if not until():
-                self._event(Event("blind", now, started, f"{_BLIND}; it is started again", {}))
-                self._wait(now + max(0.0, RESTART - (now - started)), until)
+                times = self._boot + time.monotonic(), self._boot + started
+                self._event(Event("blind", *times, f"{_BLIND}; it is started again", {}))
+                self._wait(max(started + RESTART, time.monotonic()), until)
 
     def _wait(self, end: float, until: Callable[[], bool]) -> None:
-        while self.now() < end and not until():
-            self.take(self.now(), [])
-            time.sleep(min(self.settings.interval, max(0.0, end - self.now())))
+        while time.monotonic() < end and not until():
+            self.take(time.monotonic(), [])
+            time.sleep(min(self.settings.interval, max(0.0, end - time.monotonic())))
 
     def _sample(self, until: Callable[[], bool]) -> None:
         """Take the samples of one nvidia-smi, until it ends or hangs."""
@@ -132,22 +134,22 @@ class Watch:
         """Take samples until the stream ends or nothing comes. One is complete where a GPU comes a second time."""
         os.set_blocking(stream, False)
         gpus: Dict[str, job_state.Gpu] = {}
-        rest, last = b"", self.now()
+        rest, last = b"", time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
             while not until():
                 if not selector.select(timeout=1.0):
-                    if self.now() - last > HANGS + self.settings.interval:
+                    if time.monotonic() - last > HANGS + self.settings.interval:
                         return
                     # The last line of a sample is followed by nothing for a while.
-                    if gpus and self.now() - last > self.settings.interval / 2:
+                    if gpus and time.monotonic() - last > self.settings.interval / 2:
                         self.take(last, list(gpus.values()))
                         gpus = {}
                     continue
                 data = os.read(stream, 1 << 16)
                 if not data:
                     return
-                last = self.now()
+                last = time.monotonic()
                 *lines, rest = (rest + data)[-(1 << 20) :].split(b"\n")
                 for line in lines:
                     with suppress(ParseError):
@@ -157,8 +159,13 @@ class Watch:
                             gpus = {}
                         gpus[gpu.pci] = gpu
 
-    def take(self, at: float, gpus: List[job_state.Gpu]) -> None:
-        """Judge a sample, and store it at times. gpus: [] where nothing is known of them: then jobs are not judged."""
+    def take(self, moment: float, gpus: List[job_state.Gpu]) -> None:
+        """Judge a sample, and store it at times. moment: of the monotonic clock.
+
+        gpus: [] where nothing is known of them: then jobs are not judged.
+        """
+        self._follow_clock()
+        at = self._boot + moment
         waits = self.jobs.is_any_late() or any(job_state.state_of(gpu) == job_state.WAITS for gpu in gpus)
         if gpus and at - self.asked >= (ASK_WAITING if waits else ASK_ELSE):
             self.asked, self.processes = at, self._processes()

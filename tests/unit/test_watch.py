@@ -380,6 +380,25 @@ def test_while_nothing_is_read_no_job_has_ended(settings: program.Settings, monk
     assert [event.kind for event in events] == ["rank stopped"]
 
 
+@pytest.mark.parametrize("step", [86400.0, -86400.0])
+def test_a_clock_that_is_set_makes_no_stall_and_its_time_is_taken(
+    settings: program.Settings, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    monkeypatch.setattr(trusted, "doubt", lambda *_paths: "")
+    events: list[program.Event] = []
+    watch, clock = program.Watch(replace(settings, patience=PATIENCE), events.append), time.time
+    gpus = [gpu(1, WAITS)._replace(job=""), gpu(2, IDLE)._replace(job="")]
+    started = time.monotonic()
+    for number in range(55):
+        if number == 20:
+            monkeypatch.setattr(time, "time", lambda: clock() + step)
+        watch.take(started + 10.0 * number, gpus)
+    # 300 seconds after the clock was set.
+    assert [(event.kind, round(event.at - clock() - step, -2)) for event in events] == [("rank stopped", 500.0)]
+    records = [float(str(record["at"])) for record in ring.read(Host(), 0.0, settings.folder)]
+    assert len([at for at in records if abs(at - clock() - step) < 600]) > 4
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="others than root may keep the ring where they like")
 def test_root_writes_no_ring_that_others_may_change(
     settings: program.Settings, monkeypatch: pytest.MonkeyPatch
