@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -45,9 +46,10 @@ def speeds(odd: dict[tuple[int, int], str] | None = None) -> nvlink.Speeds:
     return nvlink.parse_status(smi_answers.status(len(GPUS), odd=odd))
 
 
-def healthy(**more: Any) -> NodeState:
+@functools.cache
+def _healthy() -> NodeState:
     assert NODE.driver is not None
-    have = NodeState(
+    return NodeState(
         now=NOW,
         boot_id="boot-1",
         driver_loaded=DRIVER,
@@ -58,7 +60,10 @@ def healthy(**more: Any) -> NodeState:
         aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in GPUS},
         fabric_manager=replace(RUNNING, version=NODE.driver.version),
     )
-    return replace(have, **more)
+
+
+def healthy(**more: Any) -> NodeState:
+    return replace(_healthy(), **more)
 
 
 def odd(gpu: int, **more: Any) -> NodeState:

@@ -148,7 +148,7 @@ BOMBS = {
         "more than 100000 objects",
     ),
     "texts": (_START + b"](" + (b"X\x00\xff\0\0" + bytes(0xFF00)) * 200 + b"e.", "is not a mapping"),
-    "lists in lists": (_START + b"]" * 40_000 + b"a" * 39_999 + b".", "is not a mapping"),
+    "lists in lists": (_START + b"]" * 5_000 + b"a" * 4_999 + b".", "is not a mapping"),
     "tuples in tuples": (_START + b")" + b"\x85" * 90_000 + b".", "is not a mapping"),
     "JSON lists": (b'{"a": [' + b"[]," * MOST + b"[]]}", "more than 100000 objects"),
     "JSON in JSON": (b'{"a":' * 90_000, "is not valid JSON"),
@@ -242,7 +242,7 @@ def test_any_value_anywhere(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"]" * 40_000 + b"a" * 39_999, _shared(60)[len(_START) : -1]], ids=["deep", "shared"]
+    "value", [b"]" * 5_000 + b"a" * 4_999, _shared(60)[len(_START) : -1]], ids=["deep", "shared"]
 )
 def test_a_nested_value_anywhere(value: bytes) -> None:
     for path in nested.places(GOOD):
