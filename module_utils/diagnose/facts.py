@@ -338,7 +338,7 @@ _ROWS: Tuple[Row, ...] = (
         r"(?: channel\{Lo\.\.Hi\}=\{\d{1,4}\.\.\d{1,4}\})?"),
     Row("AllR AllG Redu Broa", "operation", State.operation, "(?P<function>AllReduce|AllGather|ReduceScatter|Reduce|"
         r"Broadcast): opCount (?P<number>[0-9a-f]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20} (?:acc \S{1,20} )?count "
-        r"<count:20> datatype <datatype:3> op \d{1,12} root -?\d{1,8} comm <comm:x>"),
+        r"<count:20> datatype <datatype:3> op \d{1,12} root -?\d{1,8} comm <comm:x>(?: \[nranks=<ranks:8>\])?"),
 )
 # fmt: on
 # What a row writes for a group of up to so many digits (``<rank:8>``), and of a pointer (``<comm:x>``).

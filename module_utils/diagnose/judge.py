@@ -132,7 +132,7 @@ def _judge_job(log: Log, job: Job, diagnosis: Diagnosis, facts: List[Fact], slow
     facts += [(finding, NETWORK if finding.state == "drift" else REPORT + 1, LIKELY) for finding in serious]
     facts += [(finding, EFFECT, REPORTED) for finding in ranks.retries(job, events)]
     slow += [finding for finding in (*of_members, *certain) if finding.ok or finding.severity == "minor"]
-    slow += [*_driver(job), *network.judge(job, events, gpus), *nvlink.judge(job, events)]
+    slow += [*ranks.traced(job), *_driver(job), *network.judge(job, events, gpus), *nvlink.judge(job, events)]
     slow += settings.judge(job, diagnosis.groups)
 
 

@@ -68,7 +68,7 @@ def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
         have += causes_text(set_off or [possible], bool(set_off))
         # Without NVLink GPUs of two sockets are meant to go this way.
         meant = not set_off and not any(process.nvlinks for process in job.processes)
-        state, severity = ("unknown", "minor") if meant else ("drift", "major")
+        state, severity = ("unknown", "major" if apart else "minor") if meant else ("drift", "major")
         fix, source = "" if set_off else _FIX, "Channel ... via SHM"
     elif set_off and not alone:
         have = "%s: switched off; the log shows no connection within a node" % names(set_off)
@@ -76,8 +76,8 @@ def _local(job: Job, events: AbstractSet[str]) -> List[Finding]:
     elif "p2p" in kinds and "peer_access" not in events and "nvlink_p2p" not in events:
         state, have, source = "ok", "P2P", "Channel ... via P2P"
     elif apart:
-        have = "%s: NCCL takes shared memory or the network, which is slower and not a failure" % apart
-        severity, source = "minor", "P2P is disabled"
+        have = "%s: NCCL takes shared memory or the network, which is slower" % apart
+        source = "P2P is disabled"
     else:
         return []
     return [LOCAL.judge(job.name, state, "directly (P2P)", have, source, fix or None, severity=severity)]

@@ -83,6 +83,8 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
         r">-?\d{1,18})"),
     ("watchdog got stuck for|Heartbeat monitor timed out|due to ProcessGroupNCCL watchdog hang", "stuck", ""),
     ("mismatch between collectives", "mismatch", r"Detected mismatch between collectives on ranks?\. .{0,600}"),
+    # PyTorch's program that compares flight recorders.
+    ("Culprit rank", "mismatch", r"Culprit rank (?P<rank>\d{1,8}); Error type: \w{1,60}"),
     ("socket has failed to|socket has timed out|connection to the C10d|DistStoreError|store->get|waiting for clients|"
         "on SocketImpl|RendezvousConnection|RendezvousTimeout|DistNetworkError", "store_port",
         "server socket has failed to (?:listen|bind) on any"),

@@ -20,6 +20,7 @@ from .state import Communicator
 _REST = "give this command the rest of the log, and the files of all ranks; if the job hangs, run `busbar hang HOST`"
 _NOT_HERE = "a rank that is missing in the log may still have started"
 _READY = "a communicator is ready once each of its ranks has Init COMPLETE"
+_ONLY_SOME = "look in the program for what only some ranks call, or with another size, just before this operation"
 # Communicators that get findings.
 _MOST = 3
 _DATATYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
@@ -165,14 +166,33 @@ def operations(log: Log, job: Job) -> List[Finding]:
         stuck = any((key, rank) in log.state.stuck_operations for rank in by_rank)
         if len(calls) < 2 or stuck or key not in own:
             continue
-        each = []
-        for (function, count, kind), ranks in list(calls.items())[:4]:
-            values = _DATATYPES[kind] if kind < len(_DATATYPES) else "values"
-            each.append("%s of %d %s by %s" % (function, count, values, of_ranks(numbers(ranks))))
         have = "ranks call different things as one operation (opCount %s) of communicator %s: " % (number, key)
-        have += ", ".join(each)
-        fix = "look in the program for what only some ranks call, or with another size, just before this operation"
-        return [MISMATCH.judge("%s trace" % job.name, "drift", "one call", have, "opCount", fix)]
+        have += ", ".join(_call(call, of_ranks(numbers(ranks))) for call, ranks in list(calls.items())[:4])
+        return [MISMATCH.judge("%s trace" % job.name, "drift", "one call", have, "opCount", _ONLY_SOME)]
+    return []
+
+
+def _call(call: Tuple[str, int, int], who: str) -> str:
+    function, count, kind = call
+    return "%s of %d %s by %s" % (function, count, _DATATYPES[kind] if kind < len(_DATATYPES) else "values", who)
+
+
+def traced(job: Job) -> List[Finding]:
+    """Judge operations without Init lines: communicators of one size may be one, where each process has one of it."""
+    found: Dict[Tuple[int, str], Dict[Tuple[str, int, int], List[str]]] = {}
+    for process in job.processes:
+        pointers: Dict[int, Set[str]] = {}
+        for (size, _number), (pointer, _of) in process.traced.items():
+            pointers.setdefault(size, set()).add(pointer)
+        for (size, number), (_pointer, call) in process.traced.items():
+            if len(pointers[size]) == 1:
+                found.setdefault((size, number), {}).setdefault(call, []).append("%s:%s" % process.key[:2])
+    for (size, number), calls in found.items():
+        if len(calls) > 1:
+            have = "processes call different things as operation %s of a communicator of %d ranks: " % (number, size)
+            have += ", ".join(_call(call, ", ".join(who[:4])) for call, who in list(calls.items())[:4])
+            have += "; no Init line shows whether it is one communicator"
+            return [MISMATCH.judge("%s trace" % job.name, "unknown", "one call", have, "opCount", _ONLY_SOME)]
     return []
 
 
@@ -266,17 +286,20 @@ def _in_order(waits: Waits) -> List[Tuple[Call, Set[int]]]:
     return sorted(waits.calls.items(), key=lambda one: (one[0][1] or 0, one[0][0]))
 
 
+def _waiting(call: Call, ranks: Set[int], sized: bool = False) -> str:
+    operation, number, elements = call
+    text = "%s number %s" % (operation or "a collective", "?" if number is None else number)
+    text += ", %s elements," % ("?" if elements is None else elements) if sized else ""
+    return "%s on %s" % (text, of_ranks(numbers(ranks)) if ranks else "a rank")
+
+
 def describe_waits(waits: Waits, job: Job) -> List[str]:
     """Return sentences on who waited for what, and who did not come."""
     found: List[str] = []
-    each = []
-    for (operation, number, elements), ranks in _in_order(waits)[:4]:
-        text = "%s number %s" % (operation or "a collective", "?" if number is None else number)
-        text += ", %s elements" % ("?" if elements is None else elements) if waits.out_of_step else ""
-        each.append("%s, on %s" % (text, of_ranks(numbers(ranks)) if ranks else "a rank"))
-    if len(waits.calls) > 1:
+    if len(waits.calls) > 1 and (waits.out_of_step or len(waits.groups) > 1):
         what = "the ranks are out of step" if waits.out_of_step else "ranks wait in different collectives"
         what += " of several process groups" if len(waits.groups) > 1 else ""
+        each = [_waiting(*one, sized=waits.out_of_step) for one in _in_order(waits)[:4]]
         found.append("%s: %s" % (what, "; ".join(each)))
     if waits.ranks:
         found.append("waiting: %s" % of_ranks(numbers(waits.ranks)))
@@ -304,6 +327,9 @@ def waits_title(waits: Waits, job: Job) -> str:
     after = " after %g s" % (waits.limit / 1000) if waits.limit else ""
     if waits.out_of_step:
         return "the ranks are out of step at %s: PyTorch's watchdog gave up%s" % (call, after)
+    if len(waits.calls) > 1 and len(waits.groups) < 2:
+        text = "ranks wait in different collectives, %s: PyTorch's watchdog gave up%s"
+        return text % (", ".join(_waiting(*one) for one in _in_order(waits)[:4]), after)
     size = " (%d elements)" % elements if elements is not None else ""
     text = "PyTorch's watchdog gave up%s on %s%s" % (after, call, size)
     world, ranks = job.world, waits.ranks

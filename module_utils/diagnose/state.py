@@ -86,7 +86,8 @@ class Process:
     """Facts of one process. Empty collections are shared until a value comes: most processes have few.
 
     devices: names, of merged ports joined by +.   plugins: kind, state, name.   fabrics: uuid, clique, state, health
-    mask.   networked, completed: lines of the network and of Init COMPLETE.
+    mask.   networked, completed: lines of the network and of Init COMPLETE.   traced: size of a communicator without an
+    Init line, and number of an operation: its pointer and call.
     """
 
     versions: AbstractSet[str] = frozenset()
@@ -131,6 +132,7 @@ class Process:
     fabric_faults: AbstractSet[str] = frozenset()
     algorithms: Dict[Tuple[str, str, str], int] = _EMPTY
     calls: Tuple[Call, ...] = ()
+    traced: Dict[Tuple[int, str], Tuple[str, Tuple[str, int, int]]] = _EMPTY
     retry: Optional[Found] = None
     root_waits: str = ""
     pointers: Dict[str, str] = _EMPTY
@@ -346,6 +348,9 @@ class State:
         one = self.communicators.get(key)
         ranks = sorted(rank for rank, own in one.began.items() if own is process) if one is not None else []
         pointers = [pointer for pointer, own in process.pointers.items() if own == key]
+        if not key and found["ranks"] is not None:
+            call = (found["function"], found["count"], found["datatype"])
+            process.put("traced", (found["ranks"], found["number"]), (found["comm"], call))
         # A process with several ranks of a communicator has a pointer for each.
         if one is None or len(ranks) not in (1, len(pointers)) or not ranks:
             return
