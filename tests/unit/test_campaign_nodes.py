@@ -119,14 +119,14 @@ def test_a_node_that_does_not_answer_is_left_behind(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(worker_threads, "end_connections", lambda: ended.append(True))
 
     def task(call: Call, _action: str, _arguments: Mapping[str, Any]) -> Any:
-        return free.wait(30) if call.host == "n1" else FACTS
+        return free.wait(600) if call.host == "n1" else FACTS
 
     run = Ansible(task)
     begin = time.monotonic()
     late, good = run([READ, Call("n2", "nccl_cluster", {})])
     run.close()
     free.set()
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 300
     assert (late["failed"], good["unfit"], ended) == (True, [], [True])
 
 

@@ -59,13 +59,13 @@ def test_what_takes_too_long_is_left_behind_and_holds_nobody_up(monkeypatch: pyt
 
     def ask(host: str) -> dict[str, Any]:
         if host in ("a", "c"):
-            free.wait(30)
+            free.wait(600)
         return {"roles": host}
 
     left: list[str] = []
     begin = time.monotonic()
     found = dict(worker_threads.run_each("abcde", ask, left.append, 2, 1, threading.Event()))
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 300
     free.set()
     late = {"failed": True, "timedout": True, "msg": "did not respond within 1 s and was left behind"}
     assert left == ["a", "c"]
@@ -101,7 +101,7 @@ def test_the_first_host_is_alone_until_it_has_made_what_all_need() -> None:
         if host == "a":
             made.set()
             # Its answer is waited for by nobody.
-            assert free.wait(30)
+            assert free.wait(600)
         if host == "c":
             free.set()
         return {"roles": host}

@@ -241,9 +241,7 @@ def test_any_value_anywhere(value: object) -> None:
         _read_or_refuse(json.dumps(nested.changed(GOOD, path, value)).encode())
 
 
-@pytest.mark.parametrize(
-    "value", [b"]" * 5_000 + b"a" * 4_999, _shared(60)[len(_START) : -1]], ids=["deep", "shared"]
-)
+@pytest.mark.parametrize("value", [b"]" * 5_000 + b"a" * 4_999, _shared(60)[len(_START) : -1]], ids=["deep", "shared"])
 def test_a_nested_value_anywhere(value: bytes) -> None:
     for path in nested.places(GOOD):
         before, _mark, after = pickle.dumps(nested.changed(GOOD, path, "nested"), 2).partition(b"X\x06\0\0\0nested")
