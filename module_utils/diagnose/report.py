@@ -102,9 +102,9 @@ def _job(log: Log, job: Job, groups: Sequence[Group]) -> Dict[str, Any]:
         "nccl_between": _between(log, job),
         "releases": _per_host(job.processes, lambda process: sorted(process.versions)),
         "cuda": sorted({process.cuda for process in job.processes if process.cuda}),
-        "ranks": world.ranks if world is not None else len(log.table.ranks) or of_ras["size"],
+        "ranks": world.ranks if world is not None else log.table.size or of_ras["size"],
         "ranks_here": len(present(job, groups)) if world is not None else len(log.table.ranks) or None,
-        "nodes": job.nodes or len(listed) or of_ras["nodes"],
+        "nodes": job.nodes or (len(listed) if log.table.size == len(log.table.ranks) else 0) or of_ras["nodes"],
         "communicators": len(job.communicators),
         "network": _network(job, groups),
         "plugins": network.plugins(job),
@@ -246,7 +246,7 @@ def facts_line(log: Log, job: Job) -> str:
     between = "%s or older" % newest if oldest is None else " to ".join(dict.fromkeys([oldest, newest or ""]))
     inferred = "%s (inferred)" % between if newest else "release unknown"
     parts = ["NCCL %s" % (", ".join(_releases(log, job)) or inferred)]
-    ranks = job.world.ranks if job.world is not None else len(log.table.ranks)
+    ranks = job.world.ranks if job.world is not None else log.table.size
     here = len(present(job)) if job.world is not None else ranks
     if ranks:
         parts.append("%d ranks" % ranks if here >= ranks else "%d of %d ranks" % (here, ranks))

@@ -172,6 +172,11 @@ class Table:
         return {rank: one for program in self.programs for rank, one in program.ranks.items()}
 
     @property
+    def size(self) -> int:
+        """Ranks of the job: whoever posts a log may leave some out between the first and the last."""
+        return max(self.ranks, default=-1) + 1
+
+    @property
     def hosts(self) -> List[str]:
         return sorted({one.host for program in self.programs for one in program.ranks.values()})
 
