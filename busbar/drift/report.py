@@ -128,13 +128,16 @@ def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
 
 
 def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> int:
-    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
+    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host or check gave no full result."""
     counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
+    code = UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
-            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
-                return FINDINGS
-    return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
+            if name not in waived[host]:
+                if finding.state in DIFFERS and finding.severity in counted:
+                    return FINDINGS
+                code = code if finding.state in DIFFERS else UNKNOWN
+    return code
 
 
 def headline(counts: Plain, simulated: bool) -> str:
@@ -153,11 +156,12 @@ def headline(counts: Plain, simulated: bool) -> str:
 
 def _news(night: ReportInput, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
     """Return whether the run differs from the previous one, which is notified."""
-    if not night.trail:
-        return code != 0
-    _run, summary, hosts = night.trail[-1]
-    other = any(name in hosts and hosts[name][0] != of_host for name, of_host in classes.items())
-    return other or code != summary["exit_code"] or any(ways[kind] for kind in ("new", "fixed", "gone"))
+    # A run with another --limit judged other hosts.
+    runs = sorted(night.trail, key=lambda past: past[0].limit == night.run.limit)
+    before = runs[-1][1]["exit_code"] if runs else GOOD
+    last = {name: past[0] for _, _, hosts in night.trail for name, past in hosts.items()}
+    other = any(last.get(name, of_host) != of_host for name, of_host in classes.items())
+    return other or code != before or any(ways[kind] for kind in ("new", "fixed", "gone"))
 
 
 def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:
