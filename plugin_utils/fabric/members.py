@@ -264,7 +264,7 @@ def _describe_place(fabric: Fabric, place: End | None) -> str:
 
 def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Report HCAs with a cable that no list has."""
-    hosts = {host.partition(".")[0] for host in fabric.evidence.hosts} | set(fabric.evidence.hosts)
+    hosts = {name for host in fabric.evidence.hosts for name in (host.lower(), host.lower().partition(".")[0])}
     named = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
     planned = {end[0] for end in fabric.plan.planned}
     odd: list[tuple[str, End | None]] = []
@@ -272,7 +272,7 @@ def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         if node.kind == SWITCH or is_aggregation(node) or guid in planned or guid in fabric.ends_of:
             continue
         # A host's other HCAs (storage) have its name.
-        words = node.description.split()[:1]
+        words = node.description.lower().split()[:1]
         short = {word.partition(".")[0] for word in words}
         guids = {guid, *(port.guid or "" for port in node.ports)}
         if not hosts & {*words, *short} and not named & {*guids, node.description.lower(), *words}:

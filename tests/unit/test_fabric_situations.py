@@ -410,8 +410,8 @@ SITUATIONS = {
     "two masters of no plane": Situation(seen=masters),
     "another manager took over": Situation(failover),
     # -- who is there
-    "another HCA of a host": Situation(stranger("node003 mlx5_8"), wanted=WIDE),
-    "stranger that may manage": Situation(stranger(), wanted=replace(WIDE, managers=("login01",))),
+    "another HCA of a host": Situation(stranger("NODE003.site mlx5_8"), wanted=WIDE),
+    "stranger that may manage": Situation(stranger("Login01 mlx5_0"), wanted=replace(WIDE, managers=("login01",))),
     "stranger of the plan": Situation(
         always=all_of(stranger(), lambda b: b.planned.append(((OTHER, 1), (b.called("leaf01"), 11), None))), wanted=WIDE
     ),
