@@ -209,7 +209,20 @@ def test_a_plan_in_names_says_the_same(apart: bool) -> None:
         for host, known in question.hosts.items()
     }
     railless = Plan(tuple(replace(cable, rail=None) for cable in named(before).cables), "plan.csv")
-    for hosts, plan in itertools.product((question.hosts, nameless), (named(before), railless)):
+    # As a spreadsheet of another department spells them.
+    spelled = Plan(
+        tuple(
+            replace(
+                cable,
+                a_node=f"{cable.a_node}.EXAMPLE.COM".upper(),
+                a_port=str(cable.a_port).upper(),
+                z_node=f"{cable.z_node.upper()}.example.com",
+            )
+            for cable in railless.cables
+        ),
+        "plan.csv",
+    )
+    for hosts, plan in itertools.product((question.hosts, nameless), (named(before), railless, spelled)):
         assert short(judge(replace(question, hosts=hosts, plan=plan))) == [], plan
     now.swap(now.nic("node003", 1), now.nic("node004", 2))
     changed = replace(asked(before, now), plan=named(before))
