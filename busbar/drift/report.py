@@ -68,7 +68,8 @@ def build(night: ReportInput) -> Plain:
     folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
     counts["ways"] = {kind: sum(bool(group[kind]) for group in standing) for kind in ("new", "standing")}
     counts["ways"].update({kind: len(found) for kind, found in folded.items()})
-    code = exit_code(night, waived, classes)
+    unknown = unjudged(night, waived, classes)
+    code = exit_code(night, waived, unknown)
     figures = _busbw(night)
     data: Plain = {
         "format": FORMAT,
@@ -76,7 +77,7 @@ def build(night: ReportInput) -> Plain:
         "run": _run(night),
         "exit_code": code,
         "verdict": {0: "in sync", 2: "drift", 3: "incomplete"}[code],
-        "headline": headline(counts, night.run.simulated),
+        "headline": headline(counts, unknown, night.run.simulated),
         "news": _news(night, classes, counts["ways"], code),
         "counts": counts,
         "open": {
@@ -127,23 +128,30 @@ def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> int:
-    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host or check gave no full result."""
+def unjudged(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> list[str]:
+    """Return hosts without a full result, and those of which a check gave none."""
+    return [
+        name
+        for name, host in night.hosts.items()
+        if classes[name] in OPEN
+        or any(one.state not in DIFFERS for known, one in host.by_id.items() if known not in waived[name])
+    ]
+
+
+def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], unknown: Sequence[str]) -> int:
+    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN for hosts that ``unjudged`` returns."""
     counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
-    code = UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
     for host, result in night.hosts.items():
         for name, finding in result.by_id.items():
-            if name not in waived[host]:
-                if finding.state in DIFFERS and finding.severity in counted:
-                    return FINDINGS
-                code = code if finding.state in DIFFERS else UNKNOWN
-    return code
+            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
+                return FINDINGS
+    return UNKNOWN if unknown else GOOD
 
 
-def headline(counts: Plain, simulated: bool) -> str:
-    """Return the result in one sentence."""
+def headline(counts: Plain, unknown: Sequence[str], simulated: bool) -> str:
+    """Return the result in one sentence. unknown: hosts that ``unjudged`` returns."""
     hosts = counts["hosts"]
-    total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
+    total, judged = counts["total"], counts["total"] - len(unknown)
     parts = [f"{judged:,} of {total:,} hosts checked in full"]
     parts += [f"{hosts[name]:,} {name.replace('_', ' ')}" for name in OPEN if hosts[name]]
     differ, found = counts["hosts_differ"], counts["groups"]
