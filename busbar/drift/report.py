@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
@@ -62,14 +63,18 @@ def build(night: ReportInput) -> Plain:
     }
     rows = [row for name, host in night.hosts.items() for row in _rows(host, waived[name])]
     groups = finding_groups.fold(rows)
-    classes = {name: classify(host, waived[name]) for name, host in night.hosts.items()}
+    of_hosts = {
+        name: [one for key, one in host.by_id.items() if key not in waived[name]] for name, host in night.hosts.items()
+    }
+    classes = {name: classify(host, of_hosts[name]) for name, host in night.hosts.items()}
     standing = [_group(group, night) for group in groups if group.waiver is None]
     counts = _counts(night, classes, [group for group in groups if group.waiver is None])
     folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
     counts["ways"] = {kind: sum(bool(group[kind]) for group in standing) for kind in ("new", "standing")}
     counts["ways"].update({kind: len(found) for kind, found in folded.items()})
-    unknown = unjudged(night, waived, classes)
-    code = exit_code(night, waived, unknown)
+    unknown = {name for name, found in of_hosts.items() if any(one.state not in DIFFERS for one in found)}
+    unknown.update(name for name, of_host in classes.items() if of_host in OPEN)
+    code = exit_code(night.run.fail_on, itertools.chain(*of_hosts.values()), unknown)
     figures = _busbw(night)
     data: Plain = {
         "format": FORMAT,
@@ -116,9 +121,8 @@ def _notes(night: ReportInput) -> list[Plain]:
     ]
 
 
-def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
-    """Return one of CLASSES. waived: ids of accepted findings."""
-    open_ = [finding for name, finding in host.by_id.items() if name not in waived]
+def classify(host: HostResult, open_: Sequence[Finding]) -> str:
+    """Return one of CLASSES. open_: findings that are not accepted."""
     if host.findings and not open_:
         return "waived"
     if host.end != "complete":
@@ -128,28 +132,16 @@ def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def unjudged(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> list[str]:
-    """Return hosts without a full result, and those of which a check gave none."""
-    return [
-        name
-        for name, host in night.hosts.items()
-        if classes[name] in OPEN
-        or any(one.state not in DIFFERS for known, one in host.by_id.items() if known not in waived[name])
-    ]
-
-
-def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], unknown: Sequence[str]) -> int:
-    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN for hosts that ``unjudged`` returns."""
-    counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
-    for host, result in night.hosts.items():
-        for name, finding in result.by_id.items():
-            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
-                return FINDINGS
+def exit_code(fail_on: str, standing: Iterable[Finding], unknown: Collection[str]) -> int:
+    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN for hosts without a full result."""
+    counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(one.state in DIFFERS and one.severity in counted for one in standing):
+        return FINDINGS
     return UNKNOWN if unknown else GOOD
 
 
-def headline(counts: Plain, unknown: Sequence[str], simulated: bool) -> str:
-    """Return the result in one sentence. unknown: hosts that ``unjudged`` returns."""
+def headline(counts: Plain, unknown: Collection[str], simulated: bool) -> str:
+    """Return the result in one sentence. unknown: hosts without a full result."""
     hosts = counts["hosts"]
     total, judged = counts["total"], counts["total"] - len(unknown)
     parts = [f"{judged:,} of {total:,} hosts checked in full"]

@@ -274,8 +274,7 @@ class _Judge:
         counts = set(Counter(short_names([rank.host])[0] for rank in ranks).values())
         if len(counts) > 1:
             text += ", from %d to %d on a host" % (min(counts), max(counts))
-        whole = len(ranks) == self.wanted.ranks and there == hosts and len(counts) == 1
-        good = whole and not alone and len(groups) == 1
+        good = len(ranks) == self.wanted.ranks and there == hosts and not alone and len(counts) == len(groups) == 1
         return self.finding(RANKS, "ok" if good else "drift", want, text)
 
     def correct(self, ran: Finding) -> Finding:

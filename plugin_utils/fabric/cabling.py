@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -92,10 +92,7 @@ class _Names:
             texts = (_folded(node.description), _folded(node_name(node)))
             for text in {*texts, *map(short_name, texts)}:
                 self._described[text].append(guid)
-        hosts = fabric.evidence.hosts
-        short = Counter(map(short_name, hosts))
-        self._hosts = {short_name(host): host for host in hosts if short[short_name(host)] == 1}
-        self._hosts.update({_folded(host): host for host in hosts})
+        self._hosts = hosts_by_name(fabric.evidence.hosts)
         # Switch -> its last port, None where a port may be missing.
         self._last: dict[str, int | None] = {}
 
@@ -176,6 +173,13 @@ def short_name(name: str) -> str:
     """Return a name in lower case, of whose first word the domain is cut off; an IPv4 address as it is."""
     host, blank, device = _folded(name).partition(" ")
     return (host if host.replace(".", "").isdecimal() else host.partition(".")[0]) + blank + device
+
+
+def hosts_by_name(hosts: Collection[str]) -> dict[str, str]:
+    """Return name in lower case -> host, also for names without their domain where that is unique."""
+    short = Counter(map(short_name, hosts))
+    unique = {short_name(host): host for host in hosts if short[short_name(host)] == 1}
+    return unique | {_folded(host): host for host in hosts}
 
 
 # -- the cables --------------------------------------------------------------------------------------------------------

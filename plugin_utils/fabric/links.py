@@ -229,12 +229,11 @@ def counts(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
                 resets += of_link[end].reset
                 judged += 1
         yield from _link(fabric, plane, ends, of_link)
-    again = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep)"
-    again = again if plane.best.device else "write the dumps anew: these files are no newer than those of the last run"
+    clocks = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep)"
     for what, fix in (
         ("counters", f"repair that; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"),
         ("earlier counters", "wait 15 minutes"),
-        ("time between sweeps", again),
+        ("time between sweeps", clocks if plane.best.device else "write the dumps anew, and judge them once"),
     ):
         if what in gaps:
             reasons = [f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(gaps[what].items())]

@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from .. import nodeset
-from .cabling import short_name
+from .cabling import hosts_by_name, short_name
 from .map import Fabric, several
 
 NODES = 20_000
@@ -58,16 +58,12 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
             of_host[host].add((rail.rail, fabric.cables[end][0]))
     leaves = {host: tuple(sorted(rails)) for host, rails in of_host.items()}
     # Slurm's node names may lack the domain of the inventory's, or have one.
-    short = Counter(map(short_name, leaves))
-    hosts = {
-        **{short_name(host): host for host in leaves if short[short_name(host)] == 1},
-        **{host: host for host in leaves},
-    }
+    hosts = hosts_by_name(leaves)
     found: list[str] = []
     listed: set[str] = set()
     owner: dict[tuple[tuple[int, str], ...], str] = {}
     for name, nodes in groups.items():
-        by_node = {node: hosts.get(node) or hosts.get(short_name(node)) for node in nodes}
+        by_node = {node: hosts.get(node.lower()) or hosts.get(short_name(node)) for node in nodes}
         known = [host for host in by_node.values() if host is not None]
         listed.update(known)
         unknown = [node for node, host in by_node.items() if host is None]
