@@ -8,11 +8,13 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
+    accepted,
     finding_groups,
     measure,
     nodeset,
@@ -188,7 +190,8 @@ class _MeasureRun:
             if not file.exists():
                 said = f"ansible-playbook {done.status}, rc {done.rc}: {runner.tail(done.stdout.read(), PLAYBOOK)}"
                 raise runner.RunnerError(runner.clean(said, self._manifest.secrets))
-            return runner.results(runner.read_findings(file, len(hosts)), manifest, {})
+            found = runner.results(runner.read_findings(file, len(hosts)), manifest, {})
+            return {host: replace(of, findings=_standing(of)) for host, of in found.items()}
 
     def _command(self, fix: str, hosts: Sequence[str], _groups: str) -> str:
         return repair.command(fix, hosts, self._paths)
@@ -201,6 +204,11 @@ class _MeasureRun:
         height = screen.HEIGHT - PLAN
         print(screen.render(head, "benchmark", rows, (), self._command, terminal.WIDTH, more, verbose, height=height))
         sys.stdout.flush()
+
+
+def _standing(result: HostResult) -> tuple[Finding, ...]:
+    """Return the findings of a host that the inventory does not accept."""
+    return tuple(accepted.split(result.findings, result.acceptances, accepted.today())[0])
 
 
 def _code(results: Mapping[str, HostResult]) -> int:

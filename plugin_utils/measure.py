@@ -28,6 +28,8 @@ LIMIT = 16 << 20
 NIGHTS = 60
 # Days after which results are not read, and only the ledger has them.
 OLDEST_DAYS = 90.0
+# Seconds. A later time was written while a clock was wrong.
+AHEAD = 3600.0
 
 DAY = 86400.0
 # Minutes of a benchmark that was never timed, by scope: seven collectives from 1 MiB to 8 GiB on the node alone, and
@@ -256,12 +258,17 @@ class Ledger:
         return was
 
     def scan(self, results: Path, now: float) -> None:
-        """Read results newer than those already read. Unreadable ones count for no host."""
+        """Read results newer than those already read. Unreadable ones count for no host, and no time after now does."""
+        ahead = now + AHEAD
+        oldest, newest = (time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at)) for at in (now - OLDEST_DAYS * DAY, ahead))
+        for known in self.hosts.values():
+            known.finished = {scope: at for scope, at in known.finished.items() if at <= ahead}
+            known.tried = None if (known.tried or 0.0) > ahead else known.tried
         for kind, parent, take in (("node", results, self._node), ("cluster", results / "cluster", self._cluster)):
-            oldest = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now - OLDEST_DAYS * 86400))
-            after = max(self.read.get(kind, ""), oldest)
+            read = self.read.get(kind, "")
+            after = max(read if read <= newest else "", oldest)
             for path in sorted(path for path in parent.glob("20*") if path.is_dir()):
-                if path.name > after:
+                if after < path.name <= newest:
                     try:
                         take(path, now)
                     except (OSError, ValueError):

@@ -335,11 +335,11 @@ class History:
         return found
 
     def complete(self, run: int) -> str | None:
-        """Return the end of the inventory's last run, up to this one, with a full result of every host."""
+        """Return the end of the last run of inventory and limit, up to this one, with a full result of every host."""
         query = (
-            "SELECT max(ended) FROM run r WHERE state = 'done' AND id <= ? AND inventory = (SELECT inventory FROM run"
-            " WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id AND h.class IN"
-            " ('not_run', 'unreachable', 'timed_out', 'incomplete'))"
+            "SELECT ended FROM run r WHERE state = 'done' AND id <= ? AND (inventory, scope) IS"
+            " (SELECT inventory, scope FROM run WHERE id = ?) AND NOT EXISTS (SELECT 1 FROM host h WHERE h.run = r.id"
+            " AND h.class IN ('not_run', 'unreachable', 'timed_out', 'incomplete')) ORDER BY id DESC LIMIT 1"
         )
         ended = self._value(query, run, run)
         with sound_rows(self.path):

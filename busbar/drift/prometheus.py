@@ -35,9 +35,11 @@ def render(report: Plain, complete: str | None) -> str:
     for name, value in plain.items():
         samples[f"busbar_drift_{name}"].append(({}, value))
     samples["busbar_drift_hosts"] += [({"class": name}, number) for name, number in counts["hosts"].items()]
+    standing = {group["fingerprint"] for group in report["groups"]}
     of_check: Counter[tuple[str, str, str]] = Counter()
-    for group in report["groups"]:
-        of_check[group["check"], group["severity"], group["state"]] += group["count"]
+    for host in report["hosts"].values():
+        found = [finding for finding in host["findings"] if finding["group"] in standing]
+        of_check.update({(finding["check"], finding["severity"], finding["state"]) for finding in found})
     for (check, severity, state), number in sorted(of_check.items()):
         labels = {"check": check, "severity": severity, "state": state}
         samples["busbar_drift_finding_hosts"].append((labels, number))

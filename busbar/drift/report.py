@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding
 from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, finding_groups, nodeset, repair
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
 from ansible_collections.busbar.fabric.plugins.plugin_utils.finding_groups import DIFFERS, Group, Row
@@ -62,13 +63,18 @@ def build(night: ReportInput) -> Plain:
     }
     rows = [row for name, host in night.hosts.items() for row in _rows(host, waived[name])]
     groups = finding_groups.fold(rows)
-    classes = {name: classify(host, waived[name]) for name, host in night.hosts.items()}
+    of_hosts = {
+        name: [one for key, one in host.by_id.items() if key not in waived[name]] for name, host in night.hosts.items()
+    }
+    classes = {name: classify(host, of_hosts[name]) for name, host in night.hosts.items()}
     standing = [_group(group, night) for group in groups if group.waiver is None]
     counts = _counts(night, classes, [group for group in groups if group.waiver is None])
     folded = {kind: _ids(night, kind) for kind in ("fixed", "gone", "unverified", "flapping")}
     counts["ways"] = {kind: sum(bool(group[kind]) for group in standing) for kind in ("new", "standing")}
     counts["ways"].update({kind: len(found) for kind, found in folded.items()})
-    code = exit_code(night, waived, classes)
+    unknown = {name for name, found in of_hosts.items() if any(one.state not in DIFFERS for one in found)}
+    unknown.update(name for name, of_host in classes.items() if of_host in OPEN)
+    code = exit_code(night.run.fail_on, itertools.chain(*of_hosts.values()), unknown)
     figures = _busbw(night)
     data: Plain = {
         "format": FORMAT,
@@ -76,7 +82,7 @@ def build(night: ReportInput) -> Plain:
         "run": _run(night),
         "exit_code": code,
         "verdict": {0: "in sync", 2: "drift", 3: "incomplete"}[code],
-        "headline": headline(counts, night.run.simulated),
+        "headline": headline(counts, unknown, night.run.simulated),
         "news": _news(night, classes, counts["ways"], code),
         "counts": counts,
         "open": {
@@ -115,9 +121,8 @@ def _notes(night: ReportInput) -> list[Plain]:
     ]
 
 
-def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
-    """Return one of CLASSES. waived: ids of accepted findings."""
-    open_ = [finding for name, finding in host.by_id.items() if name not in waived]
+def classify(host: HostResult, open_: Sequence[Finding]) -> str:
+    """Return one of CLASSES. open_: findings that are not accepted."""
     if host.findings and not open_:
         return "waived"
     if host.end != "complete":
@@ -127,20 +132,18 @@ def classify(host: HostResult, waived: Mapping[str, Waiver]) -> str:
     return "incomplete" if open_ or not host.passed else "in_sync"
 
 
-def exit_code(night: ReportInput, waived: Mapping[str, Mapping[str, Waiver]], classes: Mapping[str, str]) -> int:
-    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN where a host gave no full result."""
-    counted = SEVERITIES[: SEVERITIES.index(night.run.fail_on) + 1]
-    for host, result in night.hosts.items():
-        for name, finding in result.by_id.items():
-            if finding.state in DIFFERS and finding.severity in counted and name not in waived[host]:
-                return FINDINGS
-    return UNKNOWN if any(name in OPEN for name in classes.values()) else GOOD
+def exit_code(fail_on: str, standing: Iterable[Finding], unknown: Collection[str]) -> int:
+    """Return FINDINGS for a difference as bad as ``--fail-on``, UNKNOWN for hosts without a full result."""
+    counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(one.state in DIFFERS and one.severity in counted for one in standing):
+        return FINDINGS
+    return UNKNOWN if unknown else GOOD
 
 
-def headline(counts: Plain, simulated: bool) -> str:
-    """Return the result in one sentence."""
+def headline(counts: Plain, unknown: Collection[str], simulated: bool) -> str:
+    """Return the result in one sentence. unknown: hosts without a full result."""
     hosts = counts["hosts"]
-    total, judged = counts["total"], counts["total"] - sum(hosts[name] for name in OPEN)
+    total, judged = counts["total"], counts["total"] - len(unknown)
     parts = [f"{judged:,} of {total:,} hosts checked in full"]
     parts += [f"{hosts[name]:,} {name.replace('_', ' ')}" for name in OPEN if hosts[name]]
     differ, found = counts["hosts_differ"], counts["groups"]
@@ -153,11 +156,12 @@ def headline(counts: Plain, simulated: bool) -> str:
 
 def _news(night: ReportInput, classes: Mapping[str, str], ways: Mapping[str, int], code: int) -> bool:
     """Return whether the run differs from the previous one, which is notified."""
-    if not night.trail:
-        return code != 0
-    _run, summary, hosts = night.trail[-1]
-    other = any(name in hosts and hosts[name][0] != of_host for name, of_host in classes.items())
-    return other or code != summary["exit_code"] or any(ways[kind] for kind in ("new", "fixed", "gone"))
+    # A run with another --limit judged other hosts.
+    runs = sorted(night.trail, key=lambda past: past[0].limit == night.run.limit)
+    before = runs[-1][1]["exit_code"] if runs else GOOD
+    last = {name: past[0] for _, _, hosts in night.trail for name, past in hosts.items()}
+    other = any(last.get(name, of_host) != of_host for name, of_host in classes.items())
+    return other or code != before or any(ways[kind] for kind in ("new", "fixed", "gone"))
 
 
 def summary_of(run: Run, counts: Plain, code: int, figures: Plain) -> Plain:

@@ -134,7 +134,7 @@ def _firmware(output: ToolOutput, row: _Row) -> None:
     ]
     numbers = [usual if extended is None else extended for extended, usual in parts]
     valid = [number for number in numbers if number is not None and 0 <= number <= 0xFFFF]
-    version = "%d.%04d.%04d" % tuple(valid) if len(valid) == 3 else None
+    version = "%d.%d.%04d" % tuple(valid) if len(valid) == 3 else None
     psid = tool_output.text(row.values.get("fwinfo_psid", ""))
     output.nodes.append(NodeRow(row.guid("nodeguid"), firmware=version, psid=psid if psid not in ("", "N/A") else None))
 

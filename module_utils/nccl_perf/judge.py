@@ -11,6 +11,7 @@ than requested: exit code and average prove nothing. Source: nccl-tests src/comm
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -270,7 +271,10 @@ class _Judge:
             text += ", but rank %d is there %d times: processes ran alone" % (indices[0], indices.count(indices[0]))
         if len(groups) > 1:
             text += ", split into %d groups (NCCL_TESTS_SPLIT)" % len(groups)
-        good = len(ranks) == self.wanted.ranks and there == hosts and not alone and len(groups) == 1
+        counts = set(Counter(short_names([rank.host])[0] for rank in ranks).values())
+        if len(counts) > 1:
+            text += ", from %d to %d on a host" % (min(counts), max(counts))
+        good = len(ranks) == self.wanted.ranks and there == hosts and not alone and len(counts) == len(groups) == 1
         return self.finding(RANKS, "ok" if good else "drift", want, text)
 
     def correct(self, ran: Finding) -> Finding:

@@ -81,7 +81,7 @@ def collective_of(program: str) -> Optional[str]:
     return name[0] if name[1] and name[0] in COLLECTIVES else None
 
 
-_TAG = re.compile(r"^[^#\n]*?<std(?:out|err|diag)>: ?|^\d+: ")
+_TAG = re.compile(r"^[^#\n]*?<std(?:out|err|diag)>: ?|^ *\d+: ")
 _HOST = r"[\w.-]{1,255}"
 _LOG_TAIL = r":\d+:\d+ \[-?\d+\] (?:\S+:\d+ )?NCCL (?:INFO|WARN|TRACE|ABORT|ERROR|CALL)\b.*"
 _LOG_TIME = r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.]+\] ?)?"

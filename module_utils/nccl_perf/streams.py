@@ -32,7 +32,7 @@ _LONGEST_TAG = 160
 _OPEN = 16 << 10
 # A line that is NCCL's from its begin: what stands before the head is srun's label, or the time of a warning.
 _WHOLE = re.compile(
-    rb"(?:\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\]"
+    rb" {0,7}(?:\d{1,7}: )?(?:\[\d{4}-\d\d-\d\d[ T][\d:.]{8,18}\] ?)?[\w.-]{1,255}:\d{1,10}:\d{1,10} \[-?\d{1,10}\]"
     rb" (?:\S{1,120}:\d{1,7} (?:\([^)]{0,120}\) )?)?NCCL (?:INFO|WARN|TRACE|VERSION|ATTN|ABORT|CALL)\b"
 )
 

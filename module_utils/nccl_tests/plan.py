@@ -22,7 +22,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 T = TypeVar("T")
 
-CUDA = Check("nccl_tests.cuda", why="the programs are compiled by its nvcc", fix="set nccl_tests_cuda_home")
+CUDA = Check("nccl_tests.cuda", why="nvcc compiles the programs", fix="install CUDA, or set nccl_tests_cuda_home")
 "Is there a CUDA toolkit to build nccl-tests with"
 
 NCCL = Check(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -83,18 +83,16 @@ def _is_switch(fabric: Fabric, cable: Cable, place: int, end: End, counts: Count
 
 
 class _Names:
-    """Find the ports that the plan's names mean."""
+    """Find the ports that the plan's names mean, in any case, with a domain or without."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self._described: dict[str, list[str]] = defaultdict(list)
         for guid, node in fabric.every.items():
-            for text in {" ".join(node.description.split()), node_name(node)}:
+            texts = (_folded(node.description), _folded(node_name(node)))
+            for text in {*texts, *map(short_name, texts)}:
                 self._described[text].append(guid)
-        hosts = fabric.evidence.hosts
-        short = Counter(host.partition(".")[0] for host in hosts)
-        self._hosts = {host.partition(".")[0]: host for host in hosts if short[host.partition(".")[0]] == 1}
-        self._hosts.update({host: host for host in hosts})
+        self._hosts = hosts_by_name(fabric.evidence.hosts)
         # Switch -> its last port, None where a port may be missing.
         self._last: dict[str, int | None] = {}
 
@@ -109,15 +107,15 @@ class _Names:
             if isinstance(port, str):
                 return known[0] if len(known) == 1 else None
             return (name, port) if known or name in fabric.was_nodes else None
-        host = self._hosts.get(name) or self._hosts.get(name.partition(".")[0])
+        host = self._hosts.get(_folded(name)) or self._hosts.get(short_name(name))
         end = None if host is None else self._host_end(host, port, rail)
         if end is not None:
             return end
-        guids, number = self._described.get(" ".join(name.split()), []), port
+        guids, number = self._find(name), port
         if not guids and isinstance(port, str):
             # The description of an HCA is its host and device: "node001 mlx5_0".
             device, _slash, of_device = port.partition("/")
-            guids = self._described.get(f"{name} {device}", [])
+            guids = self._find(name, f" {device}")
             decimal = whole(of_device or "1")
             number = port if decimal is None else decimal
         shown = printable(name)[:64]
@@ -131,11 +129,17 @@ class _Names:
             raise ParseError(f"{shown} has no rail at port {printable(str(port))[:32]}: set the column rail")
         return None
 
+    def _find(self, name: str, device: str = "") -> list[str]:
+        """Return GUIDs of nodes with a name, with its domain or without."""
+        texts = (_folded(name + device), short_name(name + device))
+        return next((self._described[text] for text in texts if text in self._described), [])
+
     def _host_end(self, host: str, port: int | str, number: int | None) -> End | None:
         rails = [rail for rail in self.fabric.evidence.hosts[host].rails if rail.node_guid]
         found = [rail for rail in rails if rail.rail == number]
         if number is None:
-            found = [rail for rail in rails if rail.device and port in (rail.device, f"{rail.device}/{rail.port}")]
+            known = [(one, one.device.lower()) for one in rails if one.device]
+            found = [one for one, device in known if str(port).lower() in (device, f"{device}/{one.port}")]
         return (found[0].node_guid or "", found[0].port) if len(found) == 1 else None
 
     def _port(self, guid: str, port: int | str) -> End:
@@ -159,6 +163,23 @@ class _Names:
         if last is not None and not 0 < port <= last:
             raise ParseError(f"{self.fabric.node(guid)} has no port {port}: it ends at {last}")
         return guid, port
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.lower().split())
+
+
+def short_name(name: str) -> str:
+    """Return a name in lower case, of whose first word the domain is cut off; an IPv4 address as it is."""
+    host, blank, device = _folded(name).partition(" ")
+    return (host if host.replace(".", "").isdecimal() else host.partition(".")[0]) + blank + device
+
+
+def hosts_by_name(hosts: Collection[str]) -> dict[str, str]:
+    """Return name in lower case -> host, also for names without their domain where that is unique."""
+    short = Counter(map(short_name, hosts))
+    unique = {short_name(host): host for host in hosts if short[short_name(host)] == 1}
+    return unique | {_folded(host): host for host in hosts}
 
 
 # -- the cables --------------------------------------------------------------------------------------------------------
@@ -347,7 +368,7 @@ def _missing_switches(fabric: Fabric) -> Iterator[Entry]:
     if unseen:
         shown = names([fabric.node(guid) for guid in unseen])
         have = f"{counted(len(unseen), 'switch')} of the plan in no plane that was swept: {shown}"
-        fix = "name a host with a port in their plane in busbar_fabric_hosts"
+        fix = "name a host with a port in their plane in busbar_fabric_hosts, or spell them as iblinkinfo does"
         missed, source = (PLAN, "unknown", None, (), "every plane swept", have, fix), fabric.plan_source
         yield fabric.entry(*missed, subject="planes of the plan", source=source, because=fabric.unswept)
 

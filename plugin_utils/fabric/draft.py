@@ -126,6 +126,7 @@ def _doubts(found: Iterable[Line]) -> list[str]:
         have = have if len(have) <= _ROOM else have[: _ROOM - 3] + "..."
         text = f"{finding.check} {finding.state}: {finding.subject}: {have}{of_hosts}"
         beside = finding.check in BESIDE or (finding.check == subnet.MANAGER.id and _STANDBY.search(finding.subject))
+        beside = beside or (finding.check, finding.state) == (links.ACTIVE.id, "unknown")
         (doubts if beside else reasons).append(text)
     if reasons:
         raise UnfitError([f"{reason}: {AGAIN}" for reason in reasons])

@@ -51,6 +51,9 @@ def states(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
             fix = f"run sminfo on {plane.hosts[0]}, and read the manager's log (/var/log/opensm.log) on this port"
             have, kind = f"{have}: {fabric.cable(*ends)}", "links that no subnet manager has set up"
             yield fabric.entry(ACTIVE, state, plane, ends, "active", have, fix, kind=kind)
+        elif all(fabric.ports[one].state == "unknown" for one in ends if one in fabric.ports):
+            about = (ACTIVE, "unknown", plane, ends, "active", f"not read: {fabric.cable(*ends)}", _by_hand(plane))
+            yield fabric.entry(*about, kind="links whose state was not read")
     plane.passed[ACTIVE] = counted(len(links), "link")
 
 
@@ -60,7 +63,15 @@ def rates(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     for ends, want in links:
         yield from _rate(fabric, plane, ends, want)
     if links:
-        plane.passed.update(dict.fromkeys((SPEED, WIDTH), f"{len(links)} links at the rails' rate"))
+        widths = all(any(one in fabric.ports and fabric.ports[one].width for one in ends) for ends, _want in links)
+        checks = (SPEED, WIDTH) if widths else (SPEED,)
+        plane.passed.update(dict.fromkeys(checks, f"{len(links)} links at the rails' rate"))
+
+
+def _by_hand(plane: Plane) -> str:
+    if not plane.best.device:
+        return "store the output of iblinkinfo --line beside the dumps"
+    return f"run iblinkinfo {plane.options}on {plane.hosts[0]} and read its output for this link"
 
 
 def _wanted(fabric: Fabric, plane: Plane) -> Iterator[tuple[Pair, float]]:
@@ -92,8 +103,7 @@ def _rate(fabric: Fabric, plane: Plane, ends: Pair, want: float) -> Iterator[Ent
     cable = fabric.cable(*ends)
     ports = [(port.rate, port) for port in map(fabric.ports.get, ends) if port is not None and port.rate is not None]
     if not ports:
-        fix = f"run iblinkinfo -C {plane.best.device or 'DEVICE'} on {plane.hosts[0]} and read its output for this link"
-        about = (SPEED, "unknown", plane, ends, f"{want:g} Gb/s", f"not read: {cable}", fix)
+        about = (SPEED, "unknown", plane, ends, f"{want:g} Gb/s", f"not read: {cable}", _by_hand(plane))
         yield fabric.entry(*about, kind="links whose width or speed was not read")
         return
     rate, port = min(ports, key=lambda one: one[0])
@@ -219,10 +229,11 @@ def counts(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
                 resets += of_link[end].reset
                 judged += 1
         yield from _link(fabric, plane, ends, of_link)
+    clocks = f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep)"
     for what, fix in (
         ("counters", f"repair that; by hand: ibqueryerrors --data --counters on {plane.hosts[0]}"),
         ("earlier counters", "wait 15 minutes"),
-        ("time between sweeps", f"set the clocks of {', '.join(plane.hosts)} (chronyc makestep)"),
+        ("time between sweeps", clocks if plane.best.device else "write the dumps anew, and judge them once"),
     ):
         if what in gaps:
             reasons = [f"{reason}: {_ports(fabric, ends)}" for reason, ends in sorted(gaps[what].items())]

@@ -300,6 +300,12 @@ def node_name(node: Node) -> str:
     return managed.group(1) if managed else text
 
 
+def manager_names(given: Iterable[str]) -> set[str]:
+    """Return names in lower case, and GUIDs as sweeps have them; sminfo prints no zeros in front."""
+    texts = {one.lower().removeprefix("0x") for one in given}
+    return texts | {one.replace(":", "").zfill(16) for one in texts}
+
+
 def is_aggregation(node: Node) -> bool:
     """Return whether an HCA is the part of a switch that adds up for SHARP."""
     return node.kind == CA and "aggregation node" in node.description.lower()

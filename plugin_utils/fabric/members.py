@@ -18,7 +18,7 @@ from .. import nodeset
 from ..terminal import counted
 from .cabling import DOWN
 from .evidence import End, Plane, Rail, rails_text
-from .map import Entry, Fabric, Pair, is_aggregation, names, several
+from .map import Entry, Fabric, Pair, is_aggregation, manager_names, names, several
 
 SWEEP = Check("ib_fabric.sweep", why="what was not seen is unknown: the tools end with 0 for a part of a fabric, too")
 "Was each plane swept completely: every switch and host responded, and the tools reported nothing"
@@ -264,15 +264,15 @@ def _describe_place(fabric: Fabric, place: End | None) -> str:
 
 def strangers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
     """Report HCAs with a cable that no list has."""
-    hosts = {host.partition(".")[0] for host in fabric.evidence.hosts} | set(fabric.evidence.hosts)
-    named = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
+    hosts = {name for host in fabric.evidence.hosts for name in (host.lower(), host.lower().partition(".")[0])}
+    named = manager_names(fabric.evidence.wanted.managers)
     planned = {end[0] for end in fabric.plan.planned}
     odd: list[tuple[str, End | None]] = []
     for guid, node in plane.nodes.items():
         if node.kind == SWITCH or is_aggregation(node) or guid in planned or guid in fabric.ends_of:
             continue
         # A host's other HCAs (storage) have its name.
-        words = node.description.split()[:1]
+        words = node.description.lower().split()[:1]
         short = {word.partition(".")[0] for word in words}
         guids = {guid, *(port.guid or "" for port in node.ports)}
         if not hosts & {*words, *short} and not named & {*guids, node.description.lower(), *words}:

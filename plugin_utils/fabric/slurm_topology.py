@@ -16,6 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from .. import nodeset
+from .cabling import hosts_by_name, short_name
 from .map import Fabric, several
 
 NODES = 20_000
@@ -57,13 +58,12 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
             of_host[host].add((rail.rail, fabric.cables[end][0]))
     leaves = {host: tuple(sorted(rails)) for host, rails in of_host.items()}
     # Slurm's node names may lack the domain of the inventory's, or have one.
-    short = Counter(map(_short, leaves))
-    hosts = {**{_short(host): host for host in leaves if short[_short(host)] == 1}, **{host: host for host in leaves}}
+    hosts = hosts_by_name(leaves)
     found: list[str] = []
     listed: set[str] = set()
     owner: dict[tuple[tuple[int, str], ...], str] = {}
     for name, nodes in groups.items():
-        by_node = {node: hosts.get(node) or hosts.get(_short(node)) for node in nodes}
+        by_node = {node: hosts.get(node.lower()) or hosts.get(short_name(node)) for node in nodes}
         known = [host for host in by_node.values() if host is not None]
         listed.update(known)
         unknown = [node for node, host in by_node.items() if host is None]
@@ -87,8 +87,3 @@ def compare(groups: Mapping[str, list[str]], fabric: Fabric) -> list[str]:
     if missing:
         found.append(f"no switch or block of Slurm has {nodeset.brief(missing, 120)}")
     return found
-
-
-def _short(host: str) -> str:
-    """Return a host's name without its domain; an IPv4 address as it is."""
-    return host if host.replace(".", "").isdecimal() else host.partition(".")[0]

@@ -17,7 +17,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
 
 from .evidence import Plane
-from .map import Entry, Fabric, is_aggregation, names, several
+from .map import Entry, Fabric, is_aggregation, manager_names, names, several
 
 MASTER, STANDBY = "master", "standby"
 _OPENSM_LOG = "/var/log/opensm.log on the machine that runs the subnet manager"
@@ -86,7 +86,7 @@ def managers(fabric: Fabric, plane: Plane) -> Iterator[Entry]:
         yield entry("", "drift", listed, fix)
     elif not masters:
         yield entry("", "unknown", listed, f"start the subnet manager, and read why none is master in {_OPENSM_LOG}")
-    allowed = {one.lower().removeprefix("0x") for one in fabric.evidence.wanted.managers}
+    allowed = manager_names(fabric.evidence.wanted.managers)
     strange = [
         shown[guid]
         for guid, one in seen.items()

@@ -53,8 +53,9 @@ class Leaf:
         return Counter(other[0] for other in self.up.values())
 
     def ratio(self, down: int, up: int) -> float:
-        """Return bandwidth to hosts for each to spines, of so many cables."""
-        return down * (self.down_gbps or 1.0) / (up * (self.up_gbps or 1.0)) if up else float("inf")
+        """Return bandwidth to hosts for each to spines, of so many cables; an unread rate is taken for the other's."""
+        faster = self.down_gbps / self.up_gbps if self.down_gbps and self.up_gbps else 1.0
+        return down * faster / up if up else float("inf")
 
     @property
     def oversubscription(self) -> float:

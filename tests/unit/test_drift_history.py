@@ -66,6 +66,17 @@ def test_a_night_comes_back_as_it_was_told(tmp_path: Path) -> None:
     assert (tmp_path / "sub" / "d.sqlite").stat().st_mode & 0o777 == 0o600
 
 
+def test_the_last_complete_run_is_known_whatever_clock_and_limit(tmp_path: Path) -> None:
+    with History.create(tmp_path / "d") as nights:
+        for day in range(1, 5):
+            night(nights, day, host(name="n2"), HostResult("n1", "unreachable") if day > 2 else host())
+        # A clock in the future; one host, by hand.
+        altered(tmp_path / "d", "UPDATE run SET ended = '2036-01-01T00:00:00Z' WHERE id = 1")
+        altered(tmp_path / "d", "UPDATE run SET ended = '2026-11-02T02:01:00Z' WHERE id = 2")
+        altered(tmp_path / "d", "UPDATE run SET scope = 'n2' WHERE id = 3", "DELETE FROM host WHERE run = 3")
+        assert nights.complete(4) == "2026-11-02T02:01:00Z"
+
+
 def test_the_age_survives_nights_without_an_answer(tmp_path: Path) -> None:
     gone = HostResult("n1", "unreachable")
     half = host(passed="b.check[live]@x", end="incomplete")

@@ -168,6 +168,7 @@ def test_a_night_in_every_form_for_people() -> None:
         # A host that says nothing at all is not in sync.
         ([HostResult("n1", "complete")], "minor", 3),
         ([ill("n1"), lost("n2")], "critical", 3),
+        ([ill("n1", BAD, MINOR)], "critical", 3),
         ([ill("n1", end="incomplete")], "minor", 2),
         *[([ill("n1", replace(BAD, state=state))], "minor", 2) for state in ("withheld", "unsupported", "not_owned")],
     ],
@@ -189,10 +190,13 @@ def test_news_is_a_night_unlike_the_last(tmp_path: Path) -> None:
         ("one of two is fixed", [ill("n1"), silent], True),
         ("well", [well("n1"), well("n2")], True),
         ("still well", [well("n1"), well("n2")], False),
+        ("drift again", [ill("n1"), well("n2")], True),
+        ("one node alone", [ill("n1")], False),
+        ("the other one fell silent", [ill("n1"), silent], True),
     )
     with History.create(tmp_path / "h.sqlite") as history:
         for said, hosts, news in nights:
-            run = replace(RUN, ended=None, state="running")
+            run = replace(RUN, ended=None, state="running", limit="n1" if len(hosts) < 2 else None)
             run = replace(run, id=history.begin(run))
             data = command.store(run, {host.host: host for host in hosts}, history)
             assert data["news"] == news, said

@@ -174,10 +174,11 @@ def test_an_hca_with_two_ports_is_in_two_planes() -> None:
     assert "plane of rail 1" in {one.subject for _hosts, one in judge(question()) if one.ok}
 
 
-@pytest.mark.parametrize("named", ["0x{guid}", "{guid}", "node000 mlx5_0", "node000"])
+@pytest.mark.parametrize("named", ["0x{guid}", "{guid}", "{colons}", "node000 mlx5_0", "node000"])
 def test_only_managers_that_the_site_names_may_be_there(named: str) -> None:
     built = build()
-    first = named.format(guid=built.port_guid(built.rails["node000", 0]))
+    digits = built.port_guid(built.rails["node000", 0])
+    first = named.format(guid=digits, colons=":".join(digits[at : at + 4] for at in range(0, 16, 4)))
     question = asked(built, built)
     [sweep] = question.sweeps
     managers = (replace(one, description=f"node00{number} mlx5_0") for number, one in enumerate(sweep.managers))
@@ -209,7 +210,20 @@ def test_a_plan_in_names_says_the_same(apart: bool) -> None:
         for host, known in question.hosts.items()
     }
     railless = Plan(tuple(replace(cable, rail=None) for cable in named(before).cables), "plan.csv")
-    for hosts, plan in itertools.product((question.hosts, nameless), (named(before), railless)):
+    # As a spreadsheet of another department spells them.
+    spelled = Plan(
+        tuple(
+            replace(
+                cable,
+                a_node=f"{cable.a_node}.EXAMPLE.COM".upper(),
+                a_port=str(cable.a_port).upper(),
+                z_node=f"{cable.z_node.upper()}.example.com",
+            )
+            for cable in railless.cables
+        ),
+        "plan.csv",
+    )
+    for hosts, plan in itertools.product((question.hosts, nameless), (named(before), railless, spelled)):
         assert short(judge(replace(question, hosts=hosts, plan=plan))) == [], plan
     now.swap(now.nic("node003", 1), now.nic("node004", 2))
     changed = replace(asked(before, now), plan=named(before))

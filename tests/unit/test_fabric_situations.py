@@ -251,6 +251,11 @@ def unread(built: Built, sweep: Sweep) -> Sweep:
     return altered(half, built.nic("node003", 1), width=None)
 
 
+def stateless(_built: Built, sweep: Sweep) -> Sweep:
+    """Of ibnetdiscover alone."""
+    return altered(sweep, *(end for ends in sweep.links() for end in ends), state="unknown")
+
+
 def slow_uplink(leaf: str) -> Seen:
     return lambda built, sweep: altered(sweep, built.uplinks(built.called(leaf))[0], speed="HDR")
 
@@ -334,6 +339,7 @@ SITUATIONS = {
     "one end could do more": Situation(seen=port_with(speed="HDR", speed_supported="NDR")),
     "two lanes are all that one end has": Situation(seen=port_with(width=2, width_supported=2)),
     "rate that nobody has read": Situation(seen=unread),
+    "states that nobody has read": Situation(seen=stateless),
     "slow uplink of slow rails": Situation(seen=slow_uplink("leaf00"), **HALF_RATE),
     "slow uplink of other rails": Situation(seen=slow_uplink("leaf03"), **HALF_RATE),
     "slow as a whole": Situation(lambda b: setattr(b, "speed", "EDR"), shape={"hosts": 32}),
@@ -410,8 +416,8 @@ SITUATIONS = {
     "two masters of no plane": Situation(seen=masters),
     "another manager took over": Situation(failover),
     # -- who is there
-    "another HCA of a host": Situation(stranger("node003 mlx5_8"), wanted=WIDE),
-    "stranger that may manage": Situation(stranger(), wanted=replace(WIDE, managers=("login01",))),
+    "another HCA of a host": Situation(stranger("NODE003.site mlx5_8"), wanted=WIDE),
+    "stranger that may manage": Situation(stranger("Login01 mlx5_0"), wanted=replace(WIDE, managers=("login01",))),
     "stranger of the plan": Situation(
         always=all_of(stranger(), lambda b: b.planned.append(((OTHER, 1), (b.called("leaf01"), 11), None))), wanted=WIDE
     ),

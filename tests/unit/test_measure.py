@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import time
@@ -13,8 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.plugin_utils import intent, measure
+from ansible_collections.busbar.fabric.plugins.plugin_utils.accepted import Acceptance
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.measure import DAY, Node
 
@@ -23,6 +26,7 @@ from busbar import measure as command
 from busbar.cli import main
 from busbar.drift import inventory
 from busbar.drift.inventory import Manifest
+from busbar.drift.run import HostResult
 from tests import goldens
 from tests.campaigns import RUN
 from tests.trees import put
@@ -156,6 +160,17 @@ def test_a_clock_of_a_node_that_is_ahead_makes_it_no_younger_than_now(tmp_path: 
     assert scanned(tmp_path, now).hosts["node01"].finished["node"] == now
 
 
+def test_a_clock_that_was_ahead_hides_no_later_result(tmp_path: Path) -> None:
+    now = time.time()
+    ledger = scanned(tmp_path, now)
+    for at, host in ((now + 400 * DAY, "node01"), (now - DAY, "node02")):
+        node_results(tmp_path, time.strftime("%Y%m%dT%H%M%SZ-a", time.gmtime(at)), host, at)
+        ledger.grant("", 1.0, ["node01"], at)
+        ledger.scan(tmp_path, max(at, now))
+    assert [known.finished for known in ledger.hosts.values()] == [{}, {"node": now - DAY}]
+    assert ledger.hosts["node01"].tried == now - DAY
+
+
 def test_what_a_killed_run_was_granted_is_spent(tmp_path: Path) -> None:
     ledger = measure.Ledger(nights={"2026-11-22": 5.0})
     ledger.grant("2026-11-22", 20.0, ["node01"], NOW)
@@ -199,6 +214,12 @@ def test_a_wrong_inventory_is_told_in_its_own_words(
     monkeypatch.setattr(ansible_process, "run", play)
     with pytest.raises(command.MeasureError, match=says):
         command._intents([Path("inventory")], None, Manifest(("node01", "node02"), (), False))
+
+
+def test_an_accepted_finding_is_none_of_a_run() -> None:
+    slow = Finding("nccl_perf.busbw", "x", "drift", "major", "1", "2", "s", "w", "f")
+    entry = Acceptance("nccl_perf.*", "", "RMA", "anna", datetime.date.max)
+    assert command._standing(HostResult("n1", "complete", (slow,), acceptances=(entry,))) == ()
 
 
 BY_SLURM = {"busbar_engine": "slurm"}

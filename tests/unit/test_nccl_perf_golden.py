@@ -76,6 +76,7 @@ ON_A_NODE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no devices": ({}, {"stdout": output(ranks="")}),
     "three ranks": ({}, {"stdout": on("node01", "node01", "node02")}),
     "one host": ({}, {"stdout": on(*["node01"] * 4)}),
+    "three ranks on one host": ({}, {"stdout": on("node01", "node01", "node01", "node02")}),
     "another host": ({}, {"stdout": on("node01", "node01", "node03", "node03")}),
     "two groups": ({}, {"stdout": output(ranks=devices().replace("Rank  3 Group  0", "Rank  3 Group  1"))}),
     "another collective": ({}, {"stdout": output(head=of("all_gather"))}),
@@ -161,7 +162,7 @@ KEY = "not started: mpirun started nothing: Host key verification failed.; put t
 SINGLETONS = "".join(output(ranks=devices((node,))) for node in ("node01", "node01", "node02", "node02"))
 LABELS: dict[str, Callable[[int, str], str]] = {
     "mpirun": lambda number, line: f"[1,{number % 4}]<stdout>:{line}",
-    "srun": lambda number, line: f"{number % 4}: {line}",
+    "srun": lambda number, line: f"{number % 4:3d}: {line}",
 }
 
 

@@ -55,7 +55,7 @@ LOGS = [
     "[2026-11-21 00:21:52] node01:4000:4001 [-1] misc/socket.cc:12 NCCL WARN Connection refused",
     "elsewhere.example:1:2 [0] NCCL INFO Launch mode Parallel",
 ]
-LABELS = ("[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-node01-7@1,0]<stdout>: ", "0: ", "12: ")
+LABELS = ("[1,0]<stdout>:", "[1,0]<stdout>: ", "[prterun-node01-7@1,0]<stdout>: ", "0: ", " 12: ")
 
 
 def inside_rows(log: str, cells: int, middle: str) -> str:
