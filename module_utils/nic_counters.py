@@ -277,6 +277,8 @@ def _loss(moved: Counters, priority: Optional[int]) -> _Result:
     if strange and not known:
         fix = "look up in the driver's documents what these count, and report the case"
         return "unknown", want, "; ".join(strange), fix
+    if moved.problems and not known:
+        return _not_counted(want, moved, "")
     return "drift" if known else "ok", want, "; ".join([*known, *strange]) or "none", fix
 
 

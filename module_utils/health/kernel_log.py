@@ -33,6 +33,8 @@ _BURST, _STACK = 10.0, 5.0
 _HEAD = re.compile(r"\[ *([0-9]{1,10}\.[0-9]{1,9})\](?:\[ *[TC][0-9]{1,8}\])? ?(?:\S{1,64} kernel: )?(.*)")
 # Driver 570 writes these three as one message or as three.
 _GPU_HEAD, _GPU_TAIL = "NVRM: The NVIDIA GPU ", ("NVRM: (PCI ID:", "NVRM: fallen off the bus")
+# Of one error that the firmware reports, also of PCIe: each line begins with the same number.
+_FIRMWARE = re.compile(r"(\{[0-9]{1,9}\}\[Hardware Error\]: )")
 # A stalled CPU or task, and frames of its stack, which name the module.
 _STALL = re.compile(
     r"lockup|hard LOCKUP|blocked (?:for|in I/O wait)|detected (?:expedited )?stall|self-detected stall|\[#[0-9]"
@@ -123,8 +125,11 @@ def _added(records: List[Line], line: Line) -> bool:
         if index is not None:
             records[index] = _joined(records[index], frame.group(1))
         return False
+    firmware = _FIRMWARE.match(line.text)
     if records and line.text.startswith(_GPU_TAIL) and records[-1].text.startswith(_GPU_HEAD):
         records[-1] = _joined(records[-1], line.text)
+    elif records and firmware is not None and records[-1].text.startswith(firmware.group(1)):
+        records[-1] = _joined(records[-1], line.text[firmware.end() :])
     else:
         records.append(line)
     return True
@@ -170,9 +175,12 @@ def read(host: Host, since: float, now: float) -> Log:
     except ReadError as error:
         log, why = Log(), error.problem
     else:
-        if first is None or uptime is None or first <= max(_BEGINNING, begin):
+        if first is not None and first <= max(_BEGINNING, begin):
             return replace(log, uptime=uptime)
-        why = Problem("dmesg", "begins %.0f s after the boot: what was before is overwritten or cleared" % first)
+        text = "has no line with a time (cleared, or printk.time=0)"
+        if first is not None:
+            text = "begins %.0f s after the boot: what was before is overwritten or cleared" % first
+        why = Problem("dmesg", text)
     try:
         # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
         if not _journal(host, "-n", "1").strip():

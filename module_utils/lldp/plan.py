@@ -157,7 +157,7 @@ def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
         fix = fix if problem else AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
         return Plan((AGENT.judge("lldp", "unknown", "lldpd or systemd-networkd", have, source, fix),))
     findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
-    known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
+    known = {port: found[0] for port, found in of_port.items() if _is_switch(found)}
     findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
     findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
     # DCBX: if one switch port sends it, another that does not is a finding, wanted or not.
@@ -192,15 +192,24 @@ def port_neighbours(heard: LldpState, own: Sequence[RailPort], want: LldpIntent)
     found = []
     for port in own if want.asked != NONE else ():
         of_port = heard.switches(port.netdev)
-        one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
+        one = of_port[0] if _is_switch(of_port) else Neighbour(port.netdev, "", "")
         of_host = (port.rail, port.label, port.pci, port.netdev, port.device, port.mac)
         found.append(PortNeighbour(*of_host, one.chassis, one.name, one.port, one.description))
     return found
 
 
+def _is_switch(found: Sequence[Neighbour]) -> bool:
+    return len(found) == 1 and found[0].is_switch is not False
+
+
 def _judge_neighbour(port: RailPort, found: Sequence[Neighbour], source: str) -> Finding:
-    if len(found) == 1:
+    if _is_switch(found):
         return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
+    if len(found) == 1:
+        have = "%s announces no switch (capability Bridge or Router)" % found[0].label
+        fix = "if that is a host, plug the rail's cable into its switch; if it is a DPU in between, stop its LLDP agent"
+        fix += "; if it is the switch, let it announce Bridge or Router"
+        return NEIGHBOUR.judge(port.label, "unknown", "a switch", have, source, fix)
     if not found:
         return NEIGHBOUR.judge(port.label, "unknown", "a switch", "has no LLDP neighbour", source)
     have = "has %d LLDP neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))

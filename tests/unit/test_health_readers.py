@@ -89,6 +89,9 @@ def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
     log = kernel_log.read(node(tmp_path, text), since=0.0, now=7300.0)
     assert [(event.number, event.age) for event in kernel_log.events(log)] == [(79, None)]
+    # Nor does it prove that it is complete, as little as one that was cleared.
+    for number, ring in enumerate((text, "")):
+        assert kernel_log.read(node(tmp_path / str(number), ring), since=0.0, now=7300.0).problem is not None
 
 
 def test_what_follows_from_another_gpu() -> None:

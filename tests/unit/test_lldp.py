@@ -189,6 +189,7 @@ HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
     "nothing is heard on one, two rails": (heard(switch(1)), WANT),
     "nothing is heard, required, two rails": (heard(), REQUIRED),
     "a switch and a DPU": (heard(DPU, switch()), WANT),
+    "a DPU alone": (heard(DPU), WANT),
     "two switches": (heard(switch(), switch(name="leaf-9")), WANT),
 }
 
