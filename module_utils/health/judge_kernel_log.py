@@ -31,7 +31,8 @@ XID = Check(
 KERNEL_LOG = Check(
     "node_health.kernel_log",
     why="only the kernel's log reports Xid errors and driver failures; faults in its missing part stay unknown",
-    fix="check that root can run dmesg; boot with log_buf_len=4M, or set Storage=persistent for systemd-journald",
+    fix="check that root can run dmesg; boot with log_buf_len=4M and without printk.time=0, or set Storage=persistent"
+    " for systemd-journald",
     severity="minor",
 )
 "Can the kernel's log since the previous run be read"
