@@ -43,12 +43,12 @@ def link_errors(title: str, gpu: Gpu) -> str:
 
 
 def kernel_log(machine: Machine) -> str:
-    """Nothing of a healthy node: the rest of a real log is nobody's here."""
+    """The beginning, and what the driver has said: the rest of a real log is nobody's here."""
     found = []
     for entry in machine.kernel_log:
         age, text = entry.split(" ", 1)
         found.append(f"[{UPTIME - float(age):12.6f}] {text}\n")
-    return "".join(["[    0.000000] Linux version " + machine.kernel + "\n", *found]) if found else ""
+    return "".join(["[    0.000000] Linux version " + machine.kernel + "\n", *found])
 
 
 def version(machine: Machine) -> str:

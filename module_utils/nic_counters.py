@@ -122,6 +122,11 @@ class Counters:
     values: Mapping[str, int]
     problems: Tuple[Problem, ...] = ()
 
+    @property
+    def kept(self) -> Dict[str, int]:
+        """Return the values to store, without the problems: beside one, a counter that stood still proves nothing."""
+        return {name: count for name, count in self.values.items() if count or not self.problems}
+
 
 def parse_statistics(text: str) -> Dict[str, int]:
     """Parse ``ethtool -S``. Raises ParseError."""
@@ -262,8 +267,6 @@ def _ecn(moved: Counters, sends: bool, priority: int) -> _Result:
 
 def _loss(moved: Counters, priority: Optional[int]) -> _Result:
     values, want = moved.values, "no packet lost or sent twice"
-    if not any(name in values for name in LOST):
-        return _not_counted(want, moved, LOST[0])
     lost: Dict[str, Dict[str, int]] = {}
     for name, count in values.items():
         of_priority, kind = _OF_PRIORITY.fullmatch(name), class_of(name)
@@ -277,6 +280,8 @@ def _loss(moved: Counters, priority: Optional[int]) -> _Result:
     if strange and not known:
         fix = "look up in the driver's documents what these count, and report the case"
         return "unknown", want, "; ".join(strange), fix
+    if not known and (moved.problems or not any(name in values for name in LOST)):
+        return _not_counted(want, moved, LOST[0])
     return "drift" if known else "ok", want, "; ".join([*known, *strange]) or "none", fix
 
 

@@ -41,7 +41,7 @@ _UNREACHABLE = re.compile(
     r"((?:Destination )?(?:Host|Net(?:work)?|Address|Port) [Uu]nreachable|Destination unreachable: [A-Za-z ]+"
     r"|Network is unreachable|No route to host)"
 )
-_ERROR = re.compile(r"ping6?: (.+)")
+_ERROR = re.compile(r"ping6?: (?!local error|(?i:warning))(.+)")
 RUN = "run site.yml --tags mtu for %s"
 
 PATH = Check(
@@ -127,12 +127,13 @@ def argv(ping: Ping, mtu: int) -> Tuple[str, ...]:
 def parse(text: str) -> PingResult:
     """Parse ping's stdout and stderr. Raises ParseError without a count and an error."""
     counts, local, remote = _COUNTS.search(text), _LOCAL.search(text), _REMOTE.search(text)
-    unreachable, error = _UNREACHABLE.search(text), _ERROR.search(text)
-    said = unreachable.group(1) if unreachable else ""
+    unreachable, errors = _UNREACHABLE.search(text), _ERROR.findall(text)
+    error = errors[-1].strip()[:120] if errors else ""
     if counts is None:
-        if error is None:
+        if not error:
             raise ParseError("%r is not what ping prints" % text[:120])
-        return PingResult(0, 0, error=error.group(1).strip()[:120])
+        return PingResult(0, 0, error=error)
+    said = unreachable.group(1) if unreachable else error
     sent, received = int(counts.group(1)), int(counts.group(2))
     if local:
         return PingResult(sent, received, int(local.group(1)), "", said)

@@ -218,7 +218,7 @@ class Task:
     def store(self, finished: float) -> None:
         """Raises ReadError."""
         role = self.rails[0].session.role
-        done = [Tested(rail.session, tuple(rail.results), rail.moved.values) for rail in self.rails if rail.results]
+        done = [Tested(rail.session, tuple(rail.results), rail.moved.kept) for rail in self.rails if rail.results]
         if done:
             path, text = STORE % role, perftest.render_record(perftest.Record(finished, tuple(done)))
             apply.write(self.host, FileChange(path, self.host.read_system(path), text))
@@ -231,13 +231,15 @@ class Task:
         for rail in self.rails:
             role = rail.session.role
             finished, of_rail, problem = stored[role]
-            last = of_rail.get(rail.session.rail)
-            if last is None:
+            last, own = of_rail.get(rail.session.rail), rail.session
+            if last is None or (last.session.pci, last.session.link_layer) != (own.pci, own.link_layer):
                 why = "not run in check mode; %s" % (problem or "nothing was measured of this rail yet")
                 found.append(perftest.unproven(rail.session, why, self.command(rail), perftest.FRESH.fix))
                 continue
             times.append(finished)
-            rail.session, rail.results, rail.problem = last.session, list(last.results), ""
+            # The figures are of the last test, and what is wanted is declared now.
+            rail.session = replace(last.session, rate_gbps=own.rate_gbps, mtu=own.mtu)
+            rail.results, rail.problem = list(last.results), ""
             rail.moved = nic_counters.Counters(last.moved)
             found += self.findings(rail)
             days = self.given["max_age_days"]

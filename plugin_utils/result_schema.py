@@ -215,7 +215,7 @@ health_ports = many(port_growth, 64)
 
 # UUID and clique of an NVLink domain, and the addresses of IMEX's list.
 imex = record(
-    domain=text(64, re.compile(r"[0-9a-f-]{36}\.[0-9]{1,10}")), nodes=many(text(45, re.compile(r"[0-9a-f.:]+")), 1024)
+    domain=text(64, re.compile(r"[0-9a-f-]{36}\.[0-9]{1,10}")), nodes=many(text(253, re.compile(r"[0-9a-z.:-]+")), 1024)
 )
 
 

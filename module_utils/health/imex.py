@@ -38,6 +38,8 @@ _DRIVER = "nvidia-caps-imex-channels"
 CHANNELS = "/dev/" + _DRIVER
 DEVICES = "/proc/devices"
 _OPTION = "CreateImexChannel0"
+# IMEX of driver 570.158.01 and later takes names of hosts, too. One that ends in a number is no name.
+_HOST = re.compile(r"(?:[a-z0-9][a-z0-9-]{0,62}\.)*(?![0-9]+$)[a-z0-9][a-z0-9-]{0,62}")
 # Where the kubelet finds the plugin for ComputeDomains, and the oldest driver for it.
 SOCKETS, SOCKET = "/var/lib/kubelet/plugins_registry", "compute-domain.nvidia.com-reg.sock"
 OLDEST = "570.158.01"
@@ -63,8 +65,8 @@ NODES_CONFIG = Check(
     severity="critical",
     aspect="persisted",
 )
-"""Can the list of nodes be read, has it one address a line, none twice and no more than the domain has; over the run's
-hosts: have all nodes of a domain the same"""
+"""Can the list of nodes be read, has it one address or host name a line, none twice and no more than the domain has;
+over the run's hosts: have all nodes of a domain the same"""
 STATE = Check(
     "imex.state",
     why="if the domain is not UP, a node cannot export or import memory: NCCL fails, or uses no NVLink between nodes",
@@ -127,14 +129,14 @@ class ImexState(Service):
 
 
 def parse_nodes(text: str) -> Tuple[str, ...]:
-    """Return addresses in their order. Raises ParseError."""
+    """Return addresses and names in their order. Raises ParseError."""
     found: List[str] = []
     for number, line in enumerate(text.splitlines(), 1):
-        word = line.partition("#")[0].strip()
+        word = line.partition("#")[0].strip().lower()
         try:
-            found += [str(ip_address(word))] if word else []
+            found += [word if len(word) < 254 and _HOST.fullmatch(word) else str(ip_address(word))] if word else []
         except ValueError as error:
-            raise ParseError("line %d is %.60r, expected one address" % (number, word)) from error
+            raise ParseError("line %d is %.60r, expected one address or name" % (number, word)) from error
         if len(found) > MOST:
             raise ParseError("has more than %d addresses" % MOST)
     return tuple(found)

@@ -174,9 +174,10 @@ def grown(have: NodeState, now: record.Record, key: Optional[str]) -> Growth:
 def _aer(have: NodeState, now: record.Record, names: Mapping[str, str], logged: Sequence[Finding]) -> List[Finding]:
     """Judge PCIe errors of each device. names: address -> subject."""
     errors = {one.identity: one for one in logged if one.check == judge_kernel_log.PCIE_ERROR.id}
+    unread = {problem.source.split("/")[5]: problem for problem in have.problems if "/aer_dev_" in problem.source}
     found = []
-    for pci, totals in sorted(have.aer.items()):
-        source = "/sys/bus/pci/devices/%s/aer_dev_*" % pci
+    for pci in sorted({*have.aer, *unread}):
+        source, totals = "/sys/bus/pci/devices/%s/aer_dev_*" % pci, have.aer.get(pci, {})
         name = names.get(pci, "%s bridge" % pci)
         growth, seconds = grown(have, now, pci)
         grave = {kind: n for kind, n in growth.items() if kind != "correctable" and n}
@@ -189,6 +190,9 @@ def _aer(have: NodeState, now: record.Record, names: Mapping[str, str], logged: 
             text = "%d corrected errors%s" % (corrected, within(seconds))
             most = "%.0f a minute at most" % (_AER_CORRECTABLE * 60)
             found.append(AER.judge(name, "drift", most, text, source, severity="minor"))
+        elif pci in unread:
+            fix = "run head %s on the node; drain and reboot it if that fails, too" % source
+            found.append(AER.judge(name, "unknown", "no growth", str(unread[pci]), source, fix))
         else:
             found.append(AER.judge(name, "ok", "no growth", counts(totals) + " in all", source))
     return found

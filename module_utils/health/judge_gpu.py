@@ -259,7 +259,7 @@ def _rows(gpu: smi.Gpu, name: str, cause: Optional[Finding], mig: Finding) -> Fi
     faults = (
         Fault(failed, "a row could not be remapped", most, REPLACE, "critical"),
         Fault((rows or 0) >= _ROWS, text, most, REPLACE, "critical"),
-        Fault(pending, "a row waits to be remapped", "none pending", _WHEN_IDLE, "minor", cause),
+        Fault(pending, "a row or page waits to be taken out of use", "none pending", _WHEN_IDLE, "minor", cause),
     )
     have, unread = None if rows is None else text + ", none pending, no failure", None if mig.ok else mig
     return assess(ROW_REMAP, gpu, name, "remapped_rows", faults, "none pending, no failure", have, unread)

@@ -31,7 +31,8 @@ XID = Check(
 KERNEL_LOG = Check(
     "node_health.kernel_log",
     why="only the kernel's log reports Xid errors and driver failures; faults in its missing part stay unknown",
-    fix="check that root can run dmesg; boot with log_buf_len=4M, or set Storage=persistent for systemd-journald",
+    fix="check that root can run dmesg; boot with log_buf_len=4M and without printk.time=0, or set Storage=persistent"
+    " for systemd-journald",
     severity="minor",
 )
 "Can the kernel's log since the previous run be read"
@@ -42,7 +43,7 @@ NIC_DRIVER = Check("node_health.nic_driver", why="a NIC whose firmware, queue or
 PCIE_ERROR = Check("node_health.pcie_error", why="a PCIe error or refused access cuts a GPU or NIC off, or loses data")
 "Has the kernel logged no PCIe or IOMMU error of GPUs, rails' NICs and the bridges above since the previous run"
 KERNEL = Check("node_health.kernel", why="a CPU or process that hangs holds up every rank of a job")
-"Has the kernel logged no machine check, crash, lock-up, hung process or lack of memory since the previous run"
+"Has the kernel logged no machine check, crash, lock-up, hung process, hot CPU or lack of memory since the previous run"
 STORAGE = Check("node_health.storage", why="a file server or drive that does not respond looks like a network hang")
 "Has the kernel logged no unresponsive file server or drive since the previous run"
 _CHECKS = {"gpu": GPU_DRIVER, "nic": NIC_DRIVER, "pcie": PCIE_ERROR, "kernel": KERNEL, "storage": STORAGE}

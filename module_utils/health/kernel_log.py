@@ -26,6 +26,8 @@ UPTIME = "/proc/uptime"
 _TEXT, _JOINED, _SERIES, _OF_A_RULE = 400, 1200, 2000, 400
 # Seconds after the boot's first line: what is earlier proves that the ring holds the beginning.
 _BEGINNING = 2.0
+# Seconds after boot in which journald has started: it then reads the whole ring.
+_LATE = 300.0
 # Seconds between two lines of a series from which on they are two bursts; from a stall to the last frame of its stack.
 _BURST, _STACK = 10.0, 5.0
 # ``[   12.345678] text``, with CONFIG_PRINTK_CALLER also ``[   12.345678][  T123] text``. The journal puts the host's
@@ -33,6 +35,8 @@ _BURST, _STACK = 10.0, 5.0
 _HEAD = re.compile(r"\[ *([0-9]{1,10}\.[0-9]{1,9})\](?:\[ *[TC][0-9]{1,8}\])? ?(?:\S{1,64} kernel: )?(.*)")
 # Driver 570 writes these three as one message or as three.
 _GPU_HEAD, _GPU_TAIL = "NVRM: The NVIDIA GPU ", ("NVRM: (PCI ID:", "NVRM: fallen off the bus")
+# Of one error that the firmware reports, also of PCIe: each line begins with the same number.
+_FIRMWARE = re.compile(r"(\{[0-9]{1,9}\}\[Hardware Error\]: )")
 # A stalled CPU or task, and frames of its stack, which name the module.
 _STALL = re.compile(
     r"lockup|hard LOCKUP|blocked (?:for|in I/O wait)|detected (?:expedited )?stall|self-detected stall|\[#[0-9]"
@@ -123,8 +127,11 @@ def _added(records: List[Line], line: Line) -> bool:
         if index is not None:
             records[index] = _joined(records[index], frame.group(1))
         return False
+    firmware = _FIRMWARE.match(line.text)
     if records and line.text.startswith(_GPU_TAIL) and records[-1].text.startswith(_GPU_HEAD):
         records[-1] = _joined(records[-1], line.text)
+    elif records and firmware is not None and records[-1].text.startswith(firmware.group(1)):
+        records[-1] = _joined(records[-1], line.text[firmware.end() :])
     else:
         records.append(line)
     return True
@@ -170,14 +177,17 @@ def read(host: Host, since: float, now: float) -> Log:
     except ReadError as error:
         log, why = Log(), error.problem
     else:
-        if first is None or uptime is None or first <= max(_BEGINNING, begin):
+        if first is not None and first <= max(_BEGINNING, begin):
             return replace(log, uptime=uptime)
-        why = Problem("dmesg", "begins %.0f s after the boot: what was before is overwritten or cleared" % first)
+        text = "has no line with a time (cleared, or printk.time=0)"
+        if first is not None:
+            text = "begins %.0f s after the boot: what was before is overwritten or cleared" % first
+        why = Problem("dmesg", text)
     try:
-        # ``--grep`` ends with 1 where nothing matches, and where there is no journal: a line of any kind tells which.
-        if not _journal(host, "-n", "1").strip():
-            raise ReadError("journalctl -k -b", "has nothing of this boot's kernel log")
-        text = _journal(host, "--since=@%d" % max(since, booted), "--grep=%s" % "|".join(map(re.escape, WORDS)))
+        # It may begin later, too (rotated, or none at all): a line of any program from before proves that it does not.
+        if not _journal(host, "-n", "1", "--reverse", "--until=@%d" % max(since, booted + _LATE)).strip():
+            raise ReadError("journalctl -b", "has nothing from before that time")
+        text = _journal(host, "-k", "--since=@%d" % max(since, booted), "--grep=%s" % "|".join(map(re.escape, WORDS)))
         return replace(parse(text, begin)[0], uptime=uptime, source="journalctl -k -b")
     except ReadError as error:
         hung = isinstance(error, ToolHung)
@@ -197,7 +207,7 @@ def read_uptime(host: Host) -> Optional[float]:
 
 def _journal(host: Host, *more: str) -> str:
     """Return the output of journalctl, which ends with 1 if nothing matches. Raises ReadError."""
-    done = host.run(("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic", *more))
+    done = host.run(("journalctl", "-b", "-q", "--no-pager", "-o", "short-monotonic", *more))
     return done.stdout if done.rc == 1 and not done.stderr.strip() else done.answer()
 
 

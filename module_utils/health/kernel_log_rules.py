@@ -47,6 +47,7 @@ _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _MLX5 = r"mlx5_(?:core %s)?.*?" % _PCI
 _AER = r"%s: (?:AER: (?:Multiple )?|(?:AER: )?PCIe Bus Error: severity=)Uncorrect(?:ed|able) \(%%s\)" % _PCI
 _AER += r"(?: error (?:message )?received(?: from|:) %s)?" % _PCI
+_FIRMWARE = r"\[Hardware Error\]: .*event severity: %%s.*section_type: PCIe error.*device_id: %s" % _PCI
 _SLOT = r"%s: pciehp: Slot\(\S+\): " % _PCI
 _STALL = r"(?:soft lockup|hard LOCKUP|workqueue lockup|rcu.*(?:detected (?:expedited )?stalls|self-detected stall))"
 # ``Oops: 0002 [#1]``, ``general protection fault: 0000 [#1]``: a program's fault has no such number.
@@ -56,6 +57,7 @@ _FRAME = r".*\[(?:mlx5_|nvidia|ib_|rdma_)\w*\]"
 _NIC = "drain the node and reboot it; if it returns, power-cycle the node, update the NIC's firmware, then replace it"
 _SEAT = "drain the node, reseat the device, its riser or cable, and power-cycle the node; replace what fails again"
 _PLUG = "reseat and clean the module or cable; replace it if the error returns"
+_COOL_CPU = "check the node's fans, air intake and cooling loop, and the CPUs' power limit in the BIOS"
 _COOL = "check the node's fans and the airflow of the NIC, and reseat the module"
 _GPU = "drain the node and reboot it; if the GPU is still missing, power-cycle the node, then reseat or replace the GPU"
 _BIOS = "enable Above 4G Decoding in the BIOS and boot the node"
@@ -78,7 +80,7 @@ RULES: Tuple[Rule, ...] = (
          "the driver has lost a GPU", _GPU),
     Rule("gpu.reset", CRITICAL,
          r"NVRM: (?:GPU %s)?.*(?:NV_ERR_RESET_REQUIRED|Reset required \[" % _PCI +
-         r"|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET))" % _PCI,
+         r"|GPU at PCI:%s.*(?:needs to be reset|CHIP_RESET)|.*uvm encountered global fatal error)" % _PCI,
          "the driver refuses work until the GPU is reset", _GPU, "", MAJOR),
     Rule("gpu.init", CRITICAL,
          r"NVRM: (?:GPU %s: )?(?:RmInitAdapter failed|rm_init_adapter failed|RmInitAdapter: Cannot)" % _PCI,
@@ -123,8 +125,9 @@ RULES: Tuple[Rule, ...] = (
          "the driver gave up on the NIC", _NIC, "nic.started"),
     # -- PCIe and the IOMMU: of GPUs, rails' NICs and the bridges above
     Rule("pcie.up", NONE, _SLOT + r"(?:Link Up|Card present)(?!.*ignored)"),
-    Rule("pcie.fatal", CRITICAL, _AER % "Fatal", "fatal PCIe error", _SEAT),
-    Rule("pcie.nonfatal", MAJOR, _AER % "Non-Fatal", "PCIe packets were lost", _SEAT),
+    Rule("pcie.fatal", CRITICAL, "%s|%s" % (_AER % "Fatal", _FIRMWARE % "fatal"), "fatal PCIe error", _SEAT),
+    Rule("pcie.nonfatal", MAJOR, "%s|%s" % (_AER % "Non-Fatal", _FIRMWARE % "recoverable"), "PCIe packets were lost",
+         _SEAT),
     Rule("pcie.recovery", CRITICAL, _PCI + r": AER: (?:can't recover|device recovery failed|.* reset failed)",
          "the device was not recovered after a PCIe error", _SEAT),
     Rule("pcie.dpc", CRITICAL, _PCI + r": DPC: containment event", "a PCIe error has cut the link", _SEAT),
@@ -133,16 +136,19 @@ RULES: Tuple[Rule, ...] = (
     Rule("pcie.gone", CRITICAL, _PCI + r": (?:Unable to|can't) change power state .*inaccessible",
          "the device does not respond on the bus", _SEAT),
     Rule("pcie.iommu", MAJOR,
-         r"DMAR: .*Request device \[([0-9a-f:.]{7})\]|AMD-Vi: Event logged \[\w+.*? device=([0-9a-f:.]{7,17})"
+         r"DMAR: .*Request device \[([0-9a-f:.]{7,12})\]|AMD-Vi: Event logged \[\w+.*? device=([0-9a-f:.]{7,17})"
          r"|%s: AMD-Vi: Event logged \[|arm-smmu\S* .*event: \w+ client: (\S+)" % _PCI,
          "the IOMMU has refused the device's access to memory", _IOMMU, boot=120.0),
+    # Kernels before 6.14 do not name the device.
+    Rule("pcie.smmu", MINOR, r"arm-smmu\S* .*event 0x[0-9a-f]+ received", "the IOMMU has refused a device's access to"
+         " memory", _IOMMU, boot=120.0),
     # -- the kernel
     Rule("kernel.machine_check", CRITICAL,
-         r"CPU [0-9]+: Machine Check Exception|\{[0-9]+\}\[Hardware Error\]: +event severity: fatal"
+         r"CPU [0-9]+: Machine Check Exception|\{[0-9]+\}\[Hardware Error\]: .*event severity: fatal"
          r"|EDAC .*MC[0-9]+: [0-9]+ UE |\[Hardware Error\]: System Fatal",
          "uncorrected error of a CPU, its memory or bus", _PART),
     Rule("kernel.hardware_error", MAJOR,
-         r"\[Hardware Error\]: +event severity: (?:fatal|recoverable)|\[Hardware Error\]: Uncorrected"
+         r"\[Hardware Error\]: .*event severity: (?:fatal|recoverable)|\[Hardware Error\]: Uncorrected"
          r"|Uncorrected hardware memory error|Memory failure: .*: (?:Failed|Ignored)",
          "recovered error of a CPU, its memory or bus, or one of the previous boot", _PART),
     Rule("kernel.iommu_timeout", MAJOR,
@@ -156,7 +162,10 @@ RULES: Tuple[Rule, ...] = (
          "a process hangs in a driver of the network path", _CPU),
     Rule("kernel.hung_storage", NONE, _HUNG + r".*\[(?:nfs|sunrpc|lustre|ptlrpc)"),
     Rule("kernel.hung_task", MINOR, _HUNG, "a process hangs in the kernel", _WAIT),
-    Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory: Kill",
+    Rule("kernel.cpu_cool", NONE, r"CPU[0-9]+: \w+ temperature/speed normal"),
+    Rule("kernel.cpu_hot", MINOR, r"CPU[0-9]+: \w+ temperature (?:is )?above threshold, cpu clock (?:is )?throttled",
+         "CPUs slow down by heat", _COOL_CPU, "kernel.cpu_cool"),
+    Rule("kernel.out_of_memory", MAJOR, r"\bOut of memory(?: \(oom_kill_allocating_task\))?: Kill",
          "the node ran out of memory and the kernel has ended a process", _OOM),
     # -- storage
     Rule("storage.nfs_ok", NONE, r"(?:nfs|lockd): server (\S+) OK"),
@@ -175,10 +184,11 @@ RULES: Tuple[Rule, ...] = (
          "the drive had to be reset", _DISK, "storage.nvme_ok", MINOR),
     Rule("storage.read_only", MAJOR,
          r"\((\S+)\): Remounting filesystem read-only|XFS \((\S+)\): .*(?:hut(?:ting)? down|log I/O error)"
-         r"|EXT4-fs error \(device (\S+)\)",
+         r"|EXT4-fs error \(device (\S+)\)|BTRFS .*\(device ([\w-]+).*forced readonly",
          "the file system was set read-only or shut down after an error", _DISK),
-    Rule("storage.io_error", MAJOR, r"(?:Buffer I/O error on dev(?:ice)? |I/O error, dev )(?!fd|sr|sd|loop)(\w+)",
-         "the drive does not read or write", _DISK),
+    Rule("storage.io_error", MAJOR,
+         r"(?:Buffer I/O error on dev(?:ice)? |(?:I/O|critical medium) error, dev |md/raid\S+ Disk failure on )"
+         r"(?!fd|sr|sd|loop)(\w+)", "the drive does not read or write", _DISK),
 )
 # fmt: on
 BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
@@ -187,7 +197,7 @@ WORDS = (
     *("NVRM", "SXid", "mlx5", "NETDEV WATCHDOG", "pciehp", "AER: ", "PCIe Bus", "DPC: "),
     *("inaccessible", "DMAR: ", "AMD-Vi: ", "smmu", "Hardware Error", "EDAC", "hardware mem", "Memory fail", "lockup"),
     *("LOCKUP", "rcu", "blocked", "[#", "ut of memory", "server ", "nvme", "ilesystem"),
-    *("EXT4-fs", "XFS", "I/O error", "Lustre", "ceph: "),
+    *("EXT4-fs", "XFS", "BTRFS", "I/O error", "medium error", "md/raid", "Lustre", "ceph: ", "temperature"),
     *("[nvidia", "[ib_", "[rdma_", "[nfs", "[sunrpc", "[lustre", "[ptlrpc"),
 )
 _COMPILED = tuple((rule.name, re.compile(rule.pattern)) for rule in RULES)

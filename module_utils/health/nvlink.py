@@ -50,6 +50,8 @@ _CRC_PER_SECOND = 100.0
 _RECOVERIES = 10
 # GB/s of an NVLink, at least, by architecture: 25 (NVLink 3), 26.562 (4), 53.125 (5; 50 by older drivers).
 _GBPS = {"Ampere": 25.0, "Hopper": 26.5, "Blackwell": 50.0}
+# Of Ampere's boards without HBM (A40, RTX A6000), which a bridge joins: 14.062.
+_BRIDGED, _HBM = 14.0, re.compile(r"A100|A800|A30\b")
 NVLINK_STATE = Check(
     "node_health.nvlink_state",
     why="one NVLink at a lower speed sets the pace of the whole board",
@@ -157,7 +159,8 @@ def _judge_speeds(
 ) -> Finding:
     """Judge the speed of active links.   because: id of the finding of links that are down."""
     architecture = gpu.texts.get("architecture")
-    least = max(_GBPS.get(architecture or "", 0), fastest * 0.99)
+    bridged = architecture == "Ampere" and not _HBM.search(gpu.texts.get("product", ""))
+    least = max(_BRIDGED if bridged else _GBPS.get(architecture or "", 0), fastest * 0.99)
     command, want, fix = " ".join(STATUS), "%g GB/s or more" % least, "run nvidia-smi nvlink -s on the node"
     slow = ["link %d %g GB/s" % pair for pair in sorted(active.items()) if pair[1] < least]
     if slow:

@@ -106,7 +106,9 @@ VALUES = (
       for kind, path in _ECC for name in _SRAM),
     *(Value(kind + "sram_uncorrectable", "counts", path + "sram_uncorrectable") for kind, path in _ECC),
     Value("rows", "counts", "remapped_rows/remapped_row_unc", "row_remap", "row_remapper"),
-    Value("row_pending", "flags", "remapped_rows/remapped_row_pending", "row_remap", "row_remapper"),
+    # Before Ampere pages are retired instead.
+    Value("row_pending", "flags", "remapped_rows/remapped_row_pending|retired_pages/pending_retirement", "row_remap",
+          "row_remapper"),
     Value("row_failure", "flags", "remapped_rows/remapped_row_failure", "row_remap", "row_remapper"),
     Value("sram_threshold", "flags", "ecc_errors/aggregate/sram_threshold_exceeded", "memory_repair", "row_remapper",
           (550,)),

@@ -147,7 +147,7 @@ def rail_ports(machine: Topology, rails: Rails, profile: Profile) -> Tuple[RailP
 def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
     """Judge the neighbours. The plan has no changes: a switch is not changed from here."""
     of_port = {port: heard.switches(port.netdev) for port in own}
-    silent = not heard.source or not any(of_port.values())
+    silent = not heard.source or not any(one.is_switch is not False for found in of_port.values() for one in found)
     if not own or want.asked == NONE or (want.asked == AUTO and heard.problem is None and silent):
         return Plan()
     if heard.problem is not None or not heard.source:
@@ -157,7 +157,7 @@ def plan(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> Plan:
         fix = fix if problem else AGENT.fix.replace(start(UNIT, ""), start(UNIT, heard.mask))
         return Plan((AGENT.judge("lldp", "unknown", "lldpd or systemd-networkd", have, source, fix),))
     findings = [AGENT.judge("lldp", "ok", "a response", heard.source, heard.source)]
-    known = {port: found[0] for port, found in of_port.items() if len(found) == 1}
+    known = {port: found[0] for port, found in of_port.items() if _is_switch(found)}
     findings += [_judge_neighbour(port, found, heard.source) for port, found in of_port.items()]
     findings += [_mtu(port, one, want, heard.source) for port, one in known.items() if one.mfs is not None]
     # DCBX: if one switch port sends it, another that does not is a finding, wanted or not.
@@ -175,9 +175,9 @@ def notes(heard: LldpState, own: Sequence[RailPort], want: LldpIntent) -> List[s
     """Return limits of the result that are not faults."""
     if not own or want.asked == NONE or heard.problem is not None:
         return []
-    found = [one for port in own for one in heard.switches(port.netdev)]
+    found = [one for port in own for one in heard.switches(port.netdev) if one.is_switch is not False]
     if not found:
-        text = heard.silent or "no rail has an LLDP neighbour"
+        text = heard.silent or "no rail has a switch as its LLDP neighbour"
         return [] if want.asked == REQUIRED else ["where the rails are plugged in is not judged: " + text]
     if not heard.tlvs:
         return ["systemd-networkd does not report the switches' MTU, PFC and DSCP: install lldpd to have them judged"]
@@ -192,15 +192,24 @@ def port_neighbours(heard: LldpState, own: Sequence[RailPort], want: LldpIntent)
     found = []
     for port in own if want.asked != NONE else ():
         of_port = heard.switches(port.netdev)
-        one = of_port[0] if len(of_port) == 1 else Neighbour(port.netdev, "", "")
+        one = of_port[0] if _is_switch(of_port) else Neighbour(port.netdev, "", "")
         of_host = (port.rail, port.label, port.pci, port.netdev, port.device, port.mac)
         found.append(PortNeighbour(*of_host, one.chassis, one.name, one.port, one.description))
     return found
 
 
+def _is_switch(found: Sequence[Neighbour]) -> bool:
+    return len(found) == 1 and found[0].is_switch is not False
+
+
 def _judge_neighbour(port: RailPort, found: Sequence[Neighbour], source: str) -> Finding:
-    if len(found) == 1:
+    if _is_switch(found):
         return NEIGHBOUR.judge(port.label, "ok", "a switch", found[0].label, source)
+    if len(found) == 1:
+        have = "%s announces no switch (capability Bridge or Router)" % found[0].label
+        fix = "if that is the switch, let it announce Bridge or Router; if it is a host, plug the rail's cable into its"
+        fix += " switch; if it is a DPU in between, the switch is not heard: set busbar_lldp: none"
+        return NEIGHBOUR.judge(port.label, "unknown", "a switch", have, source, fix)
     if not found:
         return NEIGHBOUR.judge(port.label, "unknown", "a switch", "has no LLDP neighbour", source)
     have = "has %d LLDP neighbours: %s" % (len(found), ", ".join(one.label for one in found[:4]))

@@ -12,6 +12,7 @@ from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 
 from ..core.host import ParseError
 from ..core.number import whole
+from ..health import xid
 from ..machine.pci import parse_address
 from .job_state import Gpu
 
@@ -29,7 +30,6 @@ _CGROUPS = (
     ("pod", re.compile(r"[/-]pod([0-9a-f]{8}[-_][0-9a-f_-]{27})", re.M)),
     ("container", re.compile(r"(?:docker|libpod|cri-containerd)[-/]([0-9a-f]{12})[0-9a-f]{52}", re.M)),
 )
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:]{7,16})\): ([0-9]{1,4})\b")
 
 
 class Process(NamedTuple):
@@ -109,12 +109,5 @@ def with_processes(gpus: Iterable[Gpu], processes: Mapping[str, Process]) -> Lis
 
 def xid_of(message: str) -> Optional[Tuple[str, int]]:
     """Return GPU and number of an Xid in a record of /dev/kmsg."""
-    match = _XID.search(message[:LINE])
-    if match is None:
-        return None
-    text = match.group(1)
-    try:
-        # The driver leaves out the function: PCI:0000:1b:00.
-        return parse_address(text if "." in text else text + ".0"), int(match.group(2))
-    except ParseError:
-        return None
+    event = xid.parse(message[:LINE])
+    return None if event is None or event.switch else (event.pci, event.number)

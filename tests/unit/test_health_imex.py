@@ -105,10 +105,10 @@ def test_reads_of_a_tree(tmp_path: Path) -> None:
     assert have == ImexState(True, True, True, active, nodes=NODES, domain=seen)
     assert imex.read(host, RACK, ask=False).domain is None
     assert imex.read(host, JOB) == ImexState(True, True, True, active)
-    put_all(tmp_path, {imex.NODES: "node01\n", "/proc/driver/nvidia/params": "CreateImexChannel0: 0\n"})
+    put_all(tmp_path, {imex.NODES: "node 01\n", "/proc/driver/nvidia/params": "CreateImexChannel0: 0\n"})
     (tmp_path / channel[1:]).unlink()
     have = imex.read(host, RACK)
-    assert "line 1 is 'node01', expected one address" in str(have.problems["nodes"])
+    assert "line 1 is 'node 01', expected one address or name" in str(have.problems["nodes"])
     assert (have.channel, have.off) == (f"there is no {channel}", True)
     put_all(tmp_path, {"/proc/devices": "Character devices:\n"})
     assert imex.read(host, JOB).channel == "the driver has no nvidia-caps-imex-channels"

@@ -164,6 +164,20 @@ def test_advice_for_several_gpus_names_none_of_them() -> None:
     assert not [f.fix for f in found if f.identity in f.fix]
 
 
+def test_errors_of_pcie_that_cannot_be_read_are_unknown() -> None:
+    problem = Problem(f"/sys/bus/pci/devices/{GPUS[1]}/aer_dev_fatal", "No such device")
+    assert [(one.check, one.state, one.subject) for one in bad(healthy(problems=(problem,)))] == [
+        ("node_health.aer", "unknown", f"{GPUS[1]} GPU1")
+    ]
+
+
+@pytest.mark.parametrize(("product", "speed", "state"), [("A40", 14.062, "ok"), ("A100-SXM4-80GB", 14.062, "drift")])
+def test_boards_of_ampere_without_hbm_have_slower_links(product: str, speed: float, state: str) -> None:
+    gpu = replace(gpus()[GPUS[0]], texts={"product": f"NVIDIA {product}", "architecture": "Ampere"})
+    (finding,) = nvlink.judge(gpu, "GPU0", {gpu.uuid or "": dict.fromkeys(range(4), speed)}, None, ({}, 0.0))
+    assert finding.state == state
+
+
 def lacking(lost: int, **more: Any) -> NodeState:
     """nvidia-smi does not list this GPU."""
     return healthy(gpus={pci: gpu for pci, gpu in gpus().items() if pci != GPUS[lost]}, **more)

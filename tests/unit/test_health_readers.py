@@ -45,14 +45,15 @@ LOG = """\
 """
 
 
-def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = None) -> Host:
+def node(root: Path, log: str, uptime: float = 7300.0, journal: str | None = None, until: int = 300) -> Host:
     put(root, "var/log/ring", log)
     tool(root, "usr/bin/dmesg", f"cat {root}/var/log/ring")
     line(root / "proc/uptime", f"{uptime:.2f} 1.00")
     if journal is not None:
         put(root, "var/log/journal", journal)
         file = f"{root}/var/log/journal"
-        tool(root, "usr/bin/journalctl", f'case "$*" in *grep*) grep Xid {file};; *) head -n 1 {file};; esac')
+        words = f"*-k*grep*) grep Xid {file};; *reverse*--until=@{until}) head -n 1 {file};;"
+        tool(root, "usr/bin/journalctl", f'case "$*" in {words} esac')
     return Host(str(root), str(root))
 
 
@@ -81,14 +82,20 @@ def test_a_ring_that_lost_its_beginning_is_made_up_for_by_the_journal(tmp_path: 
     assert log.series
     assert log.problem is not None
     assert "journalctl" in log.problem.message
-    log = kernel_log.read(node(tmp_path / "d", late, journal=""), since=0.0, now=7300.0)
-    assert log.problem is not None
+    # Nor does a journal that was rotated since, and has nothing from before.
+    for text, until in (("", 300), (journal, 0)):
+        host = node(tmp_path / f"until {until}", late, journal=text, until=until)
+        log = kernel_log.read(host, since=0.0, now=7300.0)
+        assert log.problem is not None
 
 
 def test_a_log_without_times_counts_as_of_now(tmp_path: Path) -> None:
     text = "Linux version\nNVRM: Xid (PCI:0000:9b:00): 79, x\n"
     log = kernel_log.read(node(tmp_path, text), since=0.0, now=7300.0)
     assert [(event.number, event.age) for event in kernel_log.events(log)] == [(79, None)]
+    # Nor does it prove that it is complete, as little as one that was cleared.
+    for number, ring in enumerate((text, "")):
+        assert kernel_log.read(node(tmp_path / str(number), ring), since=0.0, now=7300.0).problem is not None
 
 
 def test_what_follows_from_another_gpu() -> None:

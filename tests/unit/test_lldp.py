@@ -189,6 +189,9 @@ HEARD: dict[str, tuple[LldpState, LldpIntent]] = {
     "nothing is heard on one, two rails": (heard(switch(1)), WANT),
     "nothing is heard, required, two rails": (heard(), REQUIRED),
     "a switch and a DPU": (heard(DPU, switch()), WANT),
+    "a DPU alone, or a cable to another host": (heard(DPU), WANT),
+    "a DPU alone, required": (heard(DPU), REQUIRED),
+    "a DPU on one, two rails": (heard(DPU, switch(1)), WANT),
     "two switches": (heard(switch(), switch(name="leaf-9")), WANT),
 }
 

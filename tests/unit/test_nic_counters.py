@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils import nic_counters
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Host, Problem
 from ansible_collections.busbar.fabric.plugins.module_utils.nic_counters import Counters
 
 from tests.trees import lines
@@ -62,6 +62,13 @@ def states(moved: dict[str, int], sends: bool = True, priority: int | None = 3) 
 )
 def test_each_movement_has_its_meaning(sends: bool, more: dict[str, int], expected: dict[str, str]) -> None:
     assert states((SENDER if sends else RECEIVER) | more, sends) == expected
+
+
+def test_no_loss_is_proven_where_counters_could_not_be_read() -> None:
+    for more, state in (({}, "unknown"), ({"rx_discards_phy": 1}, "drift")):
+        moved = Counters(SENDER | more, (Problem("ethtool -S eth0", "exited with 1"),))
+        for one in (moved, Counters(moved.kept)):
+            assert nic_counters.judge("rail 0", one, True, 3, "ethtool")[-1].state == state
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,10 @@ def test_a_good_run_is_kept_for_check_mode_until_it_is_old(node: Path, run: Run)
     assert found(stored) == []
     assert "perftest.fresh[live]@rail 0 to node02" in stored["passed"]
     assert calls(node) == 1
+    # What is wanted is declared now, and another card has no result.
+    faster, moved = (SESSION | {name: value} for name, value in (("rate_gbps", 400.0), ("pci", "0000:31:00.0")))
+    assert found(run(check_mode=True, sessions=[faster])) == [("perftest.bandwidth", "drift")]
+    assert found(run(check_mode=True, sessions=[moved])) == [("perftest.bandwidth", "unknown")]
     assert found(run(check_mode=True, max_age_days=0)) == [("perftest.fresh", "unknown")]
 
 

@@ -218,7 +218,10 @@ def test_processes_and_xids() -> None:
     text = "00000000:1B:00.0, 4711\nNo running processes found\nx, 1\n00000000:1C:00.0, -5\n"
     assert read.process_lines(text) == [(4711, "0000:1b:00.0")]
     assert read.xid_of("NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>'") == ("0000:1b:00.0", 79)
-    assert read.xid_of("NVRM: Xid (PCI:0000:1b:00): seventy") is None
+    assert read.xid_of("NVRM: Xid (PCI:0000:1b:00 GPU-I:02): 94, pid=7, Contained") == ("0000:1b:00.0", 94)
+    assert read.xid_of("NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.") == ("0000:1b:00.0", 79)
+    for text in ("NVRM: Xid (PCI:0000:1b:00): seventy", "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 22013, Fatal"):
+        assert read.xid_of(text) is None
 
 
 # -- links -------------------------------------------------------------------------------------------------------------
