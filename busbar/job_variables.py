@@ -32,7 +32,8 @@ _ENDINGS = (
 )
 # Other languages, and templates.
 _OTHER_NAME = re.compile(
-    r"(?:docker|container)file[^/]*|.*\.(?:dockerfile|containerfile|py|lua|tcl|service|container"
+    r"(?:docker|container)file[^/]*|(?:gnu)?makefile|.*\.(?:dockerfile|containerfile|py|lua|tcl|service|container"
+    r"|mk|fish|toml|ini|ipynb|tf|hcl|jsonnet|md|rst"
     r"|j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb)"
 )
 _OTHER_TEXT = re.compile(r"\A\s*(?:#!.*python|(?i:FROM|ARG)\s+\S|\{\{|\{%)|^services:\s", re.MULTILINE)
@@ -131,10 +132,21 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
             waiting += [item for key, item in pairs if not key.endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
             found += _sequence(node)
-            waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
-        elif isinstance(node, yaml.ScalarNode):
-            found += _text(node)
+            waiting += [item for item in node.value if not _is_word(item)]
+        elif isinstance(node, yaml.ScalarNode) and MENTION.search(node.value):
+            within = _document_within(node)
+            waiting += within
+            found += [] if within else _text(node)
     return found
+
+
+def _document_within(node: yaml.ScalarNode) -> list[yaml.Node]:
+    """Return the YAML that a text holds, with the lines of the file: a patch, or variables of a runtime environment."""
+    try:
+        inner = yaml.compose("\n" * (_first(node) - 1) + node.value, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return []
+    return [] if inner is None or isinstance(inner, yaml.ScalarNode) else [inner]
 
 
 def _documents(text: str) -> list[yaml.Node]:
@@ -171,15 +183,21 @@ def _sequence(node: yaml.SequenceNode) -> list[Assignment]:
     found: list[Assignment] = []
     words: list[yaml.ScalarNode] = [item for item in node.value if isinstance(item, yaml.ScalarNode)]
     for number, item in enumerate(words):
-        if "\n" in item.value or " " in item.value.strip():
-            found += _text(item)
-        elif MENTION.search(item.value):
-            before = words[number - 1].value if number else ""
-            found += parse(shlex.join(["start", before, item.value]), _line(item))
+        if MENTION.search(item.value) and _is_word(item):
+            before = [one.value for one in words[:number][-1:] if "=" not in one.value]
+            found += parse(shlex.join(["start", *before, item.value]), _line(item))
     return found
+
+
+def _is_word(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and not re.search(r"\s", node.value.strip())
 
 
 def _text(node: yaml.ScalarNode) -> list[Assignment]:
     """Return what a script within the file sets (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`)."""
-    value, first = str(node.value), _line(node) + (node.style in ("|", ">"))
-    return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []
+    return parse(node.value, _first(node), exported=sets_only(node.value))
+
+
+def _first(node: yaml.ScalarNode) -> int:
+    """Return the line of a text's first line."""
+    return _line(node) + (node.style in ("|", ">"))

@@ -36,6 +36,13 @@ NOT_EXPORTED = Check(
 )
 "Does what the script starts get the variable that it sets (busbar lint alone)"
 
+UNREAD = Check(
+    "nccl_conf.lint.unread",
+    why="A quote or a substitution before it does not end, or a command has more than 400 lines: it is not judged.",
+    fix="End what `bash -n` shows, or split the command.",
+)
+"Can the line be read (busbar lint alone)"
+
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
 
@@ -98,15 +105,24 @@ def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: b
 
 def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding]:
     findings: list[Finding] = []
+    if "\r\n" in text and not job.documents:
+        where, why = f"{name}:1", "A shell reads the carriage return as the last character of the line."
+        found = checks.CARRIAGE_RETURN.judge(where, "drift", "LF", "CR LF", where, why=why, severity="major")
+        findings.append(found)
     used, anywhere = job_variables.expansions(text)
     given = {item.name for item in job.assignments if item.scope != "shell"}
-    chosen = {item.name: item.value for item in job.assignments if item.value}
+    chosen = {item.name: item.value for item in job.assignments if item.value and not item.conditional}
     use = use._replace(place="job", plugin=net_plugins.of_settings(chosen))
     for item in job.assignments:
         where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
         own = reader is None and (item.name in used or (item.name in anywhere and not close))
-        if item.scope == "unclear" or own:
+        if item.scope == "blank":
+            have, why = "a blank beside =", "For the shell the name ends there: the variable does not get the value."
+            findings.append(checks.BLANK.judge(f"{where} {item.name}", "drift", "NAME=VALUE", have, where, why=why))
+        elif item.scope == "unread":
+            findings.append(UNREAD.judge(f"{where} {item.name}", "unknown", "a line that is read", item.name, where))
+        if (item.scope in ("unclear", "blank", "unread") and item.value is None) or own:
             continue
         if item.scope != "shell" or (close and reader is None):
             findings += nccl_lint.lint_variable(item.name, item.value or "", where, use)

@@ -36,12 +36,12 @@ FORMS = [
     ('grep NCCL_A file; test -n "$NCCL_A"; echo $NCCL_A; cmd --level ${NCCL_A:-1}', []),
     # only running it would tell
     ("export NCCL_A=$X", ["NCCL_A None 1 environment"]),
-    ("export NCCL_A=`\nexport NCCL_B=1\necho `", ["NCCL_A None 1 unclear if", "NCCL_B None 2 unclear if"]),
+    ("export NCCL_A=`\nexport NCCL_B=1\necho `", ["NCCL_A None 1 unread if", "NCCL_B None 2 unread if"]),
     ('eval "export NCCL_A=$y"', ["NCCL_A None 1 unclear"]),
     ("for v in NCCL_A; do export $v=1; done", ["NCCL_A None 1 unclear if"]),
     ("alias m='mpirun -x NCCL_A=1'", ["NCCL_A None 1 unclear"]),
     ("site_set NCCL_A 1", ["NCCL_A None 1 unclear"]),
-    ("echo NCCL_A=1 >> ~/.nccl.conf", ["NCCL_A None 1 unclear"]),
+    ("echo NCCL_A=1 >> ~/.nccl.conf", ["NCCL_A 1 1 unclear"]),
     # what is printed, and what launchers hand on
     ("echo export NCCL_A=1", ["NCCL_A 1 1 printed"]),
     ("cat <<E\nSet NCCL_A=1 for tests.\nE\necho 'print NCCL_B=1 is a message'", []),
