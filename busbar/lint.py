@@ -15,7 +15,13 @@ from collections.abc import Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, Host, ParseError, ReadError
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
+    FILE_LIMIT,
+    Host,
+    ParseError,
+    ReadError,
+    decode_text,
+)
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, gdrcopy, grammar, net_plugins
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
@@ -31,17 +37,10 @@ from .command_line import complain
 
 NOT_EXPORTED = Check(
     "nccl_conf.lint.not_exported",
-    why="It is not exported, so no program that the script starts gets it.",
+    why="No program that the script starts gets it.",
     fix="Export it, or remove the line.",
 )
 "Does what the script starts get the variable that it sets (busbar lint alone)"
-
-UNREAD = Check(
-    "nccl_conf.lint.unread",
-    why="A quote or a substitution before it does not end, or a command has more than 400 lines: it is not judged.",
-    fix="End what `bash -n` shows, or split the command.",
-)
-"Can the line be read (busbar lint alone)"
 
 _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
@@ -106,29 +105,31 @@ def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: b
 def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding]:
     findings: list[Finding] = []
     if "\r\n" in text and not job.documents:
-        where, why = f"{name}:1", "A shell reads the carriage return as the last character of the line."
-        found = checks.CARRIAGE_RETURN.judge(where, "drift", "LF", "CR LF", where, why=why, severity="major")
-        findings.append(found)
+        why = "A shell reads the carriage return as the last character of each line."
+        findings.append(checks.CARRIAGE_RETURN.judge(name, "drift", "LF", "CR LF", name, why=why, severity="major"))
     used, anywhere = job_variables.expansions(text)
-    given = {item.name for item in job.assignments if item.scope != "shell"}
+    given = {item.name for item in job.assignments if item.scope not in ("shell", "blank")}
     chosen = {item.name: item.value for item in job.assignments if item.value and not item.conditional}
     use = use._replace(place="job", plugin=net_plugins.of_settings(chosen))
     for item in job.assignments:
         where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
         own = reader is None and (item.name in used or (item.name in anywhere and not close))
-        if item.scope == "blank":
-            have, why = "a blank beside =", "For the shell the name ends there: the variable does not get the value."
-            findings.append(checks.BLANK.judge(f"{where} {item.name}", "drift", "NAME=VALUE", have, where, why=why))
-        elif item.scope == "unread":
-            findings.append(UNREAD.judge(f"{where} {item.name}", "unknown", "a line that is read", item.name, where))
-        if (item.scope in ("unclear", "blank", "unread") and item.value is None) or own:
+        if item.scope == "unread":
+            have, fix = (
+                f"{item.name} is behind a quote without end",
+                "End what `bash -n` shows, or split a long command.",
+            )
+            why = "It is not judged: a quote before it does not end, or a command has more than 400 lines."
+            findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "unknown", "an end", have, where, fix, why=why))
+        if (item.scope in ("unclear", "unread") and item.value is None) or own:
             continue
-        if item.scope != "shell" or (close and reader is None):
+        if item.scope not in ("shell", "blank") or (close and reader is None):
             findings += nccl_lint.lint_variable(item.name, item.value or "", where, use)
-        elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
+        elif (item.scope == "blank" or item.name not in used | given) and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
-            have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
+            have = f"{item.name} " + ("has a blank beside =" if item.scope == "blank" else "is set for the shell alone")
+            fix = f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     return findings + job_containers.judge(job, text, name)
 
@@ -158,13 +159,7 @@ def _read(path: str, name: str) -> str:
         raise ReadError(name, f"cannot be read: {reason}") from error
     if len(data) > FILE_LIMIT:
         raise ReadError(name, f"is larger than {FILE_LIMIT >> 20} MiB")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ReadError(name, f"is not text (byte {error.start})") from error
-    if "\0" in text:
-        raise ReadError(name, "is not text (it holds a zero byte)")
-    return text
+    return decode_text(data, name)
 
 
 def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
@@ -192,6 +187,5 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
 def _summary(findings: Sequence[Finding], files: int) -> str:
     counts = Counter(finding.severity for finding in findings)
     detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-    where = f"{files} file{'' if files == 1 else 's'}"
-    return f"{total} in {where}" + (f": {detail}" if detail else "")
+    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(files, 'file')}"
+    return total + (f": {detail}" if detail else "")

@@ -117,22 +117,16 @@ def parse_pairs(text: str) -> List[Assignment]:
 
 def parse_shell(text: str) -> List[Assignment]:
     """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
-    found = _of_scope(text, "environment")
-    certain = [(item.name, number) for number, item in enumerate(found) if item.scope != "unclear"]
+    found = [item for item in shell_assignments.parse(text) if item.scope in ("environment", "unclear", "unread")]
+    certain = [(item.name, number) for number, item in enumerate(found) if item.scope == "environment"]
     last = {name: number for name, number in certain if not found[number].conditional}
     return [item for number, item in enumerate(found) if number >= last.get(item.name, 0)]
-
-
-def _of_scope(text: str, scope: str) -> List[Assignment]:
-    found = [item for item in shell_assignments.parse(text) if item.scope in (scope, "unclear", "unread")]
-    # What is written to a file may never be read.
-    return [item._replace(value=None) if item.scope == "unclear" else item for item in found]
 
 
 def parse_task_prolog(text: str) -> List[Assignment]:
     """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
     exports itself ends with it."""
-    return _of_scope(text, "printed")
+    return [item for item in shell_assignments.parse(text) if item.scope in ("printed", "unclear", "unread")]
 
 
 def parse_unit(text: str) -> Tuple[List[Assignment], List[str]]:

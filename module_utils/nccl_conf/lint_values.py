@@ -182,7 +182,9 @@ def weight(name: str) -> str:
 def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     """value: not empty, and free of blanks, quotes and comments."""
     if use.plugin is not None and net_plugins.ignores(use.plugin, name):
-        yield _without_effect(name, use.plugin)
+        fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if name == "NCCL_IB_DISABLE" else None
+        fix = fix if use.plugin.owner == net_plugins.SHARP else None
+        yield filled(checks.PLUGIN_VARIABLE, "no line", use.plugin.owner, name)._replace(fix=fix)
         return
     wrong = list(_wrong(name, value, use))
     if wrong:
@@ -228,12 +230,6 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
         wrong = value.lower() in ("tcp", "sockets", "ethernet", "infiniband", "rdma", "roce", "verbs", "none")
         other = (wrong, "IB", "No network has this name, and NCCL ends the job.", "")
         yield from _first(name, (value.lower() == "ibext", "NCCL_NET_PLUGIN=ibext", why, ""), other)
-
-
-def _without_effect(name: str, plugin: NetPlugin) -> Fault:
-    fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if name == "NCCL_IB_DISABLE" else None
-    fix = fix if plugin.owner == net_plugins.SHARP else None
-    return filled(checks.PLUGIN_VARIABLE, "no line", plugin.owner, name)._replace(fix=fix)
 
 
 def _net_plugin(entry: str, use: Use) -> Iterator[Fault]:

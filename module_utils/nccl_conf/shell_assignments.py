@@ -43,8 +43,6 @@ _UNREAD = "\n"  # the program of what is not certain to be a command
 # What follows these is a value or a list; what follows another option may be a script.
 _LISTS = ("-x", "-e", "-v", "-E", "--env", "--export", "-env", "-genv", "mca_base_env_list")
 _LINE = re.compile(r"\s*(?:export\s+)?(%s)=(.*)" % NAME)
-# A file that is only looked at.
-_LOG = re.compile(r"[0-9]|-|/dev/.*|.*log.*", re.IGNORECASE)
 Found = Iterator[Tuple[str, Optional[str], str]]  # name, value, scope
 
 
@@ -116,7 +114,7 @@ def _settings(command: Command, level: int) -> Found:
     elif program in ("echo", "printf", "print", "cat"):
         # `echo export NAME=VALUE`, as a task prolog sets one; a line with other words is a message.
         printed = " ".join(word for word in rest if word[:1] != "-").replace("\\n", "\n").split("\n")
-        stored = any(not _LOG.fullmatch(file) for file in command.files)
+        stored = any(not re.search(r"^[0-9-]$|^/dev/|log", file, re.IGNORECASE) for file in command.files)
         for line in [*command.body, *printed]:
             whole = _LINE.fullmatch(line) if stored else None
             if whole is not None:

@@ -34,6 +34,12 @@ FORMS = [
     ("export NCCL_A=1\nunset NCCL_A", ["NCCL_A 1 1 environment"]),
     ("# export NCCL_A=1", []),
     ('grep NCCL_A file; test -n "$NCCL_A"; echo $NCCL_A; cmd --level ${NCCL_A:-1}', []),
+    (
+        "NCCL_A = 1\nexport NCCL_B = 1; export NCCL_C= eth0",
+        [*("NCCL_A None 1 blank", "NCCL_B None 2 blank")] + [*("NCCL_C None 2 blank", "NCCL_C  2 environment")],
+    ),
+    ("x 'a\n" + "b\n" * 60 + "'\nexport NCCL_A=1", ["NCCL_A 1 63 environment"]),
+    ("mpirun -x NCCL_A_B=0 \\\n -x NCCL_A=1 x", ["NCCL_A_B 0 1 argument", "NCCL_A 1 2 argument"]),
     # only running it would tell
     ("export NCCL_A=$X", ["NCCL_A None 1 environment"]),
     ("export NCCL_A=`\nexport NCCL_B=1\necho `", ["NCCL_A None 1 unread if", "NCCL_B None 2 unread if"]),
@@ -55,6 +61,18 @@ FORMS = [
     ("mpirun --mca mca_base_env_list 'NCCL_A=1;NCCL_B=2' x", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("srun --export=ALL,NCCL_A=1,NCCL_B=2 x", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("docker run -e NCCL_A=1 --env=NCCL_B=2 image", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
+    ("docker run -e NCCL_A=1,NCCL_B=2 image", ["NCCL_A 1,NCCL_B=2 1 argument"]),
+    ("srun apptainer exec --env NCCL_A=a,b,NCCL_B=2 i", ["NCCL_A a,b 1 argument", "NCCL_B 2 1 argument"]),
+    ("mpiexec -genv NCCL_A 1 -n 2 x", ["NCCL_A 1 1 argument"]),
+    ("ssh -t n 'NCCL_A=1 x'; ssh n 'export NCCL_B=2; x'", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
+    ("sbatch --wrap='NCCL_A=1 x'; bash -c 'export NCCL_B=2'", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
+    ("log 'try NCCL_A=1 if it hangs'; echo 'NCCL_B=1' >&2", ["NCCL_A None 1 unclear", "NCCL_B None 1 unclear"]),
+    ('O="-x NCCL_A=1 -x NCCL_B"\nE=ALL,NCCL_B=2', ["NCCL_A 1 1 argument", "NCCL_B 2 2 argument"]),
+    ('export M="NCCL_A is read"', []),
+    ("a=(--export=ALL,NCCL_A=1 -x NCCL_B=2)", ["NCCL_A 1 1 argument if", "NCCL_B 2 1 argument if"]),
+    ("sbatch <<E\n#!/bin/sh\nexport NCCL_A=1\nE\n: <<E\nNCCL_B=1\nE", ["NCCL_A 1 3 argument"]),
+    ("cat <<E | sudo tee /etc/nccl.conf\nNCCL_A=1\nE", ["NCCL_A 1 2 unclear", "NCCL_A 1 2 argument"]),
+    ("echo NCCL_A=1 | tee -a /etc/environment", ["NCCL_A 1 1 unclear"]),
 ]
 
 
