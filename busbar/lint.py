@@ -94,7 +94,10 @@ def _without_gdrcopy(host: Host) -> str:
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
-    tail = [_summary(findings, files)]
+    counts = Counter(finding.severity for finding in findings)
+    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(files, 'file')}"
+    tail = [total + (f": {detail}" if detail else "")]
     if not of_release:
         tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
     blocks = _blocks(findings, verbose)
@@ -108,7 +111,7 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
         why = "A shell reads the carriage return as the last character of each line."
         findings.append(checks.CARRIAGE_RETURN.judge(name, "drift", "LF", "CR LF", name, why=why, severity="major"))
     used, anywhere = job_variables.expansions(text)
-    given = {item.name for item in job.assignments if item.scope not in ("shell", "blank")}
+    given = {item.name for item in job.assignments if item.scope not in ("shell", "cut")}
     chosen = {item.name: item.value for item in job.assignments if item.value and not item.conditional}
     use = use._replace(place="job", plugin=net_plugins.of_settings(chosen))
     for item in job.assignments:
@@ -124,11 +127,12 @@ def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "unknown", "an end", have, where, fix, why=why))
         if (item.scope in ("unclear", "unread") and item.value is None) or own:
             continue
-        if item.scope not in ("shell", "blank") or (close and reader is None):
+        if item.scope not in ("shell", "cut") or (close and reader is None):
             findings += nccl_lint.lint_variable(item.name, item.value or "", where, use)
-        elif (item.scope == "blank" or item.name not in used | given) and reader not in (None, nccl_variables.BUILD):
+        elif (item.scope == "cut" or item.name not in used | given) and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
-            have = f"{item.name} " + ("has a blank beside =" if item.scope == "blank" else "is set for the shell alone")
+            what = "is cut off at a blank or comma" if item.scope == "cut" else "is set for the shell alone"
+            have = f"{item.name} {what}"
             fix = f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     return findings + job_containers.judge(job, text, name)
@@ -182,10 +186,3 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
     for kind, block in blocks.items():
         block[1:1] = screen.listed("    also ", places[kind][1:], terminal.COLUMNS, False)
     return [*blocks.values()]
-
-
-def _summary(findings: Sequence[Finding], files: int) -> str:
-    counts = Counter(finding.severity for finding in findings)
-    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(files, 'file')}"
-    return total + (f": {detail}" if detail else "")

@@ -182,8 +182,8 @@ def weight(name: str) -> str:
 def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     """value: not empty, and free of blanks, quotes and comments."""
     if use.plugin is not None and net_plugins.ignores(use.plugin, name):
-        fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if name == "NCCL_IB_DISABLE" else None
-        fix = fix if use.plugin.owner == net_plugins.SHARP else None
+        switch = (name, use.plugin.owner) == ("NCCL_IB_DISABLE", net_plugins.SHARP)
+        fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if switch else None
         yield filled(checks.PLUGIN_VARIABLE, "no line", use.plugin.owner, name)._replace(fix=fix)
         return
     wrong = list(_wrong(name, value, use))
@@ -300,8 +300,8 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     form = "NAME,NAME with ^ (exclude), = (exact) or ^= before the list"
     empty = "The list is empty, so every device is %s." % ("excluded" if exclude else "taken")
     kind = "RDMA devices, such as mlx5_0" if of_hcas else "network interfaces, such as eth0"
-    strange = not exclude and not use.hcas and any(map((_INTERFACE if of_hcas else _DEVICE).match, entries))
-    local = "This interface is the node's own: no other node is reached through it."
+    strange = not (exclude or (of_hcas and use.hcas)) and any(map((_INTERFACE if of_hcas else _DEVICE).match, entries))
+    alone = not of_hcas and not exclude and any(map(_LOCAL.fullmatch, entries))
     not_numbers = not all(re.fullmatch("[0-9]*", number) for numbers in ports for number in numbers)
     planes = old and any(len(numbers) > 1 for numbers in ports)
     rules: Sequence[_Rule] = (
@@ -310,7 +310,7 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
         (not entries, form, empty, "critical" if exclude else "minor"),
         (any(c in body for c in " \t=^*?![]/"), form, "Blanks, operators and patterns are parts of a name.", ""),
         (strange, kind, "No device of this kind has such a name.", ""),
-        (not of_hcas and not exclude and any(map(_LOCAL.fullmatch, entries)), "a network of all nodes", local, "major"),
+        (alone, "an interface of all nodes", "It reaches no other node.", "major"),
         (not_numbers, "NAME:PORT", "What is not a port number reads as port 0.", ""),
         (planes, "NAME:PORT", "Rail and plane behind the port are known since 2.30.5, not to %s." % old, "major"),
         (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),

@@ -40,6 +40,8 @@ _HARMLESS = (
     *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg"),
 )
 _UNREAD = "\n"  # the program of what is not certain to be a command
+# Slurm and PBS end a value at a comma.
+_CUT = re.compile(r"(%s)=[^,=]*,[a-z]+[0-9_]*[0-9](?:,|$)" % NAME)
 # What follows these is a value or a list; what follows another option may be a script.
 _LISTS = ("-x", "-e", "-v", "-E", "--env", "--export", "-env", "-genv", "mca_base_env_list")
 _LINE = re.compile(r"\s*(?:export\s+)?(%s)=(.*)" % NAME)
@@ -100,7 +102,7 @@ def _settings(command: Command, level: int) -> Found:
     program, rest = "".join(words[len(prefix) : len(prefix) + 1]).rpartition("/")[2], words[len(prefix) + 1 :]
     name, after, *_ = [*rest, "", ""] if program == "export" else [program, *rest, ""]
     if MENTION.fullmatch(name.rstrip("=")) and re.match("=" if name[-1:] != "=" else "[a-z0-9^][^=]*$", after):
-        yield name.rstrip("="), None, "blank"
+        yield name.rstrip("="), None, "cut"
     for word in prefix:
         yield from _pair(word, "argument" if program else "shell")
     if program in ("export", "declare", "typeset", "readonly", "local"):
@@ -138,7 +140,6 @@ def _arguments(program: str, rest: Sequence[str], level: int) -> Found:
 
     A word with blanks may be the script of another shell, or a message; in those an argument counts behind an option.
     """
-    lists = re.search(r"\b(singularity|apptainer)\b", " ".join([program, *rest]))
     for before, word, after in zip([program, *rest], rest, [*rest[1:], ""]):
         if level < 2 and re.search(r"\s", word) and before not in _LISTS and (word[0] != "-" or word[:7] == "--wrap="):
             yield from list(_within(word[7:] if word[:7] == "--wrap=" else word, level + 1)) or _mentions(word)
@@ -146,7 +147,9 @@ def _arguments(program: str, rest: Sequence[str], level: int) -> Found:
         if before.lstrip("-") in ("genv", "env") and before[:1] == "-" and MENTION.fullmatch(word):
             yield word, _certain(after), "argument"
             continue
-        parts = re.split(r",(?=[A-Za-z_]\w*=)", word) if lists and "--env" in (before, word[:5]) else [word]
+        if "--export" in before + word or before == "-v":
+            yield from ((name, None, "cut") for name in _CUT.findall(word))
+        parts = re.split(r",(?=[A-Za-z_]\w*=)", word) if "--env" in (before, word[:5]) else [word]
         wholes = [None if before in ("mca_base_env_list", "-v") else _WHOLE.fullmatch(part) for part in parts]
         pairs = [whole.groups() for whole in wholes if whole] or _WITHIN.findall(word)
         pairs = [] if level and "-" not in (before[:1], word[:1]) and program != "env" else pairs

@@ -151,10 +151,10 @@ def _later(one: Host, last: Host) -> Host:
     of_last = {*last.findings, *last.evidence}
     findings = {check: found for check, found in one.findings.items() if check not in of_last}
     evidence = {check: found for check, found in one.evidence.items() if check not in of_last}
-    # What the later run has found again counts only if it is accepted there.
-    rest = {finding.id for found in findings.values() for finding in found}
-    excused = {name: rule for name, rule in one.excused.items() if name in rest}
-    return Host({**findings, **last.findings}, {**excused, **last.excused}, {**evidence, **last.evidence})
+    # What the later run has found again is accepted only there.
+    ids = [finding.id for found in findings.values() for finding in found if finding.id in one.excused]
+    excused = {**{name: one.excused[name] for name in ids}, **last.excused}
+    return Host({**findings, **last.findings}, excused, {**evidence, **last.evidence})
 
 
 def _of_host(data: object, today: datetime.date) -> Host:

@@ -36,7 +36,7 @@ FORMS = [
     ('grep NCCL_A file; test -n "$NCCL_A"; echo $NCCL_A; cmd --level ${NCCL_A:-1}', []),
     (
         "NCCL_A = 1\nexport NCCL_B = 1; export NCCL_C= eth0",
-        [*("NCCL_A None 1 blank", "NCCL_B None 2 blank")] + [*("NCCL_C None 2 blank", "NCCL_C  2 environment")],
+        [*("NCCL_A None 1 cut", "NCCL_B None 2 cut")] + [*("NCCL_C None 2 cut", "NCCL_C  2 environment")],
     ),
     ("x 'a\n" + "b\n" * 60 + "'\nexport NCCL_A=1", ["NCCL_A 1 63 environment"]),
     ("mpirun -x NCCL_A_B=0 \\\n -x NCCL_A=1 x", ["NCCL_A_B 0 1 argument", "NCCL_A 1 2 argument"]),
@@ -62,6 +62,10 @@ FORMS = [
     ("srun --export=ALL,NCCL_A=1,NCCL_B=2 x", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("docker run -e NCCL_A=1 --env=NCCL_B=2 image", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("docker run -e NCCL_A=1,NCCL_B=2 image", ["NCCL_A 1,NCCL_B=2 1 argument"]),
+    (
+        "srun --export=PATH,NCCL_A=mlx5_0,mlx5_1,NCCL_B=1 x",
+        ["NCCL_A None 1 cut", "NCCL_A mlx5_0 1 argument"] + ["NCCL_B 1 1 argument"],
+    ),
     ("srun apptainer exec --env NCCL_A=a,b,NCCL_B=2 i", ["NCCL_A a,b 1 argument", "NCCL_B 2 1 argument"]),
     ("mpiexec -genv NCCL_A 1 -n 2 x", ["NCCL_A 1 1 argument"]),
     ("ssh -t n 'NCCL_A=1 x'; ssh n 'export NCCL_B=2; x'", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
