@@ -13,15 +13,10 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host as core_host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
-from ansible_collections.busbar.fabric.plugins.module_utils.core.host import (
-    FILE_LIMIT,
-    Host,
-    ParseError,
-    ReadError,
-    decode_text,
-)
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, Host, ParseError, ReadError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import gpu
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import checks, gdrcopy, grammar, net_plugins
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_conf import library as nccl_library
@@ -163,7 +158,7 @@ def _read(path: str, name: str) -> str:
         raise ReadError(name, f"cannot be read: {reason}") from error
     if len(data) > FILE_LIMIT:
         raise ReadError(name, f"is larger than {FILE_LIMIT >> 20} MiB")
-    return decode_text(data, name)
+    return core_host.decode_text(data, name)
 
 
 def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:

@@ -93,13 +93,14 @@ def refused(node: Node | None) -> Plain | None:
         return not_asked(f"{state}, which starts nothing there", OVER_SSH)
     if base in _RESERVED or "$" in flags:
         return not_asked(f"{state}: it is held for a reservation", OVER_SSH)
-    if base not in (*_IDLE, *_BUSY) or "*" in flags:
-        return unreachable(state)
-    if flags & set("~#!%"):
+    known = base in (*_IDLE, *_BUSY) and "*" not in flags
+    if base.startswith("power") or (known and flags & set("~#!%")):
         way = "power it up (scontrol update nodename=NODE state=power_up), and audit it again when it is idle"
         return not_asked(f"{state}: Slurm powers it down or up", way)
-    if flags & set("@^"):
+    if base.startswith("reboot") or (known and flags & set("@^")):
         return not_asked(f"{state}: it is about to be rebooted", OVER_SSH)
+    if not known:
+        return unreachable(state)
     if base in _BUSY:
         return busy(node.state)
     return None if node.partitions else not_asked("none of its partitions is up (sinfo --summarize)", OVER_SSH)

@@ -151,7 +151,7 @@ STRANGERS = ("srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node fa
 def test_a_node_is_asked_or_in_its_class() -> None:
     """Names that were not asked, and what no list of nodes is, are nobody's."""
     nodes = slurm_engine.nodes_of(SINFO)
-    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}")) for number in range(1, 16)}
+    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}")) for number in range(1, 18)}
     for kind, said in BROKEN.items():
         answers = NodeOutputs("abc", limit=4000)
         heard(answers, [said])
