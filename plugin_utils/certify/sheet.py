@@ -8,6 +8,7 @@ Both files may be another machine's: everything that is used of them is typed an
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ _host = codec.record(
 )
 _run = codec.record(
     others=True,
-    ended=codec.text(64, line=True),
+    ended=codec.text(64, re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII), line=True),
     group=codec.many(codec.text(codec.LINE, line=True), MOST_HOSTS),
     limit=codec.maybe(codec.text()),
     simulated=codec.flag,

@@ -151,7 +151,14 @@ def cluster() -> Iterator[Cluster]:
         yield server
 
 
-STORED = {"verdict": "pass", "stage": "health", "action": "none", "findings": [], "history": [], "kept_out": None}
+STORED: dict[str, Any] = {
+    "verdict": "pass",
+    "stage": "health",
+    "action": "none",
+    "findings": [],
+    "history": [],
+    "kept_out": None,
+}
 
 
 @pytest.fixture(autouse=True)
