@@ -118,13 +118,12 @@ def _settings(command: Command, level: int) -> Found:
         printed = " ".join(word for word in rest if word[:1] != "-").replace("\\n", "\n").split("\n")
         stored = any(not re.search(r"^[0-9-]$|^/dev/|log", file, re.IGNORECASE) for file in command.files)
         for line in [*command.body, *printed]:
-            whole = _LINE.fullmatch(line) if stored else None
-            if whole is not None:
-                yield whole.group(1), _certain(whole.group(2).strip(" \t\r\"'")), "unclear"
-                continue
-            for name, value in _WITHIN.findall(line) if command.files or line.split()[:1] == ["export"] else ():
-                certain = None if command.files else _certain(value.strip("\"'"))
-                yield name, certain, "unclear" if command.files else "printed"
+            whole = _LINE.fullmatch(line)
+            if whole and (stored or (not command.files and line.split()[0] == "export")):
+                value = _certain(whole.group(2).strip(" \t\r\"'"))
+                yield whole.group(1), value, "unclear" if command.files else "printed"
+            elif command.files:
+                yield from ((name, None, "unclear") for name, _value in _WITHIN.findall(line))
     elif program in ("alias", "eval", "for", _UNREAD):
         scope = "unread" if program == _UNREAD else "unclear"
         yield from ((name, None, scope) for name, _value, _scope in _mentions(" ".join(rest)))
@@ -223,6 +222,8 @@ def commands(text: str, first: int) -> Iterator[Command]:
                 words, files = [], []
             elif before[:1] in ("<", ">"):
                 files += [_plain(token)] * (">" in before)
+            elif token == "{" and words[:1] == ["function"]:
+                blocks, words = blocks + 1, []
             elif token[0] not in "<>":
                 blocks = max(blocks + (not words) * ((token in _OPENS) - (token in _CLOSES)), 0)
                 if words or token == "for" or token not in _SKIPPED:

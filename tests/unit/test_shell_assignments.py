@@ -31,6 +31,7 @@ FORMS = [
     ('[ -z "$NCCL_A" ] &&\n export NCCL_A=1\nexport NCCL_B=1', ["NCCL_A 1 2 environment if", "NCCL_B 1 3 environment"]),
     ("case $x in\n a) export NCCL_A=1;;\nesac", ["NCCL_A 1 2 environment if"]),
     ("f() {\n export NCCL_A=1\n}", ["NCCL_A 1 2 environment if"]),
+    ("function f { export NCCL_A=1; }\nexport NCCL_B=1", ["NCCL_A 1 1 environment if", "NCCL_B 1 2 environment"]),
     ("export NCCL_A=1\nunset NCCL_A", ["NCCL_A 1 1 environment"]),
     ("# export NCCL_A=1", []),
     ('grep NCCL_A file; test -n "$NCCL_A"; echo $NCCL_A; cmd --level ${NCCL_A:-1}', []),
@@ -49,7 +50,7 @@ FORMS = [
     ("site_set NCCL_A 1", ["NCCL_A None 1 unclear"]),
     ("echo NCCL_A=1 >> ~/.nccl.conf", ["NCCL_A 1 1 unclear"]),
     # what is printed, and what launchers hand on
-    ("echo export NCCL_A=1", ["NCCL_A 1 1 printed"]),
+    ("echo export NCCL_A==a,b", ["NCCL_A =a,b 1 printed"]),
     ("cat <<E\nSet NCCL_A=1 for tests.\nE\necho 'print NCCL_B=1 is a message'", []),
     ("export NCCL_A=${NCCL_A:-1} NCCL_B=${X-$Y}", ["NCCL_A 1 1 environment", "NCCL_B None 1 environment"]),
     ("> /etc/nccl.conf", []),
