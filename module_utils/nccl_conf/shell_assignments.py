@@ -34,10 +34,10 @@ _WITHIN = re.compile(r"(?:^|[,;=\s]|(?:SINGULARITY|APPTAINER)ENV_)(%s)=([^,;\s]*
 _WHOLE = re.compile(r"(?:--env=|-[ex])?(%s)=(.*)" % NAME, re.DOTALL)
 _OPENS, _CLOSES = ("if", "while", "until", "for", "case", "select", "{"), ("fi", "done", "esac", "}")
 _SKIPPED = (*_OPENS, *_CLOSES, "then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "builtin")
-# They read variables or words, and set nothing that lasts.
+# They read variables or words, or print them, and set nothing that lasts.
 _HARMLESS = (
-    *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "set"),
-    *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg"),
+    *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "set", "info", "error", "fail"),
+    *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg", "jq", "git", "curl", "log", "die", "warn"),
 )
 _UNREAD = "\n"  # the program of what is not certain to be a command
 # Slurm and PBS end a value at a comma.

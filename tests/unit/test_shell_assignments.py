@@ -71,7 +71,10 @@ FORMS = [
     ("mpiexec -genv NCCL_A 1 -n 2 x", ["NCCL_A 1 1 argument"]),
     ("ssh -t n 'NCCL_A=1 x'; ssh n 'export NCCL_B=2; x'", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
     ("sbatch --wrap='NCCL_A=1 x'; bash -c 'export NCCL_B=2'", ["NCCL_A 1 1 argument", "NCCL_B 2 1 argument"]),
-    ("log 'try NCCL_A=1 if it hangs'; echo 'NCCL_B=1' >&2", ["NCCL_A None 1 unclear", "NCCL_B None 1 unclear"]),
+    (
+        "note 'try NCCL_A=1 if it hangs'; die 'NCCL_A=1 is bad'; echo NCCL_B=1 >&2",
+        [f"NCCL_{v} None 1 unclear" for v in "AB"],
+    ),
     ('O="-x NCCL_A=1 -x NCCL_B"\nE=ALL,NCCL_B=2', ["NCCL_A 1 1 argument", "NCCL_B 2 2 argument"]),
     ('export M="NCCL_A is read"', []),
     ("a=(--export=ALL,NCCL_A=1 -x NCCL_B=2)", ["NCCL_A 1 1 argument if", "NCCL_B 2 1 argument if"]),
