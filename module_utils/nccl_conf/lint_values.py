@@ -112,7 +112,7 @@ _DYNAMIC_GID = (2, 21, 5)
 _MAX_HCAS = 32
 # Beginnings of names of network interfaces, and of RDMA devices.
 _INTERFACE = re.compile(r"(eth|bond|ib|en[opsx])[0-9]")
-_DEVICE = re.compile(r"mlx[45]_|roce\w|rdmap|bnxt_re|hfi1_")
+_DEVICE = re.compile(r"mlx[45]_|roce[A-Z]?[0-9]*p[0-9]|rdmap[0-9]|bnxt_re[0-9]|hfi1_")
 _LOCAL = re.compile(r"lo|docker[0-9]*|virbr[0-9]*")
 
 
