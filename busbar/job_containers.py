@@ -246,10 +246,6 @@ def _shm(pod: _Mapping, container: _Mapping) -> str:
     volumes = [one for one in pod.items_at("volumes") if one.get("name") == mounts["/dev/shm"].get("name")]
     on_disk = volumes and "emptyDir" in volumes[0] and volumes[0].value_at("emptyDir", "medium") is None
     size = volumes[0].value_at("emptyDir", "sizeLimit") if volumes else None
-    return "an emptyDir on disk" if on_disk else f"an emptyDir of {size}" if _small(size) else ""
-
-
-def _small(size: object) -> bool:
-    """Return whether a size such as ``64Mi`` is less than 1 GiB; False for an unknown form."""
     known = parse_size(str(size))
-    return known is not None and known < 1 << 30
+    small = known is not None and known < 1 << 30
+    return "an emptyDir on disk" if on_disk else f"an emptyDir of {size}" if small else ""

@@ -9,7 +9,6 @@ wherever it stands.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -32,7 +31,8 @@ _ENDINGS = (
 )
 # Other languages, and templates.
 _OTHER_NAME = re.compile(
-    r"(?:docker|container)file[^/]*|.*\.(?:dockerfile|containerfile|py|lua|tcl|service|container"
+    r"(?:docker|container)file[^/]*|(?:gnu)?makefile|.*\.(?:dockerfile|containerfile|py|lua|tcl|service|container"
+    r"|mk|fish|toml|ini|ipynb|tf|hcl|jsonnet|md|rst"
     r"|j2|jinja2?|tmpl|tpl|gotmpl|tftpl|template|in|erb)"
 )
 _OTHER_TEXT = re.compile(r"\A\s*(?:#!.*python|(?i:FROM|ARG)\s+\S|\{\{|\{%)|^services:\s", re.MULTILINE)
@@ -130,18 +130,30 @@ def _yaml(text: str, job: Job) -> list[Assignment]:
             found += _pairs(pairs)
             waiting += [item for key, item in pairs if not key.endswith("nccl.conf")]
         elif isinstance(node, yaml.SequenceNode):
-            found += _sequence(node)
-            waiting += [item for item in node.value if not isinstance(item, yaml.ScalarNode)]
-        elif isinstance(node, yaml.ScalarNode):
-            found += _text(node)
+            waiting += node.value
+        elif isinstance(node, yaml.ScalarNode) and MENTION.search(node.value):
+            # YAML, such as a patch; else a script (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`).
+            first = _line(node) + (node.style in ("|", ">"))
+            within = _document_within(node.value, first)
+            waiting += within
+            found += [] if within else parse(node.value, first, exported=sets_only(node.value))
     return found
+
+
+def _document_within(text: str, first: int) -> list[yaml.Node]:
+    """Return the mapping or list that a text is, if it is YAML, with the file's lines."""
+    try:
+        inner = yaml.compose("\n" * (first - 1) + text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return []
+    return [inner] if isinstance(inner, yaml.CollectionNode) else []
 
 
 def _documents(text: str) -> list[yaml.Node]:
     """Return the documents. Raises ParseError."""
     try:
         return [found for found in yaml.compose_all(text, Loader=yaml.SafeLoader) if found is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = mark.line + 1 if mark else 1
         message = f"line {line}: no YAML: {problem or 'it cannot be read'}; render a template first"
@@ -164,22 +176,3 @@ def _pairs(pairs: list[tuple[str, yaml.Node]]) -> Iterator[Assignment]:
         elif key.endswith("nccl.conf"):
             for pair in assignments(item.value):
                 yield pair._replace(line=_line(item) + pair.line)
-
-
-def _sequence(node: yaml.SequenceNode) -> list[Assignment]:
-    """Read `- NCCL_X=1`, or the words of a command: `["mpirun", "-x", "NCCL_X=1"]`."""
-    found: list[Assignment] = []
-    words: list[yaml.ScalarNode] = [item for item in node.value if isinstance(item, yaml.ScalarNode)]
-    for number, item in enumerate(words):
-        if "\n" in item.value or " " in item.value.strip():
-            found += _text(item)
-        elif MENTION.search(item.value):
-            before = words[number - 1].value if number else ""
-            found += parse(shlex.join(["start", before, item.value]), _line(item))
-    return found
-
-
-def _text(node: yaml.ScalarNode) -> list[Assignment]:
-    """Return what a script within the file sets (`args: |`), or a file of NAME=VALUE (`nccl.conf: |`)."""
-    value, first = str(node.value), _line(node) + (node.style in ("|", ">"))
-    return parse(value, first, exported=sets_only(value)) if MENTION.search(value) else []

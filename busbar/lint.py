@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from ansible_collections.busbar.fabric.plugins.module_utils.core import host as core_host
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import SEVERITIES, Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import FILE_LIMIT, Host, ParseError, ReadError
@@ -31,7 +32,7 @@ from .command_line import complain
 
 NOT_EXPORTED = Check(
     "nccl_conf.lint.not_exported",
-    why="It is not exported, so no program that the script starts gets it.",
+    why="No program that the script starts gets it.",
     fix="Export it, or remove the line.",
 )
 "Does what the script starts get the variable that it sets (busbar lint alone)"
@@ -88,7 +89,10 @@ def _without_gdrcopy(host: Host) -> str:
 
 
 def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
-    tail = [_summary(findings, files)]
+    counts = Counter(finding.severity for finding in findings)
+    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
+    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(files, 'file')}"
+    tail = [total + (f": {detail}" if detail else "")]
     if not of_release:
         tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")
     blocks = _blocks(findings, verbose)
@@ -98,21 +102,33 @@ def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: b
 
 def _job(job: job_variables.Job, text: str, name: str, use: Use) -> list[Finding]:
     findings: list[Finding] = []
+    if "\r\n" in text and not job.documents:
+        why = "A shell reads the carriage return as the last character of each line."
+        findings.append(checks.CARRIAGE_RETURN.judge(name, "drift", "LF", "CR LF", name, why=why, severity="major"))
     used, anywhere = job_variables.expansions(text)
-    given = {item.name for item in job.assignments if item.scope != "shell"}
-    chosen = {item.name: item.value for item in job.assignments if item.value}
+    given = {item.name for item in job.assignments if item.scope not in ("shell", "cut")}
+    chosen = {item.name: item.value for item in job.assignments if item.value and not item.conditional}
     use = use._replace(place="job", plugin=net_plugins.of_settings(chosen))
     for item in job.assignments:
         where, reader = f"{name}:{item.line}", nccl_variables.reader(item.name)
         close = item.name in nccl_variables.NEVER or nccl_variables.misspelt(item.name)
         own = reader is None and (item.name in used or (item.name in anywhere and not close))
-        if item.scope == "unclear" or own:
+        if item.scope == "unread":
+            have, fix = (
+                f"{item.name} is behind a quote without end",
+                "End what `bash -n` shows, or split a long command.",
+            )
+            why = "It is not judged: a quote before it does not end, or a command has more than 400 lines."
+            findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "unknown", "an end", have, where, fix, why=why))
+        if (item.scope in ("unclear", "unread") and item.value is None) or own:
             continue
-        if item.scope != "shell" or (close and reader is None):
+        if item.scope not in ("shell", "cut") or (close and reader is None):
             findings += nccl_lint.lint_variable(item.name, item.value or "", where, use)
-        elif item.name not in used | given and reader not in (None, nccl_variables.BUILD):
+        elif (item.scope == "cut" or item.name not in used | given) and reader not in (None, nccl_variables.BUILD):
             export = f"export {item.name}=..."
-            have, fix = f"{item.name} is set for the shell alone", f"Write {export}, or remove the line."
+            what = "is cut off at a blank or comma" if item.scope == "cut" else "is set for the shell alone"
+            have = f"{item.name} {what}"
+            fix = f"Write {export}, or remove the line."
             findings.append(NOT_EXPORTED.judge(f"{where} {item.name}", "drift", export, have, where, fix))
     return findings + job_containers.judge(job, text, name)
 
@@ -142,13 +158,7 @@ def _read(path: str, name: str) -> str:
         raise ReadError(name, f"cannot be read: {reason}") from error
     if len(data) > FILE_LIMIT:
         raise ReadError(name, f"is larger than {FILE_LIMIT >> 20} MiB")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ReadError(name, f"is not text (byte {error.start})") from error
-    if "\0" in text:
-        raise ReadError(name, "is not text (it holds a zero byte)")
-    return text
+    return core_host.decode_text(data, name)
 
 
 def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
@@ -171,11 +181,3 @@ def _blocks(findings: Sequence[Finding], verbose: bool) -> list[list[str]]:
     for kind, block in blocks.items():
         block[1:1] = screen.listed("    also ", places[kind][1:], terminal.COLUMNS, False)
     return [*blocks.values()]
-
-
-def _summary(findings: Sequence[Finding], files: int) -> str:
-    counts = Counter(finding.severity for finding in findings)
-    detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-    where = f"{files} file{'' if files == 1 else 's'}"
-    return f"{total} in {where}" + (f": {detail}" if detail else "")

@@ -76,7 +76,7 @@ def add(command: argparse.ArgumentParser) -> None:
     text = "micro-batches of a data parallel rank in a step"
     command.add_argument("--micro-batches", type=count, default=1, metavar="N", help=text)
     text = "share of peak FLOPS; else the minimum step is printed"
-    command.add_argument("--mfu", type=number(0.1, 100, "number of percent"), metavar="PERCENT", help=text)
+    command.add_argument("--mfu", type=number(1, 100, "number of percent"), metavar="PERCENT", help=text)
     command.set_defaults(run=run)
 
 

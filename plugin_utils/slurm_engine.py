@@ -49,18 +49,18 @@ class SlurmError(Exception):
 
 # -- which nodes -------------------------------------------------------------------------------------------------------
 
-SINFO = ("sinfo", "--all", "--Node", "--noheader", "--format=%N|%T|%R|%E")
+SINFO = ("sinfo", "--all", "--Node", "--noheader", "--format=%N|%T|%R|%a|%E")
 # Suffixes of sinfo's states: no response; powered down, up or off; reserved; to be rebooted; planned for a job.
 _FLAGS = "*~#!%$@^-+"
 _IDLE = ("idle", "planned")
-_BUSY = ("allocated", "mixed", "completing")
+_BUSY = ("allocated", "mixed", "completing", "blocked")
 _DRAINED = ("drained", "draining", "drain")
 _RESERVED = ("reserved", "maint")
 
 
 @dataclass
 class Node:
-    """state: sinfo's, as ``idle`` or ``down*``."""
+    """state: sinfo's, as ``idle`` or ``down*``.   partitions: those that start jobs."""
 
     state: str
     reason: str
@@ -71,11 +71,13 @@ def nodes_of(text: str) -> dict[str, Node]:
     """Return the nodes in SINFO's output: a line for each node in each of its partitions. Raises SlurmError."""
     found: dict[str, Node] = {}
     for line in text.splitlines():
-        words = line.split("|", 3)
-        if len(words) != 4:
+        words = line.split("|", 4)
+        if len(words) != 5 and not found:
             raise SlurmError(f"{' '.join(SINFO)} printed {printable(line[:200])!r}, which is not a node")
-        name, state, partition, reason = words
-        found.setdefault(name, Node(state, printable(reason.strip())[:200])).partitions.append(partition)
+        if len(words) == 5:  # Any other line continues a reason.
+            name, state, partition, available, reason = words
+            node = found.setdefault(name, Node(state, printable(reason.strip())[:200]))
+            node.partitions += [partition] * (available == "up")
     return found
 
 
@@ -91,11 +93,17 @@ def refused(node: Node | None) -> Plain | None:
         return not_asked(f"{state}, which starts nothing there", OVER_SSH)
     if base in _RESERVED or "$" in flags:
         return not_asked(f"{state}: it is held for a reservation", OVER_SSH)
-    if base not in (*_IDLE, *_BUSY) or flags & set("*~#!%"):
-        return unreachable(state)
-    if flags & set("@^"):
+    known = base in (*_IDLE, *_BUSY) and "*" not in flags
+    if base.startswith("power") or (known and flags & set("~#!%")):
+        way = "power it up (scontrol update nodename=NODE state=power_up), and audit it again when it is idle"
+        return not_asked(f"{state}: Slurm powers it down or up", way)
+    if base.startswith("reboot") or (known and flags & set("@^")):
         return not_asked(f"{state}: it is about to be rebooted", OVER_SSH)
-    return busy(node.state) if base in _BUSY else None
+    if not known:
+        return unreachable(state)
+    if base in _BUSY:
+        return busy(node.state)
+    return None if node.partitions else not_asked("none of its partitions is up (sinfo --summarize)", OVER_SSH)
 
 
 def unreachable(said: str) -> Plain:

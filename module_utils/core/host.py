@@ -301,7 +301,7 @@ class Host:
             if self.session is not None:
                 self.session.hung[tool] = seconds
             raise ToolHung(name, "did not respond within %g s and was abandoned" % seconds)
-        stdout, stderr = (_decode(data, name) for data in chunks)
+        stdout, stderr = (decode_text(data, name) for data in chunks)
         return Output(command=name, rc=rc, stdout=stdout, stderr=stderr)
 
 
@@ -377,7 +377,7 @@ def _read_text(
         return None
     if len(data) > most and not tail:
         raise ReadError(path, "is larger than %d MiB" % (most >> 20))
-    return _decode(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
+    return decode_text(data, path) if errors == "strict" else data.decode("utf-8", errors).replace("\0", "\ufffd")
 
 
 def read_bytes(full: str, path: str, most: int, tail: bool = False) -> bytes:
@@ -411,7 +411,8 @@ def _unless_absent(look: Callable[[], T], path: str) -> Optional[T]:
         raise ReadError(path, "cannot be read: %s" % error.strerror) from error
 
 
-def _decode(data: bytes, source: str) -> str:
+def decode_text(data: bytes, source: str) -> str:
+    """Raises ReadError, which names the source."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

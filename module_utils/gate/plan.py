@@ -205,7 +205,8 @@ def _wired_stage(have: gate.GateState, stage: str, config: Mapping[str, str]) ->
         states, interval = config.get(NODE_STATE), config.get(INTERVAL)
         text += "; %s=%s; %s=%s" % (INTERVAL, interval, NODE_STATE, states)
         # A node that is drained is IDLE to Slurm: NONDRAINED_IDLE would never give it back.
-        idle = {"ANY", "IDLE"}.intersection((states or "").upper().split(","))
+        names = {*(states or "").upper().split(",")}
+        idle = names & {"ANY", "IDLE"} and "START_ONLY" not in names
         state = "ok" if number(interval or "") and idle else "drift"
     elif given:
         state = "ok"

@@ -30,7 +30,7 @@ _RECORD = re.compile(r"NodeName=(\S+) ")
 _PARTITIONS = re.compile(r" Partitions=(\S+) ")
 # States of a node in service, or before it was drained; any other was set by an administrator for a reason.
 _PLAIN = {"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "CLOUD", "DYNAMIC_NORM"}
-_PLAIN |= {"NOT_RESPONDING", "DRAIN"}
+_PLAIN |= {"NOT_RESPONDING", "DRAIN", "BLOCKED", "DYNAMIC_FUTURE"}
 
 
 @dataclass(frozen=True)
@@ -206,5 +206,5 @@ def _plain(node: slurm.Node) -> bool:
 def _theirs(node: slurm.Node) -> str:
     """Return another administrator's decision on the node; "" for none. A node in service may have a reason, too."""
     if node.drained or not _plain(node) or (node.reason and not _SIGNED.fullmatch(node.reason)):
-        return "the node is drained for another reason: %s" % node
+        return "the node is not the gate's to drain or resume: %s" % node
     return ""

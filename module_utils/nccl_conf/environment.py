@@ -117,8 +117,8 @@ def parse_pairs(text: str) -> List[Assignment]:
 
 def parse_shell(text: str) -> List[Assignment]:
     """The variables that a shell, when it has read the text, hands on to the programs that it starts."""
-    found = [item for item in shell_assignments.parse(text) if item.scope in ("environment", "unclear")]
-    certain = [(item.name, number) for number, item in enumerate(found) if item.scope != "unclear"]
+    found = _with_scope(text, "environment")
+    certain = [(item.name, number) for number, item in enumerate(found) if item.scope == "environment"]
     last = {name: number for name, number in certain if not found[number].conditional}
     return [item for number, item in enumerate(found) if number >= last.get(item.name, 0)]
 
@@ -126,7 +126,13 @@ def parse_shell(text: str) -> List[Assignment]:
 def parse_task_prolog(text: str) -> List[Assignment]:
     """``export NAME=VALUE`` that a task prolog prints: slurmd puts it into the task's environment. What the prolog
     exports itself ends with it."""
-    return [item for item in shell_assignments.parse(text) if item.scope in ("printed", "unclear")]
+    return _with_scope(text, "printed")
+
+
+def _with_scope(text: str, scope: str) -> List[Assignment]:
+    """Return settings of a scope, and those that are not certain without their value: their file may be no job's."""
+    found = (one for one in shell_assignments.parse(text) if one.scope in (scope, "unclear", "unread"))
+    return [one if one.scope == scope else one._replace(value=None) for one in found]
 
 
 def parse_unit(text: str) -> Tuple[List[Assignment], List[str]]:

@@ -47,7 +47,8 @@ class Assignment(NamedTuple):
 
     value: None if it depends on running the text.   line: of the text, from 1.
     scope: "environment" of all programs that follow, "argument" given to one program, "shell" not exported and so seen
-    by no program, "printed" to stdout, "unclear" if it depends on running the text.
+    by no program, "printed" to stdout, "cut" at a blank or comma, "unclear" if it depends on running the text,
+    "unread" behind a quote that does not end.
     conditional: within if, case, a function or behind &&.
     """
 

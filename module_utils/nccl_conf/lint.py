@@ -86,7 +86,7 @@ def _line_findings(lines: Sequence[grammar.Line], use: Use, path: str) -> List[F
 
 def lint_variable(name: str, value: str, where: str, use: Use) -> List[Finding]:
     """Return the faults of a variable that is set outside nccl.conf; worst first. where: FILE:LINE."""
-    bare = value.strip(_BLANKS).strip("\"'")
+    bare = value.strip(_BLANKS + "\r\n").strip("\"'")
     faults = []
     if bare != value:
         why = "NCCL trims nothing and knows no quotes: the characters around the value become a part of it."

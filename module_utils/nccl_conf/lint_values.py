@@ -110,6 +110,10 @@ _FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _PER_FUNCTION = (2, 24, 3)  # lists for single functions; an unknown word ends the job
 _DYNAMIC_GID = (2, 21, 5)
 _MAX_HCAS = 32
+# Beginnings of names of network interfaces, and of RDMA devices.
+_INTERFACE = re.compile(r"(eth|bond|ib|en[opsx])[0-9]")
+_DEVICE = re.compile(r"mlx[45]_|roce[A-Z]?[0-9]*p[0-9]|rdmap[0-9]|bnxt_re[0-9]|hfi1_")
+_LOCAL = re.compile(r"lo|docker[0-9]*|virbr[0-9]*")
 
 
 class Use(NamedTuple):
@@ -178,7 +182,9 @@ def weight(name: str) -> str:
 def faults(name: str, value: str, use: Use) -> Iterator[Fault]:
     """value: not empty, and free of blanks, quotes and comments."""
     if use.plugin is not None and net_plugins.ignores(use.plugin, name):
-        yield _without_effect(name, use.plugin)
+        switch = (name, use.plugin.owner) == ("NCCL_IB_DISABLE", net_plugins.SHARP)
+        fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if switch else None
+        yield filled(checks.PLUGIN_VARIABLE, "no line", use.plugin.owner, name)._replace(fix=fix)
         return
     wrong = list(_wrong(name, value, use))
     if wrong:
@@ -221,13 +227,9 @@ def _wrong(name: str, value: str, use: Use) -> Iterator[Fault]:
             yield from _net_plugin(entry, use)
     elif name == net_plugins.NETWORK:
         why = "NCCL compares the whole name, which ends in a version such as IBext_v11, and ends the job."
-        yield from _first(name, (value.lower() == "ibext", "NCCL_NET_PLUGIN=ibext", why, ""))
-
-
-def _without_effect(name: str, plugin: NetPlugin) -> Fault:
-    fix = "Set NCCL_IBEXT_DISABLE=1 if the plugin is to be switched off." if name == "NCCL_IB_DISABLE" else None
-    fix = fix if plugin.owner == net_plugins.SHARP else None
-    return filled(checks.PLUGIN_VARIABLE, "no line", plugin.owner, name)._replace(fix=fix)
+        wrong = value.lower() in ("tcp", "sockets", "ethernet", "infiniband", "rdma", "roce", "verbs", "none")
+        other = (wrong, "IB", "No network has this name, and NCCL ends the job.", "")
+        yield from _first(name, (value.lower() == "ibext", "NCCL_NET_PLUGIN=ibext", why, ""), other)
 
 
 def _net_plugin(entry: str, use: Use) -> Iterator[Fault]:
@@ -297,13 +299,18 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
     old = use.before((2, 30, 5))
     form = "NAME,NAME with ^ (exclude), = (exact) or ^= before the list"
     empty = "The list is empty, so every device is %s." % ("excluded" if exclude else "taken")
+    kind = "RDMA devices, such as mlx5_0" if of_hcas else "network interfaces, such as eth0"
+    strange = not (exclude or (of_hcas and use.hcas)) and any(map((_INTERFACE if of_hcas else _DEVICE).match, entries))
+    alone = not of_hcas and not exclude and any(map(_LOCAL.fullmatch, entries))
     not_numbers = not all(re.fullmatch("[0-9]*", number) for numbers in ports for number in numbers)
     planes = old and any(len(numbers) > 1 for numbers in ports)
     rules: Sequence[_Rule] = (
         (not of_hcas and len(value) == 1, form, "NCCL ignores a value of one character.", "major"),
         (exact and body[:1] == "^", "^=" + body[1:], "Behind = the ^ is a part of the first name.", ""),
         (not entries, form, empty, "critical" if exclude else "minor"),
-        (any(c in body for c in " \t=^"), form, "Blanks and operators in the list are parts of a name.", ""),
+        (any(c in body for c in " \t=^*?![]/"), form, "Blanks, operators and patterns are parts of a name.", ""),
+        (strange, kind, "No device of this kind has such a name.", ""),
+        (alone, "an interface of all nodes", "It reaches no other node.", "major"),
         (not_numbers, "NAME:PORT", "What is not a port number reads as port 0.", ""),
         (planes, "NAME:PORT", "Rail and plane behind the port are known since 2.30.5, not to %s." % old, "major"),
         (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),

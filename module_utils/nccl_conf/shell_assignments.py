@@ -16,7 +16,7 @@ from .grammar import MENTION, NAME, Assignment
 
 # A larger file is not one of settings; and each byte is parsed.
 LONGEST = 256 * 1024
-_MOST_ROWS = 50  # of one command
+_MOST_ROWS = 400  # of one command
 _MOST_MENTIONS = 200  # in one command
 
 _WORD = r"""(?:\$\((?:[^()]|\([^()]*\))*\)|\$\{[^}\n]{0,400}\}|`[^`\n]*`"""
@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"""\#[^\n]*|%s|[;&|()\n]+|[<>]+[&|]?|['"\\]""" % _WORD, re.
 _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
 _ASSIGNS = re.compile(r"(?:(?:SINGULARITY|APPTAINER)ENV_)?([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 # The value of a variable that is not set before; and an expansion that sets one.
-_DEFAULT = re.compile(r"\$\{\w+:?-([^${}`]*)\}")
+_DEFAULT = re.compile(r"\$\{\w+:?[-=]([^${}`]*)\}")
 _SETS_DEFAULT = re.compile(r"\$\{(%s):?=" % NAME)
 # -x NAME=VALUE, --env=NAME=VALUE, --export=ALL,NAME=VALUE, --mca mca_base_env_list "NAME=VALUE;NAME=VALUE"
 _WITHIN = re.compile(r"(?:^|[,;=\s]|(?:SINGULARITY|APPTAINER)ENV_)(%s)=([^,;\s]*)" % NAME)
@@ -34,11 +34,17 @@ _WITHIN = re.compile(r"(?:^|[,;=\s]|(?:SINGULARITY|APPTAINER)ENV_)(%s)=([^,;\s]*
 _WHOLE = re.compile(r"(?:--env=|-[ex])?(%s)=(.*)" % NAME, re.DOTALL)
 _OPENS, _CLOSES = ("if", "while", "until", "for", "case", "select", "{"), ("fi", "done", "esac", "}")
 _SKIPPED = (*_OPENS, *_CLOSES, "then", "else", "elif", "do", "!", "time", "exec", "command", "nohup", "builtin")
-# They read variables or words, and set nothing that lasts.
+# They read variables or words, or print them, and set nothing that lasts.
 _HARMLESS = (
-    *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "set"),
-    *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg"),
+    *(".", "source", "[", "[[", "test", "grep", "egrep", "logger", ":", "case", "set", "info", "error", "fail"),
+    *("unset", "unsetenv", "printenv", "sed", "awk", "perl", "fgrep", "rg", "jq", "git", "curl", "log", "die", "warn"),
 )
+_UNREAD = "\n"  # the program of what is not certain to be a command
+# Slurm and PBS end a value at a comma.
+_CUT = re.compile(r"(%s)=[^,=]*,[a-z]+[0-9_]*[0-9](?:,|$)" % NAME)
+# What follows these is a value or a list; what follows another option may be a script.
+_LISTS = ("-x", "-e", "-v", "-E", "--env", "--export", "-env", "-genv", "mca_base_env_list")
+_LINE = re.compile(r"\s*(?:export\s+)?(%s)=(.*)" % NAME)
 Found = Iterator[Tuple[str, Optional[str], str]]  # name, value, scope
 
 
@@ -56,14 +62,15 @@ class Command(NamedTuple):
     body: Sequence[str] = ()
     conditional: bool = False
 
-    def line_of(self, text: str) -> int:
-        return next((number for number, row in enumerate(self.rows, self.first) if text in row), self.first)
+    def line_of(self, name: str) -> int:
+        rows = enumerate(self.rows, self.first)
+        return next((number for number, row in rows if re.search(r"%s\b" % name, row)), self.first)
 
 
-def parse(text: str, first: int = 1, exported: bool = False) -> List[Assignment]:
+def parse(text: str, first: int = 1, exported: bool = False, level: int = 0) -> List[Assignment]:
     """Return what the text sets, in its order. Any text can be parsed.
 
-    first: number of its first line.   exported: as behind `set -a`.
+    first: number of its first line.   exported: as behind `set -a`.   level: how many texts it is within, as a word.
     """
     found: List[Assignment] = []
     names: Set[str] = set()
@@ -72,7 +79,7 @@ def parse(text: str, first: int = 1, exported: bool = False) -> List[Assignment]
             options = [word for word in command.words[1:] if re.fullmatch("[-+]([a-z]*a[a-z]*|allexport)", word)]
             options += [word for word in command.words[1:2] if command.words[2:3] == ["allexport"]]
             exported = options[-1][0] == "-" if options else exported
-        for name, value, scope in _settings(command):
+        for name, value, scope in _settings(command, level):
             if scope == "exported":  # `A=1; export A`, and the other way round
                 names.add(name)
                 continue
@@ -81,12 +88,21 @@ def parse(text: str, first: int = 1, exported: bool = False) -> List[Assignment]
     return [one._replace(scope="environment") if one.scope == "shell" and one.name in names else one for one in found]
 
 
-def _settings(command: Command) -> Found:
+def _within(text: str, level: int, exported: bool = False) -> Found:
+    """Yield what a text within another sets: nothing that lasts in the outer one."""
+    for one in parse(text, exported=exported, level=level):
+        yield one.name, one.value, "argument" if one.scope == "environment" else one.scope
+
+
+def _settings(command: Command, level: int) -> Found:
     words = command.words
     for name in _SETS_DEFAULT.findall(" ".join(words)):
         yield name, None, "unclear"
     prefix = list(takewhile(_ASSIGNS.match, words))
     program, rest = "".join(words[len(prefix) : len(prefix) + 1]).rpartition("/")[2], words[len(prefix) + 1 :]
+    name, after, *_ = [*rest, "", ""] if program == "export" else [program, *rest, ""]
+    if MENTION.fullmatch(name.rstrip("=")) and re.match("=" if name[-1:] != "=" else "[a-z0-9^][^=]*$", after):
+        yield name.rstrip("="), None, "cut"
     for word in prefix:
         yield from _pair(word, "argument" if program else "shell")
     if program in ("export", "declare", "typeset", "readonly", "local"):
@@ -100,24 +116,42 @@ def _settings(command: Command) -> Found:
     elif program in ("echo", "printf", "print", "cat"):
         # `echo export NAME=VALUE`, as a task prolog sets one; a line with other words is a message.
         printed = " ".join(word for word in rest if word[:1] != "-").replace("\\n", "\n").split("\n")
+        stored = any(not re.search(r"^[0-9-]$|^/dev/|log", file, re.IGNORECASE) for file in command.files)
         for line in [*command.body, *printed]:
-            for name, value in _WITHIN.findall(line) if command.files or line.split()[:1] == ["export"] else ():
-                certain = None if command.files else _certain(value.strip("\"'"))
-                yield name, certain, "unclear" if command.files else "printed"
-    elif program in ("alias", "eval", "for"):
-        yield from _mentions(" ".join(rest))
+            whole = _LINE.fullmatch(line)
+            if whole and (stored or (not command.files and line.split()[0] == "export")):
+                value = _certain(whole.group(2).strip(" \t\r\"'"))
+                yield whole.group(1), value, "unclear" if command.files else "printed"
+            elif command.files:
+                yield from ((name, None, "unclear") for name, _value in _WITHIN.findall(line))
+    elif program in ("alias", "eval", "for", _UNREAD):
+        scope = "unread" if program == _UNREAD else "unclear"
+        yield from ((name, None, scope) for name, _value, _scope in _mentions(" ".join(rest)))
     elif program not in _HARMLESS:
-        yield from _arguments(rest)
+        # Only a list of options has no program.
+        yield from _arguments(program, words[len(prefix) :] if program[:1] == "-" else rest, level)
+        if not level and not program.startswith("python"):
+            yield from _within("\n".join(command.body), 1, exported="tee" in words)
 
 
-def _arguments(rest: Sequence[str]) -> Found:
-    """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything."""
-    for before, word in zip(["", *rest], rest):
-        if before in ("-c", "-lc", "-ec") and " " in word:
-            yield from ((item.name, item.value, item.scope) for item in parse(word))  # the script of another shell
+def _arguments(program: str, rest: Sequence[str], level: int) -> Found:
+    """Take the arguments of an unknown program or function: a launcher passes them on, others may do anything.
+
+    A word with blanks may be the script of another shell, or a message; in those an argument counts behind an option.
+    """
+    for before, word, after in zip([program, *rest], rest, [*rest[1:], ""]):
+        if level < 2 and re.search(r"\s", word) and before not in _LISTS and (word[0] != "-" or word[:7] == "--wrap="):
+            yield from list(_within(word[7:] if word[:7] == "--wrap=" else word, level + 1)) or _mentions(word)
             continue
-        whole = None if before in ("mca_base_env_list", "-v") else _WHOLE.fullmatch(word)
-        pairs = [whole.groups()] if whole else _WITHIN.findall(word)
+        if before.lstrip("-") in ("genv", "env") and before[:1] == "-" and MENTION.fullmatch(word):
+            yield word, _certain(after), "argument"
+            continue
+        if "--export" in before + word or before == "-v":
+            yield from ((name, None, "cut") for name in _CUT.findall(word))
+        parts = re.split(r",(?=[A-Za-z_]\w*=)", word) if "--env" in (before, word[:5]) else [word]
+        wholes = [None if before in ("mca_base_env_list", "-v") else _WHOLE.fullmatch(part) for part in parts]
+        pairs = [whole.groups() for whole in wholes if whole] or _WITHIN.findall(word)
+        pairs = [] if level and "-" not in (before[:1], word[:1]) and program != "env" else pairs
         for name, value in pairs:
             yield name, _certain(value), "argument"
         if not pairs and before not in ("-x", "-e", "--env") and "--export" not in word:
@@ -130,6 +164,10 @@ def _pair(word: str, scope: str) -> Found:
         yield from _mentions("" if MENTION.fullmatch(word) else word)
     elif MENTION.fullmatch(match.group(1)):
         yield match.group(1), None if match.group(2) else _certain(match.group(3)), scope
+    elif MENTION.search(match.group(3)) and "\n" not in match.group(3):
+        # Arguments for a launcher: OPTIONS="-x NAME=VALUE", EXPORT=ALL,NAME=VALUE.
+        found = _arguments("", [match.group(3)], 0)
+        yield from ((name, value, "argument") for name, value, scope in found if scope != "unclear")
 
 
 def _certain(value: str) -> Optional[str]:
@@ -145,19 +183,22 @@ def _mentions(text: str) -> Found:
 
 
 def commands(text: str, first: int) -> Iterator[Command]:
-    """Return the simple commands. What is not certain to be one is `eval`, with the rest of the text."""
+    """Return the simple commands. What is not certain to be one is _UNREAD, with the rest of the text."""
     rows = text.split("\n")
     at = blocks = parens = 0
     chained = False
     while at < len(rows):
-        start, tokens = at, [_OPEN[0]]
+        start, tokens = at, [_OPEN[-1]]
         while tokens and tokens[-1] in _OPEN and at < min(start + _MOST_ROWS, len(rows)):
             at += 1
-            tokens = _tokens("\n".join(rows[start:at]))
+            # Only a row with one of these ends what is open.
+            if tokens[-1] == "\\" or any(mark in rows[at - 1] for mark in (tokens[-1], ")", "`")):
+                tokens = _tokens("\n".join(rows[start:at]))
         if (tokens and tokens[-1] in _OPEN) or sum(token.count("`") for token in tokens) % 2:
-            yield Command(["eval", "\n".join(rows[start:])], [], first + start, rows[start:], conditional=True)
+            yield Command([_UNREAD, "\n".join(rows[start:])], [], first + start, rows[start:], conditional=True)
             return
         body: Sequence[str] = ()
+        here = False
         for delimiter in [after.lstrip("-") for token, after in zip(tokens, tokens[1:]) if token == "<<"]:
             word = _plain(delimiter)
             end = next((number for number in range(at, len(rows)) if rows[number].lstrip("\t") == word), len(rows))
@@ -165,16 +206,24 @@ def commands(text: str, first: int) -> Iterator[Command]:
         lines = rows[start:at]
         words: List[str] = []
         files: List[str] = []
-        for before, token in zip(["", *tokens], [*tokens, "\n"]):
+        for number, (before, token) in enumerate(zip(["", *tokens], [*tokens, "\n"])):
+            here = here or token == "<<"
             if token[0] in ";&|()\n":
+                if token == "|":
+                    piped = list(takewhile(lambda word: word[0] not in ";&|()\n", tokens[number + 1 :]))
+                    files += [_plain(word) for word in piped[piped.index("tee") + 1 :]] if "tee" in piped else []
                 if words or files:
-                    yield Command(words, files, first + start, lines, body, bool(blocks or parens or chained))
+                    given = body if here else ()
+                    yield Command(words, files, first + start, lines, given, bool(blocks or parens or chained))
+                here = here and token == "|"
                 # A line break right behind && goes on with the chain.
                 chained = "&&" in token or "||" in token or (chained and token == "\n" and not words)
                 parens = max(parens + token.count("(") - token.count(")"), 0)
                 words, files = [], []
             elif before[:1] in ("<", ">"):
                 files += [_plain(token)] * (">" in before)
+            elif token == "{" and words[:1] == ["function"]:
+                blocks, words = blocks + 1, []
             elif token[0] not in "<>":
                 blocks = max(blocks + (not words) * ((token in _OPENS) - (token in _CLOSES)), 0)
                 if words or token == "for" or token not in _SKIPPED:

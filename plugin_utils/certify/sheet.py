@@ -8,6 +8,7 @@ Both files may be another machine's: everything that is used of them is typed an
 from __future__ import annotations
 
 import datetime
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ _host = codec.record(
 )
 _run = codec.record(
     others=True,
-    ended=codec.text(64, line=True),
+    ended=codec.text(64, re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII), line=True),
     group=codec.many(codec.text(codec.LINE, line=True), MOST_HOSTS),
     limit=codec.maybe(codec.text()),
     simulated=codec.flag,
@@ -151,7 +152,10 @@ def _later(one: Host, last: Host) -> Host:
     of_last = {*last.findings, *last.evidence}
     findings = {check: found for check, found in one.findings.items() if check not in of_last}
     evidence = {check: found for check, found in one.evidence.items() if check not in of_last}
-    return Host({**findings, **last.findings}, {**one.excused, **last.excused}, {**evidence, **last.evidence})
+    # What the later run has found again is accepted only there.
+    ids = [finding.id for found in findings.values() for finding in found if finding.id in one.excused]
+    excused = {**{name: one.excused[name] for name in ids}, **last.excused}
+    return Host({**findings, **last.findings}, excused, {**evidence, **last.evidence})
 
 
 def _of_host(data: object, today: datetime.date) -> Host:

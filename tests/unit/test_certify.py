@@ -184,6 +184,8 @@ def test_of_several_runs_the_latest_result_of_each_check_counts() -> None:
     [one] = [one for one in OURS if one.subject == "all-reduce within each node at its bar"]
     first, *others = one.checks
     good, bad = host(one.checks), host(tuple(others), findings=[finding(first)])
+    entry = {"check": first, "reason": "until the next delivery", "owner": "ops", "until": "2027-01-31"}
+    excused = proofs(good, host((), accepted=[finding(first)], acceptances=[entry]))
     nightly = ran(proofs(host(("iommu.domains",)), host(()), off={"nccl_benchmark": "x", "gate": "gate_stages"}), 20)
     answers = {
         "nightly alone": row(one, sheet.joined([nightly])),
@@ -191,6 +193,7 @@ def test_of_several_runs_the_latest_result_of_each_check_counts() -> None:
         "of one of both hosts": row(one, sheet.joined([nightly, ran(proofs(good), 21)])),
         "then a bad one": row(one, sheet.joined([ran(proofs(good, bad), 22), ran(proofs(good, good), 21), nightly])),
         "a bad one, then a good one": row(one, sheet.joined([ran(proofs(bad, good), 21), ran(proofs(good, good), 22)])),
+        "accepted once, but not later": row(one, sheet.joined([ran(excused, 1), ran(proofs(good, bad), 2)])),
         "invalid later": row(one, sheet.joined([ran(proofs(good), 1), ran(proofs({"findings": 1}), 2)])),
     }
     assert {name: found.answer for name, found in answers.items()} == {
@@ -199,6 +202,7 @@ def test_of_several_runs_the_latest_result_of_each_check_counts() -> None:
         "of one of both hosts": sheet.OPEN,
         "then a bad one": sheet.OPEN,
         "a bad one, then a good one": sheet.PASS,
+        "accepted once, but not later": sheet.OPEN,
         "invalid later": sheet.OPEN,
     }
     both = sheet.joined([nightly, ran(proofs(good, off={"gate": "gate_stages"}), 21)])

@@ -320,6 +320,7 @@ GATES: dict[str, dict[str, Any]] = {
     "all stages": {LAST: state()},
     "no health program": with_config(HEALTH, "(null)", "health"),
     "never": with_config("300 sec", "0 sec", "health"),
+    "only at the start of slurmd": with_config("CYCLE,IDLE", "IDLE,START_ONLY", "health"),
     "only nodes in service": with_config("CYCLE,IDLE", "NONDRAINED_IDLE", "health"),
     "another health program": with_config(HEALTH, "/usr/sbin/nhc", "health"),
     "another prolog": with_config(NO_PROLOG, "Prolog = /opt/p", "prolog"),

@@ -151,13 +151,23 @@ def cluster() -> Iterator[Cluster]:
         yield server
 
 
+STORED: dict[str, Any] = {
+    "verdict": "pass",
+    "stage": "health",
+    "action": "none",
+    "findings": [],
+    "history": [],
+    "kept_out": None,
+}
+
+
 @pytest.fixture(autouse=True)
 def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files with the gate's state of this boot, for each verdict, in the working directory."""
     monkeypatch.chdir(tmp_path)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     for verdict in command.STATUS:
-        state = {"verdict": verdict, "at": time.time(), "boot_id": boot_id, "findings": [FINDING]}
+        state = {**STORED, "verdict": verdict, "at": time.time(), "boot_id": boot_id, "findings": [FINDING]}
         Path(verdict).write_text(json.dumps(state))
 
 
@@ -325,7 +335,8 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         ({}, "True", "the gate's verdict is pass"),
         ({"verdict": "fail", "findings": [FINDING]}, "False", "platform.gpus of host: 7 of 8"),
         ({"verdict": "unknown"}, "Unknown", "unknown"),
-        ({"verdict": "good"}, "Unknown", "not known"),
+        ({"verdict": "good"}, "Unknown", "its verdict is 'good'"),
+        ({"verdict": ["pass"]}, "Unknown", "its verdict is ['pass']"),
         ({"at": 0}, "Unknown", "minutes old"),
         ({"boot_id": "b"}, "Unknown", "since the node was booted"),
         ({"findings": [{}], "verdict": "fail"}, "Unknown", "cannot be read"),
@@ -337,7 +348,7 @@ def test_the_gates_state_is_a_verdict_while_it_is_young_and_of_this_boot(
 ) -> None:
     path = tmp_path / "state.json"
     assert command.of_state(path, 60, 1000.0, "a").reason == "GateHasNotRun"
-    path.write_text(json.dumps({"verdict": "pass", "at": 900.0, "boot_id": "a", "findings": [], **changes}))
+    path.write_text(json.dumps({**STORED, "at": 900.0, "boot_id": "a", **changes}))
     found = command.of_state(path, 10, 1000.0, "a")
     assert found.status == status
     assert said in found.message
@@ -359,7 +370,7 @@ def test_node_problem_detector_gets_one_line_and_its_own_exit_codes(
 ) -> None:
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     path = tmp_path / "state.json"
-    path.write_text(json.dumps({"verdict": "pass", "at": time.time(), "boot_id": boot_id, "findings": [], **changes}))
+    path.write_text(json.dumps({**STORED, "at": time.time(), "boot_id": boot_id, **changes}))
     assert cli.main(["kubernetes", "--problem", "--state", str(path)]) == code
     out, err = capsys.readouterr()
     assert out.startswith(line)

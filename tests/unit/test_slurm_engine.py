@@ -45,7 +45,7 @@ def test_what_is_no_line_of_sinfo_asks_nobody() -> None:
 
 
 def test_as_few_jobs_as_partitions_allow() -> None:
-    nodes = slurm_engine.nodes_of("a|idle|one|none\na|idle|all|none\nb|idle|all|none\nc|idle|two|none\n")
+    nodes = slurm_engine.nodes_of("a|idle|one|up|none\na|idle|all|up|none\nb|idle|all|up|none\nc|idle|two|up|none\n")
     assert slurm_engine.by_partition("abc", nodes, None) == {"all": ["a", "b"], "two": ["c"]}
     assert slurm_engine.by_partition("abc", nodes, "one") == {"one": ["a"], "all": ["b"], "two": ["c"]}
 
@@ -151,7 +151,7 @@ STRANGERS = ("srun: error: n[3-9999999]: tasks 0: Killed", "srun: error: Node fa
 def test_a_node_is_asked_or_in_its_class() -> None:
     """Names that were not asked, and what no list of nodes is, are nobody's."""
     nodes = slurm_engine.nodes_of(SINFO)
-    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}")) for number in range(1, 13)}
+    given = {f"n{number}": slurm_engine.refused(nodes.get(f"n{number}")) for number in range(1, 18)}
     for kind, said in BROKEN.items():
         answers = NodeOutputs("abc", limit=4000)
         heard(answers, [said])
