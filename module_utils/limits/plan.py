@@ -14,9 +14,10 @@ from ..core import fix_command, ini, mounts
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Problem
+from ..core.number import whole
 from ..core.plan import FileChange, Plan, merge
 from . import pam
-from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login
+from .read import LOGIN_FILE, SERVICE_FILE, UNITS, USER_CONF, LimitsState, parse_login
 
 # Section and keys in systemd's configurations, and in units.
 _MANAGER = ("Manager", {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"})
@@ -69,16 +70,28 @@ class LimitsWanted:
     def __str__(self) -> str:
         return "memlock unlimited, nofile at least %d" % self.nofile
 
-    def low(self, values: Mapping[str, str]) -> Set[str]:
-        """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none."""
-        least = {"memlock": None, "nofile": self.nofile}
-        return {item for item, value in values.items() if not all(enough(v, least[item]) for v in value.split(":"))}
+    def low(self, values: Mapping[str, str], unlimited: str = "unlimited") -> Set[str]:
+        """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none.
+
+        unlimited: the only word for no limit; systemd ignores a line with another one, or with a suffix of nofile.
+        """
+        least = {"memlock": math.inf, "nofile": self.nofile}
+        limits = {item: value.split(":") for item, value in values.items()}
+        return {
+            item
+            for item, words in limits.items()
+            if not all(word == unlimited or (whole(word) or 0) >= least[item] for word in words)
+        }
+
+    def low_in_units(self, values: Mapping[str, str]) -> Set[str]:
+        """Return the items that are too low in files of systemd."""
+        return self.low(values, "infinity")
 
 
 def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     files = (
         (LOGIN, LOGIN_FILE, render_login(want), not _low_logins(have, want), have.login),
-        (SERVICE, SERVICE_FILE, render_service(want), not want.low(values_of(have.service, *_MANAGER)), have.service),
+        (SERVICE, SERVICE_FILE, render_service(want), not want.low_in_units(values_of(have.service, *_MANAGER)), have.service),
     )
     judged = [persisted(*file, want) for file in files]
     findings = [plan.findings[0] for plan in judged]
@@ -94,7 +107,7 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
         unit = units.get(UNITS.get(name, ""))
         # Started by its unit, if every limit that is too low for the process is too low there.
         low = set().union(*map(want.low, processes))
-        cause = unit is not None and low and low <= want.low(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
+        cause = unit is not None and low and low <= want.low_in_units(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
         findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
         findings.append(_shm(have, want))
@@ -143,7 +156,7 @@ def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     """Judge what a unit, or user.conf, sets itself; otherwise systemd's defaults count, which are judged elsewhere."""
     keys = (_MANAGER if name == USER_CONF else UNIT_KEYS)[1]
     own, paths = _unit_limits(name, files)
-    low = [item for item in own if item in want.low(own)]
+    low = [item for item in own if item in want.low_in_units(own)]
     have = ", ".join("%s=%s in %s" % (keys[item], own[item], paths[item]) for item in (low or own))
     of_users = name == USER_CONF or name.startswith("user@")
     start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
@@ -168,21 +181,13 @@ def _groups(have: LimitsState) -> List[Finding]:
                 limits.setdefault(domain, {})[kind] = (value, path)
     findings = []
     for domain, kinds in sorted(limits.items()):
-        low = {kind: one for kind, one in kinds.items() if not enough(one[0], None)}
+        low = {kind: one for kind, one in kinds.items() if one[0] != "unlimited"}
         for value, path in list(low.values())[:1]:
             have_text = "%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain)
             fix = "remove the line from %s, or set it to unlimited there" % path
             subject = "%s %s" % (path, printable(domain))
             findings.append(GROUP.judge(subject, "not_owned", "memlock unlimited", have_text, path, fix))
     return findings
-
-
-def enough(value: str, least: Optional[int]) -> bool:
-    """least: None for unlimited."""
-    if value in ("unlimited", "infinity", "-1"):
-        return True
-    match = re.fullmatch(r"([0-9]{1,20})([KMGTPE]?)", value)
-    return least is not None and match is not None and int(match.group(1)) << 10 * SUFFIXES[match.group(2)] >= least
 
 
 def persisted(
@@ -216,6 +221,7 @@ def _daemon(
     because: Optional[Finding],
 ) -> Finding:
     """One for all processes of that name: the worst counts."""
+    unit = UNITS.get(name, name + ".service")
     low = [limits for limits in processes if want.low(limits)]
     if unread is not None and not low:
         state, have = "unknown", str(unread)
@@ -233,7 +239,7 @@ def _daemon(
         have=have,
         source="/proc/PID/limits of %s" % name,
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
-        " LimitNOFILE in systemctl cat %s" % (name, name),
+        " LimitNOFILE in systemctl cat %s" % (unit, unit),
         because=because,
     )
 
