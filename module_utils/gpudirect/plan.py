@@ -173,11 +173,11 @@ def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Ju
         because = OLD_MODULE.finding_id(LEGACY, aspect="live")
         return Judgement("peermem", "withheld", "%s is loaded in its place" % LEGACY, _DRAIN, because=because)
     reason = failed.reason if failed else _known_reason(have)
-    version = have.driver.version if have.driver else "VERSION"
+    module = {"module": "%s/%s" % (have.dkms_name, have.driver.version if have.driver else "VERSION")}
     if reason is not None:
         inbox = have.ofed == "" and have.ids is not None and "ubuntu" not in have.ids
         if reason in (NO_SYMBOLS, NO_API) and inbox:
-            fix = "install DOCA-OFED and then rebuild the NVIDIA module (%s)" % (REBUILD % {"version": version})
+            fix = "install DOCA-OFED and then rebuild the NVIDIA module (%s)" % (REBUILD % module)
             other = "or by DMA-BUF: set busbar_gpudirect: auto" if not no_dmabuf else "or by DMA-BUF (%s)" % no_dmabuf
             said = "nvidia_peermem cannot work: the kernel's own ib_core has no peer-memory API"
             return Judgement("", "unsupported", said, "%s, %s" % (fix, other))
@@ -185,7 +185,7 @@ def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Ju
             said = "nvidia_peermem does not exist for kernels with 64 KiB pages"
             return Judgement("", "unsupported", said, no_dmabuf or "set busbar_gpudirect: auto")
         text = "nvidia_peermem is not loaded: %s" % reason.says
-        return Judgement("peermem", "drift", text, reason.fix % {"version": version})
+        return Judgement("peermem", "drift", text, reason.fix % module)
     if failed is not None:
         fix = "run modprobe nvidia_peermem and look at the end of dmesg"
         return Judgement("peermem", "drift", "modprobe nvidia_peermem failed: %s" % failed.said, fix)

@@ -18,6 +18,7 @@ from ..driver.module_file import ModuleFile
 from ..kernel_args import read as kernel_args
 from ..machine import gpu
 from ..machine.pci import parse_text, read_value
+from ..ofed import dkms
 from ..ofed import read as ofed_state
 from . import peermem
 from .peermem import SYS
@@ -74,7 +75,7 @@ class State:
     next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
     module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
+    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.   dkms_name: of the driver.
     """
 
     def __init__(self, host: Host, mode: str) -> None:
@@ -108,6 +109,7 @@ class State:
         self.missing = False
         self.ofed: Optional[str] = None
         self.log = ""
+        self.dkms_name = "nvidia"
         wanted = mode == "peermem" or (mode == "auto" and dmabuf(self)[0] is False)
         if self.driver_loaded and not self.loaded and wanted:
             before = len(self.problems)
@@ -117,6 +119,8 @@ class State:
                 self.problems.append(Problem("modinfo nvidia-peermem", "prints no depends"))
             self.ofed = ofed_state.read_release(host, self.problems)
             self.log = peermem.log(host)
+            version = self.driver.version if self.driver else ""
+            self.dkms_name = attempt(lambda: dkms.driver_name(host, version), dkms.TREE, self.problems) or "nvidia"
 
     @property
     def faulty(self) -> bool:

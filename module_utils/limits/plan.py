@@ -91,7 +91,13 @@ class LimitsWanted:
 def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     files = (
         (LOGIN, LOGIN_FILE, render_login(want), not _low_logins(have, want), have.login),
-        (SERVICE, SERVICE_FILE, render_service(want), not want.low_in_units(values_of(have.service, *_MANAGER)), have.service),
+        (
+            SERVICE,
+            SERVICE_FILE,
+            render_service(want),
+            not want.low_in_units(values_of(have.service, *_MANAGER)),
+            have.service,
+        ),
     )
     judged = [persisted(*file, want) for file in files]
     findings = [plan.findings[0] for plan in judged]
@@ -107,7 +113,9 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
         unit = units.get(UNITS.get(name, ""))
         # Started by its unit, if every limit that is too low for the process is too low there.
         low = set().union(*map(want.low, processes))
-        cause = unit is not None and low and low <= want.low_in_units(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
+        cause = (
+            unit is not None and low and low <= want.low_in_units(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
+        )
         findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
         findings.append(_shm(have, want))
