@@ -12,7 +12,7 @@ from functools import partial
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeVar
 
 from ..core import os_release
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
+from ..core.host import Host, ParseError, Problem, attempt, read_each
 from ..driver import kernels, module_file, module_lists
 from ..driver.module_file import ModuleFile
 from ..kernel_args import read as kernel_args
@@ -75,7 +75,7 @@ class State:
     next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
     module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.   dkms_name: of the driver.
+    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on it.   dkms_name: of the driver.
     """
 
     def __init__(self, host: Host, mode: str) -> None:
@@ -86,7 +86,7 @@ class State:
             return
         self.release = kernels.read_running(host, self.problems)
         self.driver = self._value(gpu.VERSION, gpu.parse_driver_version)
-        self.driver_loaded = _exists(host, gpu.VERSION)
+        self.driver_loaded = self.driver is not None or self.unreadable((gpu.VERSION,))
         paths = ["%s/%s/information" % (gpu.GPUS, name) for name in self._names(gpu.GPUS)]
         found = [self._value(path, gpu.parse_information) for path in paths]
         self.models = sorted({model["Model"] for model in found if model and "Model" in model})
@@ -153,14 +153,6 @@ class State:
             if text is not None:
                 return attempt(partial(parse_config, text), path, self.problems)
         return None
-
-
-def _exists(host: Host, path: str) -> bool:
-    """Return whether a file exists; read_value reports one that cannot be read."""
-    try:
-        return host.read(path) is not None
-    except ReadError:
-        return True
 
 
 # -- DMA-BUF ---------------------------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def _containerd(have: Have, want: Want) -> Plan:
         fix = "set LimitMEMLOCK=infinity and LimitNOFILE=%d where containerd is started: systemctl status $(pidof"
         fix = (fix + " containerd)") % want.limits.nofile
         return Plan((check.judge(DROPIN, "not_owned", want_text, "no containerd.service in %s" % text, UNITS[0], fix),))
-    low = want.limits.low_in_units(host_limits.values_of(have.containerd.items(), *host_limits.UNIT_KEYS))
+    low = want.limits.low(host_limits.values_of(have.containerd.items(), *host_limits.UNIT_KEYS))
     others = [(path, text) for path, text in have.containerd.items() if path not in unit]
     return host_limits.persisted(check, DROPIN, render(want), not low, others, want.limits)
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -70,34 +69,20 @@ class LimitsWanted:
     def __str__(self) -> str:
         return "memlock unlimited, nofile at least %d" % self.nofile
 
-    def low(self, values: Mapping[str, str], unlimited: str = "unlimited") -> Set[str]:
+    def low(self, values: Mapping[str, str], unlimited: str = "infinity") -> Set[str]:
         """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none.
 
-        unlimited: the only word for no limit; systemd ignores a line with another one, or with a suffix of nofile.
+        unlimited: the only word for no limit. systemd ignores a line with another one, or with a suffix of nofile.
         """
         least = {"memlock": math.inf, "nofile": self.nofile}
-        limits = {item: value.split(":") for item, value in values.items()}
-        return {
-            item
-            for item, words in limits.items()
-            if not all(word == unlimited or (whole(word) or 0) >= least[item] for word in words)
-        }
-
-    def low_in_units(self, values: Mapping[str, str]) -> Set[str]:
-        """Return the items that are too low in files of systemd."""
-        return self.low(values, "infinity")
+        pairs = [(item, word) for item, value in values.items() for word in value.split(":")]
+        return {item for item, word in pairs if word != unlimited and (whole(word) or 0) < least[item]}
 
 
 def plan(have: LimitsState, want: LimitsWanted) -> Plan:
     files = (
         (LOGIN, LOGIN_FILE, render_login(want), not _low_logins(have, want), have.login),
-        (
-            SERVICE,
-            SERVICE_FILE,
-            render_service(want),
-            not want.low_in_units(values_of(have.service, *_MANAGER)),
-            have.service,
-        ),
+        (SERVICE, SERVICE_FILE, render_service(want), not want.low(values_of(have.service, *_MANAGER)), have.service),
     )
     judged = [persisted(*file, want) for file in files]
     findings = [plan.findings[0] for plan in judged]
@@ -112,10 +97,8 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
         processes = have.daemons.get(name, ())
         unit = units.get(UNITS.get(name, ""))
         # Started by its unit, if every limit that is too low for the process is too low there.
-        low = set().union(*map(want.low, processes))
-        cause = (
-            unit is not None and low and low <= want.low_in_units(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
-        )
+        low = set().union(*(want.low(one, "unlimited") for one in processes))
+        cause = unit is not None and low and low <= want.low(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
         findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
         findings.append(_shm(have, want))
@@ -139,7 +122,8 @@ def _low_logins(have: LimitsState, want: LimitsWanted) -> Set[str]:
     for _path, text in have.login:
         values.update(parse_login(text))
     pairs = [(domain, kind) for domain in ("*", "root") for kind in ("soft", "hard")]
-    return set().union(*(want.low({item: values.get((*pair, item), "") for item in UNIT_KEYS[1]}) for pair in pairs))
+    limits = [{item: values.get((*pair, item), "") for item in UNIT_KEYS[1]} for pair in pairs]
+    return set().union(*(want.low(one, "unlimited") for one in limits))
 
 
 def values_of(files: Iterable[Tuple[str, str]], section: str, keys: Mapping[str, str]) -> Dict[str, str]:
@@ -164,7 +148,7 @@ def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     """Judge what a unit, or user.conf, sets itself; otherwise systemd's defaults count, which are judged elsewhere."""
     keys = (_MANAGER if name == USER_CONF else UNIT_KEYS)[1]
     own, paths = _unit_limits(name, files)
-    low = [item for item in own if item in want.low_in_units(own)]
+    low = [item for item in own if item in want.low(own)]
     have = ", ".join("%s=%s in %s" % (keys[item], own[item], paths[item]) for item in (low or own))
     of_users = name == USER_CONF or name.startswith("user@")
     start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
@@ -230,7 +214,7 @@ def _daemon(
 ) -> Finding:
     """One for all processes of that name: the worst counts."""
     unit = UNITS.get(name, name + ".service")
-    low = [limits for limits in processes if want.low(limits)]
+    low = [limits for limits in processes if want.low(limits, "unlimited")]
     if unread is not None and not low:
         state, have = "unknown", str(unread)
     else:

@@ -28,8 +28,8 @@ DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
 UNITS = {"slurmd": "slurmd.service", "dockerd": "docker.service", "kubelet": "kubelet.service", "": "user@.service"}
 USER_CONF = "user.conf"
 MEMINFO = "/proc/meminfo"
-# Of sizes in systemd's files, to the base of 1024.
-# What pam_limits takes for no limit.
+# Of pam_limits: which limits a line sets, and what it takes for no limit.
+_KINDS = {"-": ("soft", "hard"), "soft": ("soft",), "hard": ("hard",)}
 _UNLIMITED = ("unlimited", "infinity", "-1", "-")
 
 
@@ -55,19 +55,14 @@ class LimitsState:
 
 
 def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
-    """(domain, "soft" or "hard", item) -> value. Lines that pam_limits would not take are passed over, as it does.
-
-    Of a number it takes the digits, whatever suffix follows.
-    """
+    """(domain, "soft" or "hard", item) -> value. Lines that pam_limits would not take are passed over, as it does."""
     found = {}
     for line in text.splitlines():
-        domain, *words = line.partition("#")[0].split() or [""]
-        kind, item, value = (word.lower() for word in (words[:3] if len(words) > 2 else ("", "", "")))
-        digits = re.match(r"[0-9]+", value)
-        value = "unlimited" if value in _UNLIMITED else digits.group() if digits else value
-        for each in ("soft", "hard") if kind == "-" else (kind,):
-            if each in ("soft", "hard"):
-                found[(domain, each, item)] = value
+        domain, kind, item, value = (*line.partition("#")[0].split(), "", "", "", "")[:4]
+        # Of a number the digits count, whatever follows.
+        value = "unlimited" if value.lower() in _UNLIMITED else re.sub(r"(?<=[0-9])[^0-9].*", "", value)
+        for each in _KINDS.get(kind.lower(), ()) if value else ():
+            found[(domain, each, item.lower())] = value
     return found
 
 

@@ -57,7 +57,7 @@ def _built(case: OfedCase, kernel: str) -> Plan:
     """One finding for a kernel: what is not built for it is not built for one reason."""
     states = {(b.name, b.version): b.state for b in case.builds if b.kernel == kernel}
     # OFED before NVIDIA: its symbols have to be there when nvidia-peermem is built.
-    newest = sorted(_newest(case).items(), key=lambda item: (_is_driver(item[0]), item[0] not in _KERNEL_MODULES))
+    newest = sorted(_newest(case).items(), key=lambda item: (item[0][:6] == "nvidia", item[0] not in _KERNEL_MODULES))
     if not newest:
         return Plan()
     wrong: List[str] = []
@@ -93,15 +93,11 @@ def _newest(case: OfedCase) -> Dict[str, str]:
     """Return name -> version of the modules of OFED and of the NVIDIA driver, which has one name at a time."""
     found: Dict[str, str] = {}
     for build in case.builds:
-        ours = _is_driver(build.name) or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name) is not None)
+        ours = DRIVER.fullmatch(build.name) or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name))
         if ours and natural_key(build.version) > natural_key(found.get(build.name, "")):
             found[build.name] = build.version
-    drivers = sorted(filter(_is_driver, found), key=lambda name: natural_key(found[name]))
+    drivers = sorted(filter(DRIVER.fullmatch, found), key=lambda name: natural_key(found[name]))
     return {name: version for name, version in found.items() if name not in drivers[:-1]}
-
-
-def _is_driver(name: str) -> bool:
-    return DRIVER.fullmatch(name) is not None
 
 
 def _dkms(action: str, name: str, version: str, kernel: str, force: bool = False) -> Command:
@@ -148,7 +144,7 @@ def plan_nvidia(case: OfedCase) -> Plan:
     commands: List[Command] = []
     for kernel, checksum in sorted(case.have.peer.items()):
         built = case.have.built[kernel]
-        of_driver = [b for b in case.builds if _is_driver(b.name) and b.kernel == kernel][:1]
+        of_driver = [b for b in case.builds if DRIVER.fullmatch(b.name) and b.kernel == kernel][:1]
         work = [_dkms(do, b.name, b.version, kernel, force=True) for b in of_driver for do in ("build", "install")]
         attempt = case.attempt(work)
         text = "built for another ib_core" if built else "built without peer memory"
