@@ -153,14 +153,12 @@ def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     of_users = name == USER_CONF or name.startswith("user@")
     start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
     lines = " and ".join("%s=%s" % (keys[item], "infinity" if item == "memlock" else want.nofile) for item in low)
-    return UNIT.judge(
-        name,
-        "not_owned" if low else "ok",
-        want=str(want),
-        have=have or "systemd's defaults",
-        source=paths[low[0]] if low else list(files)[-1],
-        fix="set %s there; then systemctl daemon-reload, and %s" % (lines, start),
-    )
+    source = paths[low[0]] if low else list(files)[-1]
+    # The package's next update replaces its own file.
+    place = "there" if source.startswith("/etc/") or of_users else "by systemctl edit %s, below [Service]" % name
+    fix = "set %s %s; then systemctl daemon-reload, and %s" % (lines, place, start)
+    have = have or "systemd's defaults"
+    return UNIT.judge(name, "not_owned" if low else "ok", str(want), have, source, fix)
 
 
 def _groups(have: LimitsState) -> List[Finding]:
