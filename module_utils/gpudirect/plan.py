@@ -340,7 +340,7 @@ def _blocked(have: State) -> Plan:
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
     for place, line in ((CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
         for argument in module_lists.forbidding(line, MODULE)[:1]:
-            fix = "remove %s from GRUB's settings and run update-grub, or on EL grubby --update-kernel=ALL --remove-args=%s"
+            fix = "remove %s from GRUB's settings and run update-grub (EL: grubby --update-kernel=ALL --remove-args=%s)"
             fix = fix % (argument, argument) + "; then reboot"
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
     if plans or have.unreadable((*module_lists.MODPROBE, CMDLINE)):
