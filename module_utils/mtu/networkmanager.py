@@ -123,11 +123,6 @@ def is_used(host: Host) -> bool:
     return bool(running) or systemd_files.wanted_at_boot(host, UNIT)
 
 
-def reload(host: Host) -> Optional[Command]:
-    """Return the command by which it reads its files again; None without its tool."""
-    return _RELOAD if host.has("nmcli") else None
-
-
 def state(host: Host, device: Device) -> Dict[str, str]:
     """Return a device's entry of its state file: managed or not, and the connection. Raises ReadError."""
     text = host.read_system("/run/NetworkManager/devices/%s" % device.index) or ""
@@ -136,10 +131,8 @@ def state(host: Host, device: Device) -> Dict[str, str]:
 
 def read_configuration(host: Host) -> Configuration:
     """Read the configuration's files in the order in which NetworkManager does. Raises ReadError."""
-    by_folder: Dict[str, List[str]] = {folder: [] for folder in _FOLDERS}
-    for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf"):
-        by_folder[path.rpartition("/")[0]].append(path)
-    etc, run, vendor = by_folder.values()
+    paths = [path for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf")]
+    etc, run, vendor = ([path for path in paths if path.startswith(folder)] for folder in _FOLDERS)
     words: List[str] = []
     found: Dict[Keys, Keys] = {}
     source = ""
@@ -188,7 +181,8 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     """Add claims of its keyfiles, including netplan's. Raises ReadError."""
     if not is_used(host):
         return
-    generated, again, conf = netplan.Reader(host), reload(host), read_configuration(host)
+    generated, conf = netplan.Reader(host), read_configuration(host)
+    again = _RELOAD if host.has("nmcli") else None
     files = systemd_files.by_name(host, FOLDERS, ".nmconnection")
     profiles = [_profile(path, host.read_system(path) or "") for _name, path in files]
     # A profile for Ethernet sets no InfiniBand interface up.
