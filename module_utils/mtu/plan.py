@@ -204,7 +204,7 @@ def _state_of(have: MtuState, name: str, subjects: Collection[str]) -> Tuple[Own
 
 def _follows_bond(have: MtuState, name: str, subjects: Collection[str]) -> bool:
     """Return whether an interface gets its bond's MTU at boot: its own files set none (kernel bond_enslave)."""
-    owned, master = have.owners.get(name, Owner()), have.devices[name].master
+    owned, master = have.owners.get(name, Owner()), have.devices[name].master or ""
     of_bond = master in subjects and have.devices[master].kind in _BONDS
     return of_bond and not owned.unclear and (owned.claim is None or owned.claim.mtu is None)
 
