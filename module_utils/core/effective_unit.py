@@ -16,7 +16,7 @@ from .host import Host
 from .plan import Plan
 from .systemd_files import read, wanted
 
-_OFF = ("", "no", "false", "0", "off")
+_OFF = ("", *ini.FALSE)
 # Settings after which a unit does something else, or can do less. Limits, logging and order change nothing.
 _EFFECTIVE = (
     *("ExecStart", "ExecCondition", "Type", "User", "DynamicUser", "RootDirectory", "RootImage", "PrivateDevices"),

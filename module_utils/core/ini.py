@@ -22,6 +22,8 @@ class Setting:
     last: int
 
 
+# What systemd takes for a boolean, whatever the case of its letters.
+TRUE, FALSE = ("1", "yes", "y", "true", "t", "on"), ("0", "no", "n", "false", "f", "off")
 # Key of a section's heading: no line of a file can have it.
 _HEADING = "\n"
 

@@ -45,7 +45,7 @@ _WHY = dict.fromkeys(
 )
 _HEAD = "# Written by Busbar (role nvidia_peermem): the NVIDIA driver options in the profile's driver_options.\n"
 _LINE = re.compile(r"\s*options\s+nvidia\s+(.*)")
-_OPTION = re.compile(r"NVreg_([A-Za-z0-9]+)=(\S*)")
+_OPTION = re.compile(r'NVreg_([A-Za-z0-9]+)=("[^"]*"|[^\s"]*)')
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def parse_params(text: str) -> Dict[str, str]:
 def parse_options(text: str) -> Dict[str, str]:
     """Return the driver's options in one file of modprobe.d; the last value of a name counts."""
     found: Dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.replace("\\\n", "").splitlines():
         match = _LINE.match(line)
         if match is not None:
             found.update(_OPTION.findall(match.group(1)))

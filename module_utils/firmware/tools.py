@@ -75,22 +75,22 @@ def _refused(done: Output, queried: Sequence[str]) -> str:
         name = (found.group(1) or found.group(2)) if found else ""
         if name in queried:
             return name
-    _stdout(done)
-    raise ReadError(done.command, "names no setting")
+    raise _error(done)
 
 
-def _stdout(done: Output) -> str:
-    """Return the output of a tool that ended with 0. Raises ReadError with the line that names the error."""
-    if done.rc != 0:
-        lines = (done.stdout + "\n" + done.stderr).splitlines()
-        error = next((line for line in lines if line.startswith("-E-")), done.last_words)
-        raise ReadError(done.command, "exited with %d: %.200s" % (done.rc, error))
-    return done.stdout
+def _error(done: Output) -> ReadError:
+    """Return the error of a tool, with the line that names it."""
+    lines = (done.stdout + "\n" + done.stderr).splitlines()
+    error = next((line for line in lines if line.startswith("-E-")), done.last_words)
+    return ReadError(done.command, "exited with %d: %.200s" % (done.rc, error))
 
 
 def flash(host: Host, address: str) -> Image:
     """Return the firmware in the card's flash, and the running one. Raises ReadError and ParseError."""
-    return parse_image(_stdout(host.run([find_tool(host, FLINT), "-d", address, "query"], QUERY_SECONDS)))
+    done = host.run([find_tool(host, FLINT), "-d", address, "query"], QUERY_SECONDS)
+    if done.rc != 0:
+        raise _error(done)
+    return parse_image(done.stdout)
 
 
 def parse_image(text: str) -> Image:

@@ -21,13 +21,13 @@ MODULE = "nvidia_peermem"
 SYS = "/sys/module/nvidia_peermem"
 LOAD = Command(("modprobe", MODULE), "load nvidia_peermem, without which NCCL stages through host memory")
 # %(version)s: the driver's.
-REBUILD = "dkms build --force nvidia/%(version)s && dkms install --force nvidia/%(version)s"
+REBUILD = "dkms build --force %(module)s && dkms install --force %(module)s"
 _LOAD_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Reason of a failed load.   says: text after its name or "it".   fix may hold %(version)s, the driver's."""
+    """Reason of a failed load.   says: text after its name or "it".   fix may hold %(module)s, the driver's in DKMS."""
 
     says: str
     fix: str

@@ -173,11 +173,11 @@ def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Ju
         because = OLD_MODULE.finding_id(LEGACY, aspect="live")
         return Judgement("peermem", "withheld", "%s is loaded in its place" % LEGACY, _DRAIN, because=because)
     reason = failed.reason if failed else _known_reason(have)
-    version = have.driver.version if have.driver else "VERSION"
+    module = {"module": "%s/%s" % (have.dkms_name, have.driver.version if have.driver else "VERSION")}
     if reason is not None:
         inbox = have.ofed == "" and have.ids is not None and "ubuntu" not in have.ids
         if reason in (NO_SYMBOLS, NO_API) and inbox:
-            fix = "install DOCA-OFED and then rebuild the NVIDIA module (%s)" % (REBUILD % {"version": version})
+            fix = "install DOCA-OFED and then rebuild the NVIDIA module (%s)" % (REBUILD % module)
             other = "or by DMA-BUF: set busbar_gpudirect: auto" if not no_dmabuf else "or by DMA-BUF (%s)" % no_dmabuf
             said = "nvidia_peermem cannot work: the kernel's own ib_core has no peer-memory API"
             return Judgement("", "unsupported", said, "%s, %s" % (fix, other))
@@ -185,7 +185,7 @@ def _judge_peermem(have: State, failed: Optional[Failure], no_dmabuf: str) -> Ju
             said = "nvidia_peermem does not exist for kernels with 64 KiB pages"
             return Judgement("", "unsupported", said, no_dmabuf or "set busbar_gpudirect: auto")
         text = "nvidia_peermem is not loaded: %s" % reason.says
-        return Judgement("peermem", "drift", text, reason.fix % {"version": version})
+        return Judgement("peermem", "drift", text, reason.fix % module)
     if failed is not None:
         fix = "run modprobe nvidia_peermem and look at the end of dmesg"
         return Judgement("peermem", "drift", "modprobe nvidia_peermem failed: %s" % failed.said, fix)
@@ -340,7 +340,8 @@ def _blocked(have: State) -> Plan:
             plans.append(_of_others(BLOCKED, change, want, lines[0], fix, BLOCKED.why))
     for place, line in ((CMDLINE, have.cmdline), ("the next boot", have.next_boot)):
         for argument in module_lists.forbidding(line, MODULE)[:1]:
-            fix = "remove %s from the boot loader's kernel arguments, with GRUB run update-grub; then reboot" % argument
+            fix = "remove %s from GRUB's settings and run update-grub (EL: grubby --update-kernel=ALL --remove-args=%s)"
+            fix = fix % (argument, argument) + "; then reboot"
             plans.append(Plan((BLOCKED.judge(place, "not_owned", want, argument, fix=fix),)))
     if plans or have.unreadable((*module_lists.MODPROBE, CMDLINE)):
         return merge(*plans)

@@ -12,12 +12,13 @@ from functools import partial
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple, TypeVar
 
 from ..core import os_release
-from ..core.host import Host, ParseError, Problem, ReadError, attempt, read_each
+from ..core.host import Host, ParseError, Problem, attempt, read_each
 from ..driver import kernels, module_file, module_lists
 from ..driver.module_file import ModuleFile
 from ..kernel_args import read as kernel_args
 from ..machine import gpu
 from ..machine.pci import parse_text, read_value
+from ..ofed import dkms
 from ..ofed import read as ofed_state
 from . import peermem
 from .peermem import SYS
@@ -74,7 +75,7 @@ class State:
     next_boot: the kernels' lines.   own: Busbar's files, path -> text or None; one that could not be read is left out.
 
     module, missing, ofed, log: read only if nvidia_peermem is wanted and not loaded. missing: there is no such
-    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on the module.
+    module.   ofed: release of OFED, "" for inbox.   log: the kernel log's lines on it.   dkms_name: of the driver.
     """
 
     def __init__(self, host: Host, mode: str) -> None:
@@ -85,7 +86,7 @@ class State:
             return
         self.release = kernels.read_running(host, self.problems)
         self.driver = self._value(gpu.VERSION, gpu.parse_driver_version)
-        self.driver_loaded = _exists(host, gpu.VERSION)
+        self.driver_loaded = self.driver is not None or self.unreadable((gpu.VERSION,))
         paths = ["%s/%s/information" % (gpu.GPUS, name) for name in self._names(gpu.GPUS)]
         found = [self._value(path, gpu.parse_information) for path in paths]
         self.models = sorted({model["Model"] for model in found if model and "Model" in model})
@@ -108,6 +109,7 @@ class State:
         self.missing = False
         self.ofed: Optional[str] = None
         self.log = ""
+        self.dkms_name = "nvidia"
         wanted = mode == "peermem" or (mode == "auto" and dmabuf(self)[0] is False)
         if self.driver_loaded and not self.loaded and wanted:
             before = len(self.problems)
@@ -117,6 +119,8 @@ class State:
                 self.problems.append(Problem("modinfo nvidia-peermem", "prints no depends"))
             self.ofed = ofed_state.read_release(host, self.problems)
             self.log = peermem.log(host)
+            version = self.driver.version if self.driver else ""
+            self.dkms_name = attempt(lambda: dkms.driver_name(host, version), dkms.TREE, self.problems) or "nvidia"
 
     @property
     def faulty(self) -> bool:
@@ -149,14 +153,6 @@ class State:
             if text is not None:
                 return attempt(partial(parse_config, text), path, self.problems)
         return None
-
-
-def _exists(host: Host, path: str) -> bool:
-    """Return whether a file exists; read_value reports one that cannot be read."""
-    try:
-        return host.read(path) is not None
-    except ReadError:
-        return True
 
 
 # -- DMA-BUF ---------------------------------------------------------------------------------------------------------

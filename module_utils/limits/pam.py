@@ -5,13 +5,14 @@ sshd_config(5)."""
 
 from __future__ import annotations
 
+import fnmatch
+import posixpath
 import re
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..core.check import Check
 from ..core.finding import Finding
 from ..core.host import Host
-from ..core.systemd_files import by_name
 
 FOLDERS = ("/etc/pam.d", "/usr/lib/pam.d")
 _SSHD = "/etc/ssh/sshd_config"
@@ -61,17 +62,29 @@ def read(host: Host) -> Dict[str, Optional[str]]:
         modules = session_modules(service, host.read_system)
         if modules is not None:
             found[service] = next((given for name, given in modules if name == "pam_limits.so"), None)
-    # The first line of sshd's counts, and the distributions' files begin with their folder.
-    paths = [*(path for _name, path in by_name(host, [_SSHD + ".d"], ".conf")), _SSHD]
-    lines = [(line.lower().split(), path) for path in paths for line in (host.read_system(path) or "").splitlines()]
-    first = [(words, path) for words, path in lines if words[:1] == ["usepam"]][:1]
-    return {**found, **{path: None for words, path in first if words[1:] == ["no"]}}
+    if host.mode_system(_SSHD) is not None:
+        # Without such a line sshd runs no PAM.
+        path, value = next(_use_pam(host, _SSHD), (_SSHD, "no"))
+        found.update({} if value == "yes" else {path: None})
+    return found
+
+
+def _use_pam(host: Host, path: str, depth: int = 3) -> Iterator[Tuple[str, str]]:
+    """Yield (file, value) of each line UsePAM, of which the first counts. An included file is read in its place."""
+    for line in (host.read_system(path) or "").splitlines():
+        key, *words = re.split(r"[\s=\"]+", line.strip())
+        if key.lower() == "usepam":
+            yield path, "".join(words).lower()
+        for pattern in words if key.lower() == "include" and depth else ():
+            folder, last = posixpath.split(posixpath.join(posixpath.dirname(_SSHD), pattern))
+            for name in fnmatch.filter(sorted(host.listdir_system(folder)), last):
+                yield from _use_pam(host, posixpath.join(folder, name), depth - 1)
 
 
 def judge(service: str, given: Optional[str]) -> Finding:
     if service.startswith("/"):
         fix = "write UsePAM yes into %s, then sshd -t and systemctl reload ssh, on EL sshd" % service
-        return SESSION.judge(service, "not_owned", "UsePAM yes", "UsePAM no", service, fix)
+        return SESSION.judge(service, "not_owned", "UsePAM yes", "no such line", service, fix)
     path = "%s/%s" % (FOLDERS[0], service)
     # With another file pam_limits reads no limits.d.
     other = next((word for word in (given or "").split() if word.startswith("conf=")), "")

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -14,9 +13,10 @@ from ..core import fix_command, ini, mounts
 from ..core.check import Check
 from ..core.finding import Finding, printable
 from ..core.host import Problem
+from ..core.number import whole
 from ..core.plan import FileChange, Plan, merge
 from . import pam
-from .read import LOGIN_FILE, SERVICE_FILE, SUFFIXES, UNITS, USER_CONF, LimitsState, parse_login
+from .read import LOGIN_FILE, SERVICE_FILE, UNITS, USER_CONF, LimitsState, parse_login
 
 # Section and keys in systemd's configurations, and in units.
 _MANAGER = ("Manager", {"memlock": "DefaultLimitMEMLOCK", "nofile": "DefaultLimitNOFILE"})
@@ -69,10 +69,14 @@ class LimitsWanted:
     def __str__(self) -> str:
         return "memlock unlimited, nofile at least %d" % self.nofile
 
-    def low(self, values: Mapping[str, str]) -> Set[str]:
-        """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none."""
-        least = {"memlock": None, "nofile": self.nofile}
-        return {item for item, value in values.items() if not all(enough(v, least[item]) for v in value.split(":"))}
+    def low(self, values: Mapping[str, str], unlimited: str = "infinity") -> Set[str]:
+        """Return the items that are too low. values: memlock and nofile, "soft:hard" or one for both; "" for none.
+
+        unlimited: the only word for no limit. systemd ignores a line with another one, or with a suffix of nofile.
+        """
+        least = {"memlock": math.inf, "nofile": self.nofile}
+        pairs = [(item, word) for item, value in values.items() for word in value.split(":")]
+        return {item for item, word in pairs if word != unlimited and (whole(word) or 0) < least[item]}
 
 
 def plan(have: LimitsState, want: LimitsWanted) -> Plan:
@@ -93,7 +97,7 @@ def plan(have: LimitsState, want: LimitsWanted) -> Plan:
         processes = have.daemons.get(name, ())
         unit = units.get(UNITS.get(name, ""))
         # Started by its unit, if every limit that is too low for the process is too low there.
-        low = set().union(*map(want.low, processes))
+        low = set().union(*(want.low(one, "unlimited") for one in processes))
         cause = unit is not None and low and low <= want.low(_unit_limits(UNITS[name], have.units[UNITS[name]])[0])
         findings.append(_daemon(name, processes, have.unread.get(name), want, unit if cause else None))
     if want.shm:
@@ -118,7 +122,8 @@ def _low_logins(have: LimitsState, want: LimitsWanted) -> Set[str]:
     for _path, text in have.login:
         values.update(parse_login(text))
     pairs = [(domain, kind) for domain in ("*", "root") for kind in ("soft", "hard")]
-    return set().union(*(want.low({item: values.get((*pair, item), "") for item in UNIT_KEYS[1]}) for pair in pairs))
+    limits = [{item: values.get((*pair, item), "") for item in UNIT_KEYS[1]} for pair in pairs]
+    return set().union(*(want.low(one, "unlimited") for one in limits))
 
 
 def values_of(files: Iterable[Tuple[str, str]], section: str, keys: Mapping[str, str]) -> Dict[str, str]:
@@ -148,14 +153,12 @@ def _unit(name: str, files: Mapping[str, str], want: LimitsWanted) -> Finding:
     of_users = name == USER_CONF or name.startswith("user@")
     start = "have users log in again" if of_users else "on a drained node systemctl restart %s" % name
     lines = " and ".join("%s=%s" % (keys[item], "infinity" if item == "memlock" else want.nofile) for item in low)
-    return UNIT.judge(
-        name,
-        "not_owned" if low else "ok",
-        want=str(want),
-        have=have or "systemd's defaults",
-        source=paths[low[0]] if low else list(files)[-1],
-        fix="set %s there; then systemctl daemon-reload, and %s" % (lines, start),
-    )
+    source = paths[low[0]] if low else list(files)[-1]
+    # The package's next update replaces its own file.
+    place = "there" if source.startswith("/etc/") or of_users else "by systemctl edit %s, below [Service]" % name
+    fix = "set %s %s; then systemctl daemon-reload, and %s" % (lines, place, start)
+    have = have or "systemd's defaults"
+    return UNIT.judge(name, "not_owned" if low else "ok", str(want), have, source, fix)
 
 
 def _groups(have: LimitsState) -> List[Finding]:
@@ -168,21 +171,13 @@ def _groups(have: LimitsState) -> List[Finding]:
                 limits.setdefault(domain, {})[kind] = (value, path)
     findings = []
     for domain, kinds in sorted(limits.items()):
-        low = {kind: one for kind, one in kinds.items() if not enough(one[0], None)}
+        low = {kind: one for kind, one in kinds.items() if one[0] != "unlimited"}
         for value, path in list(low.values())[:1]:
             have_text = "%s memlock %s for %s" % (" and ".join(sorted(low)), value, domain)
             fix = "remove the line from %s, or set it to unlimited there" % path
             subject = "%s %s" % (path, printable(domain))
             findings.append(GROUP.judge(subject, "not_owned", "memlock unlimited", have_text, path, fix))
     return findings
-
-
-def enough(value: str, least: Optional[int]) -> bool:
-    """least: None for unlimited."""
-    if value in ("unlimited", "infinity", "-1"):
-        return True
-    match = re.fullmatch(r"([0-9]{1,20})([KMGTPE]?)", value)
-    return least is not None and match is not None and int(match.group(1)) << 10 * SUFFIXES[match.group(2)] >= least
 
 
 def persisted(
@@ -216,7 +211,8 @@ def _daemon(
     because: Optional[Finding],
 ) -> Finding:
     """One for all processes of that name: the worst counts."""
-    low = [limits for limits in processes if want.low(limits)]
+    unit = UNITS.get(name, name + ".service")
+    low = [limits for limits in processes if want.low(limits, "unlimited")]
     if unread is not None and not low:
         state, have = "unknown", str(unread)
     else:
@@ -233,7 +229,7 @@ def _daemon(
         have=have,
         source="/proc/PID/limits of %s" % name,
         fix="on a drained node: systemctl daemon-reexec && systemctl restart %s; if it stays, look for LimitMEMLOCK and"
-        " LimitNOFILE in systemctl cat %s" % (name, name),
+        " LimitNOFILE in systemctl cat %s" % (unit, unit),
         because=because,
     )
 

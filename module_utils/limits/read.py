@@ -28,8 +28,9 @@ DAEMONS = ("slurmd", "containerd", "dockerd", "kubelet")
 UNITS = {"slurmd": "slurmd.service", "dockerd": "docker.service", "kubelet": "kubelet.service", "": "user@.service"}
 USER_CONF = "user.conf"
 MEMINFO = "/proc/meminfo"
-# Of sizes in systemd's files, to the base of 1024.
-SUFFIXES = {suffix: power for power, suffix in enumerate(("", *"KMGTPE"))}
+# Of pam_limits: which limits a line sets, and what it takes for no limit.
+_KINDS = {"-": ("soft", "hard"), "soft": ("soft",), "hard": ("hard",)}
+_UNLIMITED = ("unlimited", "infinity", "-1", "-")
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ def parse_login(text: str) -> Dict[Tuple[str, str, str], str]:
     """(domain, "soft" or "hard", item) -> value. Lines that pam_limits would not take are passed over, as it does."""
     found = {}
     for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) == 4 and words[1] in ("soft", "hard", "-"):
-            for kind in ("soft", "hard") if words[1] == "-" else (words[1],):
-                found[(words[0], kind, words[2])] = words[3]
+        domain, kind, item, value = (*line.partition("#")[0].split(), "", "", "", "")[:4]
+        # Of a number the digits count, whatever follows.
+        value = "unlimited" if value.lower() in _UNLIMITED else re.sub(r"(?<=[0-9])[^0-9].*", "", value)
+        for each in _KINDS.get(kind.lower(), ()) if value else ():
+            found[(domain, each, item.lower())] = value
     return found
 
 
@@ -76,7 +78,7 @@ def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
     """Return the bytes that /dev/shm may hold; None where nothing is mounted there. Raises ParseError."""
     size = None
     for mount in mounted:
-        if mount.folder == "/dev/shm":
+        if mount.folder.rstrip("/") == "/dev/shm":
             given = [option[5:] for option in mount.options if option.startswith("size=")]
             # A tmpfs without a size takes half of the memory.
             size = _bytes(given[-1] if given else "50%", meminfo)
@@ -84,12 +86,12 @@ def size_of_shm(mounted: Iterable[mounts.Mount], meminfo: str) -> Optional[int]:
 
 
 def _bytes(text: str, meminfo: str) -> int:
-    match = re.fullmatch(r"([0-9]+)([kmg%]?)", text.lower())
+    match = re.fullmatch(r"([0-9]+)([kmgtpe%]?)", text.lower())
     memory = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo, re.MULTILINE)
     if match is None:
         raise ParseError("size=%s of /dev/shm is not a size" % text[:20])
     if match.group(2) != "%":
-        return int(match.group(1)) << 10 * " kmg".index(match.group(2) or " ")
+        return int(match.group(1)) << 10 * " kmgtpe".index(match.group(2) or " ")
     if memory is None:
         raise ParseError("%s: no line MemTotal in it" % MEMINFO)
     return int(memory.group(1)) * 1024 * int(match.group(1)) // 100

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.ini import Setting
+from ..core.ini import FALSE, Setting
 from ..core.number import whole
 from ..core.plan import Command
 from ..machine.netdev_routing import Route, Rule
@@ -87,7 +87,7 @@ def parse_networkd(blocks: Sequence[Tuple[str, Sequence[Setting]]], name: str) -
             if one.key == "Address" and section in ("Network", "Address"):
                 addresses = [*addresses, one.value] if one.value else []
         if section == "Network" and "DHCP" in values:
-            dynamic = values["DHCP"].lower() not in ("no", "false", "0", "off", "ipv6", "none", "")
+            dynamic = values["DHCP"].lower() not in (*FALSE, "ipv6", "none", "")
         elif section == "RoutingPolicyRule":
             rules.append(words)
         elif section == "Route":

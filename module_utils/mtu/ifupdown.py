@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ..core import effective_unit
 from ..core.host import Host, ParseError
 from . import claim
 from .claim import Claims, Doubts, mtu_of, parse_ifupdown
 from .device import Device
 
 FILE = "/etc/network/interfaces"
+UNIT = "networking.service"
 _STANZAS = (
     *("iface", "mapping", "auto", "source", "source-directory"),
     *("rename", "no-auto-down", "no-scripts", "template"),
 )
 # Methods with the option "mtu"; ifup silently ignores it in others.
 _MTU_METHODS = ("static", "manual")
+# Options by which a bond, a bridge or a VLAN sets other interfaces up.
+_MEMBERS = ("bond-slaves", "bond_slaves", "bridge-ports", "bridge_ports", "vlan-raw-device", "vlan_raw_device")
 _HOOKS = ("pre-up", "up", "post-up")
 
 
@@ -47,9 +51,17 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     files: Dict[str, str] = {}
     mapping = _gather(host, FILE, files)
     stanzas = [(path, one) for path, text in files.items() for one in parse(text)[0]]
+    idle = effective_unit.idle(host, UNIT)
+    patterns = [pattern for text in files.values() for pattern in started(text, not idle)]
     for name in devices:
         mine = [(path, one) for path, one in stanzas if one.name == name]
         if not mine:
+            continue
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            path, fix = mine[0][0], "systemctl unmask %s && systemctl enable %s" % (UNIT, UNIT)
+            why = "%s, so that %s has no effect at boot" % (idle or "no line auto or allow-hotplug names " + name, path)
+            refused = (why, fix if idle else "write auto %s into %s" % (name, path))
+            claims[name].append(Ifupdown(path, "", refused=refused, unmanaged=True))
             continue
         if mapping:
             doubts[name].append("%s has a mapping, which decides at run time" % FILE)
@@ -132,6 +144,13 @@ def parse(text: str) -> Tuple[List[Iface], List[Tuple[str, str]], bool]:
             option = (words[0], " ".join(words[1:]), first, last)
             ifaces[-1] = Iface(one.name, one.family, one.method, one.line, (*one.options, option))
     return ifaces, sources, mapping
+
+
+def started(text: str, by_unit: bool) -> List[str]:
+    """Return patterns of interfaces that a boot sets up.   by_unit: UNIT does its part, and not only udev."""
+    heads = ("allow-", *_MEMBERS, *(["auto"] if by_unit else []))
+    lines = [words for words, _first, _last in _logical(text) if words[0].startswith(heads)]
+    return [word.partition("=")[0].lstrip("/") for words in lines for word in words[1:]]
 
 
 def _logical(text: str) -> Iterable[Tuple[List[str], int, int]]:

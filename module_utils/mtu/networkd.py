@@ -24,7 +24,7 @@ from .device import LINKS, Device, every, globs, same_mac
 FOLDERS = tuple(folder + "/systemd/network" for folder in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"))
 UNIT = "systemd-networkd.service"
 # Values after which networkd leaves an interface alone at boot, or down.
-_IDLE = {"Unmanaged": ("yes", "true", "1", "on"), "ActivationPolicy": ("manual", "down", "always-down")}
+_IDLE = {"Unmanaged": ini.TRUE, "ActivationPolicy": ("manual", "down", "always-down")}
 # Our drop-ins of a .network file, in a folder with its name.
 _DROPIN = FOLDERS[0] + "/%s.d/90-busbar-mtu.conf"
 _TABLE_DROPIN = FOLDERS[0] + "/%s.d/90-busbar-multirail.conf"
@@ -78,12 +78,8 @@ class ConfigFile:
 
     def last(self, key: str) -> Tuple[str, str]:
         """Return the value of section Link that counts and its file; "" if nothing sets it."""
-        found = [
-            (setting.value, path)
-            for path, text in self.parts
-            for setting in ini.settings(text)
-            if (setting.section, setting.key) == ("Link", key)
-        ]
+        parts = [(path, one) for path, text in self.parts for one in ini.settings(text)]
+        found = [(one.value, path) for path, one in parts if (one.section, one.key) == ("Link", key)]
         return found[-1] if found else ("", "")
 
 
@@ -112,7 +108,7 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
 
 
 def _claim(host: Host, one: ConfigFile, name: str, generated: netplan.Reader, doubts: List[str]) -> claim.Claim:
-    idle = [(key, one.last(key)[1]) for key, values in _IDLE.items() if one.last(key)[0] in values]
+    idle = [(key, one.last(key)[1]) for key, values in _IDLE.items() if one.last(key)[0].lower() in values]
     if idle:
         refused = ("%s= stops networkd from setting it up (%s)" % idle[0], "take %s= out of %s" % idle[0])
         return Networkd(one.path, "", refused=refused, unmanaged=idle[0][0] == "Unmanaged")

@@ -16,6 +16,7 @@ from typing import ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core import ini, systemd_files, udev_rules
 from ..core.host import Host
+from ..core.number import signed
 from ..core.plan import Command
 from . import claim, netplan
 from .claim import Claim, Claims, Doubts, mtu_of, parse_keyfile
@@ -29,7 +30,6 @@ _SECTIONS = ("ethernet", _LONG)
 _MAIN = "/etc/NetworkManager/NetworkManager.conf"
 _FOLDERS = tuple(folder + "/NetworkManager/conf.d" for folder in ("/etc", "/run", "/usr/lib"))
 _INTERN = "/var/lib/NetworkManager/NetworkManager-intern.conf"
-_FALSE = ("0", "false", "no", "off")
 Keys = Tuple[str, str]
 
 
@@ -55,8 +55,7 @@ class Profile:
 
     @property
     def priority(self) -> int:
-        text = self.values.get(("connection", "autoconnect-priority"), "")
-        return int(text) if re.fullmatch(r"-?[0-9]{1,4}", text) else 0
+        return signed(self.values.get(("connection", "autoconnect-priority"))) or 0
 
     @property
     def ident(self) -> str:
@@ -90,11 +89,19 @@ class Profile:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Hold what the files say of unmanaged devices. words, path: the list, and the file that it is from."""
+    """words, path: unmanaged devices, and the file that lists them. settings: (section, key) -> (value, file)."""
 
     words: str
     path: str
-    rules: Tuple[udev_rules.Line, ...] = ()
+    rules: Tuple[udev_rules.Line, ...]
+    settings: Mapping[Keys, Keys]
+
+    def default_mtu(self, device: Device) -> Keys:
+        """Return the MTU of profiles that leave it out, and its file; "" for none. The plain section counts last."""
+        sections = sorted((one for one, key in self.settings if key == "ethernet.mtu"), key="connection".__eq__)
+        words = {section: self.settings.get((section, "match-device"), ("*", ""))[0] for section in sections}
+        fitting = [self.settings[one, "ethernet.mtu"] for one in sections if matches(words[one], device)]
+        return (*fitting, ("", ""))[0]
 
     def unmanaged(self, device: Device) -> Tuple[Optional[bool], str]:
         """Tell whether it leaves a device alone, by which file; None where that is not known."""
@@ -107,18 +114,13 @@ class Configuration:
         recorded = "a rule of udev (udevadm info /sys/class/net/%s)" % device.name
         found = udev_rules.assignments(self.rules, "ENV{NM_UNMANAGED}", known)
         _sign, by_rule, source = found[-1] if found else ("", device.properties.get("NM_UNMANAGED", ""), recorded)
-        return by_rule.lower() not in ("", *_FALSE), "NM_UNMANAGED by %s" % source
+        return by_rule.lower() not in ("", *ini.FALSE), "NM_UNMANAGED by %s" % source
 
 
 def is_used(host: Host) -> bool:
     """Return whether it runs, or is started at boot. Raises ReadError."""
     running = host.listdir_system("/run/NetworkManager")
     return bool(running) or systemd_files.wanted_at_boot(host, UNIT)
-
-
-def reload(host: Host) -> Optional[Command]:
-    """Return the command by which it reads its files again; None without its tool."""
-    return _RELOAD if host.has("nmcli") else None
 
 
 def state(host: Host, device: Device) -> Dict[str, str]:
@@ -129,19 +131,19 @@ def state(host: Host, device: Device) -> Dict[str, str]:
 
 def read_configuration(host: Host) -> Configuration:
     """Read the configuration's files in the order in which NetworkManager does. Raises ReadError."""
-    by_folder: Dict[str, List[str]] = {folder: [] for folder in _FOLDERS}
-    for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf"):
-        by_folder[path.rpartition("/")[0]].append(path)
-    etc, run, vendor = by_folder.values()
+    paths = [path for _name, path in systemd_files.by_name(host, _FOLDERS, ".conf")]
+    etc, run, vendor = ([path for path in paths if path.startswith(folder)] for folder in _FOLDERS)
     words: List[str] = []
+    found: Dict[Keys, Keys] = {}
     source = ""
     for path in [*vendor, *run, _MAIN, *etc, _INTERN]:
         for one in ini.settings(host.read_system(path) or "", continued=False):
+            found[one.section, one.key] = (one.value, path)
             if one.section == "keyfile" and one.key.rstrip("+-") == "unmanaged-devices":
                 new, source = _split(one.value), path
                 left = [word for word in words if word not in new] if one.key[-1] in "+-" else []
                 words = left + (new if one.key[-1] != "-" else [])
-    return Configuration(";".join(words), source, tuple(udev_rules.read(host)))
+    return Configuration(";".join(words), source, tuple(udev_rules.read(host)), found)
 
 
 def _split(words: str) -> List[str]:
@@ -179,7 +181,8 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
     """Add claims of its keyfiles, including netplan's. Raises ReadError."""
     if not is_used(host):
         return
-    generated, again, conf = netplan.Reader(host), reload(host), read_configuration(host)
+    generated, conf = netplan.Reader(host), read_configuration(host)
+    again = _RELOAD if host.has("nmcli") else None
     files = systemd_files.by_name(host, FOLDERS, ".nmconnection")
     profiles = [_profile(path, host.read_system(path) or "") for _name, path in files]
     # A profile for Ethernet sets no InfiniBand interface up.
@@ -205,6 +208,9 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
                 claim: Claim = generated.claim(one.path, match.group(1), name, doubts[name])
             else:
                 claim = _of_keyfile(host, one, again, name, doubts[name])
+            if claim.mtu is None:
+                value, source = conf.default_mtu(device)
+                claim = replace(claim, mtu=mtu_of(value, source, doubts[name]), source=source or claim.source)
             if named and not one.names_device:
                 said = "%s fits any device and has a higher autoconnect-priority (%d)" % (one.path, one.priority)
                 higher = (named[0].ident, one.priority + 1)

@@ -166,7 +166,8 @@ def plan(have: MtuState, want: int) -> Plan:
     findings += files.edited(PERSISTED)
     for name, subject in subjects.items():
         findings.append(_live(have.devices[name], subject, want))
-        findings += _judge_persisted(have, name, subject, want, subjects, changes)
+        if not _follows_bond(have, name, subjects):
+            findings += _judge_persisted(have, name, subject, want, subjects, changes)
     why = "MTU of %s (mlx5 reopens its channels: traffic stops for a moment)"
     links = [
         Command(("ip", "link", "set", "dev", name, "mtu", str(want)), why % name, "link")
@@ -201,6 +202,13 @@ def _state_of(have: MtuState, name: str, subjects: Collection[str]) -> Tuple[Own
     return owned, unwritable(owned, others, name)
 
 
+def _follows_bond(have: MtuState, name: str, subjects: Collection[str]) -> bool:
+    """Return whether an interface gets its bond's MTU at boot: its own files set none (kernel bond_enslave)."""
+    owned, master = have.owners.get(name, Owner()), have.devices[name].master or ""
+    of_bond = master in subjects and have.devices[master].kind in _BONDS
+    return of_bond and not owned.unclear and (owned.claim is None or owned.claim.mtu is None)
+
+
 def _judge_persisted(
     have: MtuState, name: str, subject: str, want: int, subjects: Collection[str], changes: Collection[str]
 ) -> List[Finding]:
@@ -232,7 +240,7 @@ def _mend(
     for name in subjects:
         owned, (state, _have, _fix) = _state_of(have, name, subjects)
         claim = owned.claim
-        if claim is None or state or claim.overridden(want):
+        if claim is None or state or claim.overridden(want) or _follows_bond(have, name, subjects):
             continue
         ours = claim.gathers or (claim.source == claim.target and written.HEAD in (claim.before or ""))
         if ours or claim.mtu != want:

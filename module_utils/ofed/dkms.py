@@ -15,11 +15,14 @@ from typing import List, Optional, Tuple
 from ..core.host import Host, ParseError, Problem, attempt
 
 STATUS = ("dkms", "status")
+TREE = "/var/lib/dkms"
 # 3.x: name/version, kernel, arch: state. 2.x: name, version, kernel, arch: state. Not built for any: without kernel.
 _LINE = re.compile(
     r"(?P<name>[^\s,/:]+)(?:/|, )(?P<version>[^\s,/]+?)"
     r"(?:, (?P<kernel>[^\s,]+), (?P<arch>[^\s,:]+)(?: \([^)]*\))?)?: (?P<state>[a-z]+)(?P<rest>.*)"
 )
+# The NVIDIA driver: as NVIDIA names it, its open modules on EL, Ubuntu's for servers, Debian's.
+DRIVER = re.compile(r"nvidia(-(open|srv|current|tesla)[\w-]*)?")
 _STATES = ("added", "built", "installed", "broken")
 
 
@@ -44,6 +47,12 @@ def parse_status(text: str) -> Tuple[Build, ...]:
             )
         found.append(Build(match["name"], match["version"], match["kernel"] or "", match["state"]))
     return tuple(found)
+
+
+def driver_name(host: Host, version: str) -> str:
+    """Return the name under which DKMS has this release of the NVIDIA driver, "" for none. Raises ReadError."""
+    names = filter(DRIVER.fullmatch, host.listdir_system(TREE))
+    return next((name for name in names if version in host.listdir_system("%s/%s" % (TREE, name))), "")
 
 
 def read(host: Host, problems: List[Problem]) -> Optional[Tuple[Build, ...]]:

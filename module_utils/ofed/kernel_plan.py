@@ -16,6 +16,7 @@ from ..driver import kernels
 from ..machine.pci import natural_key
 from . import packages
 from .checks import DKMS, HEADERS, LOADED, MODULE, NVIDIA, RESTART, RUN, OfedCase
+from .dkms import DRIVER, TREE
 from .read import MLX5, STACK, OfedState
 
 # In DKMS: of Debian's packages and of EL's.
@@ -56,7 +57,7 @@ def _built(case: OfedCase, kernel: str) -> Plan:
     """One finding for a kernel: what is not built for it is not built for one reason."""
     states = {(b.name, b.version): b.state for b in case.builds if b.kernel == kernel}
     # OFED before NVIDIA: its symbols have to be there when nvidia-peermem is built.
-    newest = sorted(_newest(case).items(), key=lambda item: (item[0] == "nvidia", item[0] not in _KERNEL_MODULES))
+    newest = sorted(_newest(case).items(), key=lambda item: (item[0][:6] == "nvidia", item[0] not in _KERNEL_MODULES))
     if not newest:
         return Plan()
     wrong: List[str] = []
@@ -69,7 +70,7 @@ def _built(case: OfedCase, kernel: str) -> Plan:
             wrong.append("%s/%s is %s%s" % (name, version, state, attempt.error))
             commands += attempt.commands
             if attempt.error:
-                log = "/var/lib/dkms/%s/%s/build/make.log" % (name, version)
+                log = "%s/%s/%s/build/make.log" % (TREE, name, version)
                 fix = "read %s; this release may not support kernel %s" % (log, kernel)
             elif not case.want.manage:
                 fix = fix or attempt.fix
@@ -89,13 +90,14 @@ def _built(case: OfedCase, kernel: str) -> Plan:
 
 
 def _newest(case: OfedCase) -> Dict[str, str]:
-    """Return name -> version of the modules of OFED and of the NVIDIA driver."""
+    """Return name -> version of the modules of OFED and of the NVIDIA driver, which has one name at a time."""
     found: Dict[str, str] = {}
     for build in case.builds:
-        ours = build.name == "nvidia" or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name) is not None)
+        ours = DRIVER.fullmatch(build.name) or (case.want.flavour != "inbox" and _OF_OFED.fullmatch(build.name))
         if ours and natural_key(build.version) > natural_key(found.get(build.name, "")):
             found[build.name] = build.version
-    return found
+    drivers = sorted(filter(DRIVER.fullmatch, found), key=lambda name: natural_key(found[name]))
+    return {name: version for name, version in found.items() if name not in drivers[:-1]}
 
 
 def _dkms(action: str, name: str, version: str, kernel: str, force: bool = False) -> Command:
@@ -142,8 +144,8 @@ def plan_nvidia(case: OfedCase) -> Plan:
     commands: List[Command] = []
     for kernel, checksum in sorted(case.have.peer.items()):
         built = case.have.built[kernel]
-        version = next((b.version for b in case.builds if b.name == "nvidia" and b.kernel == kernel), None)
-        work = [_dkms(do, "nvidia", version, kernel, force=True) for do in ("build", "install")] if version else []
+        of_driver = [b for b in case.builds if DRIVER.fullmatch(b.name) and b.kernel == kernel][:1]
+        work = [_dkms(do, b.name, b.version, kernel, force=True) for b in of_driver for do in ("build", "install")]
         attempt = case.attempt(work)
         text = "built for another ib_core" if built else "built without peer memory"
         fix = attempt.fix

@@ -116,7 +116,7 @@ def _package(case: OfedCase) -> Tuple[Tuple[Finding, ...], bool]:
     if not want.manage and version is None:
         # Another way of installing it: its packages, or its reported release, count.
         release = _ubuntu_release(case) or have.release
-        good = bool(release) and (not want.version or (release or "").startswith(want.version))
+        good = bool(release) and (not want.version or re.match(pattern, release or "") is not None)
         text = "%s by other packages, or by ofed_info" % release if release else text
         if not release and _loaded_from_elsewhere(have):
             text = "no package, and the loaded mlx5_core is not one of this host's files"

@@ -209,4 +209,9 @@ def _versionlock(action: str, names: Sequence[str], why: str) -> Command:
 
 def headers(system: System, kernel: str) -> str:
     """Return the package that is needed to build modules for a kernel."""
-    return "%s-%s" % ("kernel-devel" if system.kind == "dnf" else "linux-headers", kernel)
+    if system.kind == "apt":
+        return "linux-headers-%s" % kernel
+    # 5.14.0-503.el9.aarch64+64k is of kernel-64k; Oracle's 5.15.0-206.el9uek.x86_64 of kernel-uek.
+    release, _plus, variant = kernel.partition("+")
+    variant = variant or ("uek" if "uek." in release else "")
+    return "-".join(filter(None, ("kernel", variant, "devel", release)))

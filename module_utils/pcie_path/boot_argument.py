@@ -75,7 +75,8 @@ def plan(host: Host, release: str, wanted: str, cause: Optional[Finding]) -> Pla
     boot = read_boot(host)
     other = _other_owner(boot)
     if wanted and other:
-        fix = "take config_acs out of %s and rewrite the boot entries (update-grub), or set %s: unit" % (other, OWNER)
+        again = "update-grub" if boot.kind == "grub" else "by tuned-adm profile NAME, or grubby --update-kernel=ALL"
+        fix = "take config_acs out of %s and rewrite the boot entries (%s), or set %s: unit" % (other, again, OWNER)
         return Plan((_at_boot("not_owned", wanted, "set in %s" % other, other, fix),))
     if len(boot.active) + len(wanted) > _LONGEST:
         have, fix = "the kernel's line would exceed %d characters" % _LONGEST, "set %s: unit" % OWNER

@@ -32,8 +32,10 @@ _FILES = ("/etc/rc.local", "/etc/rc.d/rc.local", "/etc/infiniband/post-start-hoo
 _FOLDERS = (
     *("/etc/NetworkManager/dispatcher.d", "/etc/NetworkManager/dispatcher.d/pre-up.d", "/etc/network/if-up.d"),
     *("/etc/network/if-pre-up.d", "/etc/networkd-dispatcher/routable.d", "/etc/networkd-dispatcher/configured.d"),
-    "/usr/lib/NetworkManager/dispatcher.d",
+    *("/etc/networkd-dispatcher/carrier.d", "/etc/networkd-dispatcher/degraded.d"),
+    *("/usr/lib/NetworkManager/dispatcher.d", "/etc/NetworkManager/dispatcher.d/no-wait.d"),
 )
+_INTERFACES = "/etc/network/interfaces"
 _DRIVER = "mlx5_core"
 _PATH = re.compile(r"/(?!usr/s?bin/|s?bin/)[^\s\"';|&]+")
 
@@ -43,6 +45,8 @@ def _lines_at_boot(host: Host, ports: Sequence[Port], unread: List[Problem]) -> 
     for path in [*_FILES, *("%s/%s" % (folder, name) for folder in _FOLDERS for name in host.listdir_system(folder))]:
         if (host.mode_system(path) or 0) & 0o100:
             yield from _lines(host, path, unread)
+    for path in [_INTERFACES, *("%s.d/%s" % (_INTERFACES, name) for name in host.listdir_system(_INTERFACES + ".d"))]:
+        yield from (line for line in _lines(host, path, unread) if re.match(r"(pre-|post-)?up\s", line[2]))
     for name in host.listdir_system(UNITS[0]):
         if name.endswith(".service") and not name.startswith("busbar-"):
             started = [line for line in _lines(host, "%s/%s" % (UNITS[0], name), unread) if line[2].startswith("Exec")]

@@ -118,6 +118,8 @@ SITE = f"[Service]\nExecStart=/bin/sh -c '{BAD[:-1]}'\n[Install]\nWantedBy=multi
         ({SITE_RULE: f'ACTION=="add", KERNEL=="ens1", RUN{{program}}="{UDEV_BAD}"\n'}, ["ok", "not_owned"]),
         ({"/etc/networkd-dispatcher/routable.d/p.sh": "ethtool -A $IFACE rx on tx off\n"}, ["ok", "not_owned"]),
         ({HOOK: "#!/bin/sh\n" + BAD}, ["ok", "not_owned"]),
+        ({"/etc/network/interfaces": f"iface ens1 inet manual\n  pre-down {BAD}  down {BAD}"}, ["ok", "ok"]),
+        ({"/etc/network/interfaces.d/a": f"iface ens1 inet manual\n  post-up {BAD}"}, ["ok", "not_owned"]),
         ({HOOK: "/usr/bin/" + BAD.replace("--pfc ", "--pfc=").replace("ens1", '"$1"')}, ["ok", "not_owned"]),
         ({HOOK: QOS % ("pcp", "$PFC")}, ["ok", "unknown", "not_owned"]),
         ({OPENIBD: "cma_roce_tos -d mlx5_0 -t 96\n"}, ["ok", "not_owned"]),

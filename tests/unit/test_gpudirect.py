@@ -43,7 +43,8 @@ echo loaded >> {root}/calls
 """
 REFUSED = "modprobe: ERROR: could not insert 'nvidia_peermem': "
 EINVAL = f"{REFUSED}Invalid argument"
-VERSION = {"version": "580.95.05"}
+VERSION = {"module": "nvidia/580.95.05"}
+OF_SERVERS = {"/var/lib/dkms/nvidia-srv/580.95.05/source/dkms.conf": ""}
 NO_SYMBOL = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)"
 DISAGREES = "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client"
 UNKNOWN = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"
@@ -186,7 +187,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "inbox of EL, DMA-BUF would do": ({**EL, **P2PDMA}, "peermem", "set busbar_gpudirect: auto"),
     # Ubuntu's own kernel has the API.
-    "inbox of Ubuntu": ({**module_of(BUILT_WITHOUT), **INBOX}, "peermem", "dkms build --force nvidia/580.95.05"),
+    "inbox of Ubuntu": ({**module_of(BUILT_WITHOUT), **INBOX, **OF_SERVERS}, "peermem", "--force nvidia-srv/580.95.05"),
     "built without peer memory": (module_of(BUILT_WITHOUT), "peermem", peermem.NO_SYMBOLS.fix % VERSION),
     "not installed": (NO_MODULE, "peermem", peermem.NOT_INSTALLED.fix),
     "large pages": ({**LARGE_PAGES, **NO_MODULE}, "auto", "branch 580"),

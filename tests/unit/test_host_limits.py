@@ -91,7 +91,7 @@ def test_limits_of_units_daemons_sessions_and_groups(
     assert {subject: list(row) for subject, row in found(root).items()} == expected
 
 
-STOCK = "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=1M\n"
+STOCK = "[Service]\nLimitMEMLOCK=infinity\nLimitNOFILE=1048576\n"
 
 
 def test_without_mounts_nothing_is_known_of_shared_memory(tmp_path: Path) -> None:

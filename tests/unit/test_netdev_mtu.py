@@ -124,6 +124,18 @@ def test_a_diff_of_a_file_that_can_hold_secrets_shows_what_changes_and_no_more(n
     assert (diff["before"], diff["after"]) == (f"{rest}mtu=1500\n", f"{rest}mtu=9000\n")
 
 
+@pytest.mark.parametrize(("mtu", "judged"), [(None, ["bond0"]), (1500, ["bond0", "ens1"])])
+def test_a_member_whose_file_sets_no_mtu_gets_that_of_its_bond(node: Node, mtu: int | None, judged: list[str]) -> None:
+    devices = stack(nic=9000, bond=9000, vlan=9000)
+    owners = {
+        "bond0": Owner((Networkd("/b.network", "/b.d/x", 9000),)),
+        "ens1": Owner((Networkd("/e", "/e.d/x", mtu),)),
+    }
+    plan = netdev_mtu.plan(MtuState(node.nics[:1], devices, owners, {}), 9000)
+    assert [name for name, _state, _have in found(plan, "persisted")] == judged[::-1]
+    assert [change.path for change in plan.changes] == ["/e.d/x"] * (len(judged) - 1)
+
+
 def test_a_vlan_that_rdma_uses_is_part_of_the_rail_and_one_that_it_does_not_use_is_not(node: Node) -> None:
     for name, index in (("ens1.100", 5), ("ens1.200", 6)):
         link(node.add(name, index, kind="vlan", mtu="1500") / "lower_ens1", node.root / "sys/class/net/ens1")

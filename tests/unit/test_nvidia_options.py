@@ -50,7 +50,7 @@ CASES: dict[str, tuple[OptionsState, list[DriverOption]]] = {
     "driver not known": (OptionsState(None, {"CreateImexChannel0": "1"}), [IMEX, GRDMA]),
     # What another file sets is not set twice.
     "set by others": (theirs(f"{SET}=1\n"), [IMEX]),
-    "set by others, with another": (theirs("  options  nvidia NVreg_A=2 NVreg_CreateImexChannel0=1\n"), [IMEX]),
+    "set by others, with another": (theirs("  options  nvidia NVreg_A=2 \\\n NVreg_CreateImexChannel0=1\n"), [IMEX]),
     "set by others to 0": (theirs(f"{SET}=0\n"), [IMEX]),
     "set by others twice": (theirs(f"{SET}=1\n{SET}=0\n"), [IMEX]),
     "comment, and another module": (theirs(f"# {SET}=1\noptions nvidia_uvm NVreg_X=1\n"), [IMEX]),

@@ -89,6 +89,9 @@ def fresh(**changes: Any) -> OfedState:
 
 BUILDS = healthy().builds or ()
 UNBUILT = tuple(build for build in BUILDS if (build.name, build.kernel) != ("mlnx-ofed-kernel", NEXT))
+# What is left of an earlier driver is not built again.
+LEFT_DRIVER = Build("nvidia", "570.9", RUNNING, "added")
+OPEN = (*(replace(b, name=b.name.replace("nvidia", "nvidia-open")) for b in BUILDS[:3]), LEFT_DRIVER)
 NO_HEADERS = fresh(kernels=Kernels(RUNNING, (RUNNING,), RUNNING, ()))
 MIXED = healthy(modules={RUNNING: _inbox(RUNNING), NEXT: {}})
 NO_RDMA_CM = {name: module for name, module in _own(RUNNING).items() if name != "rdma_cm"}
@@ -155,6 +158,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "adopted, inbox modules": (MIXED, ADOPTED),
     "adopted, tarball": (TARBALL, {"manage": False, "version": "24.10-2.1.8.0"}),
     "adopted, tarball of another release": (TARBALL, {"manage": False, "version": "23.10"}),
+    "adopted, 24.10 is not 24.1": (TARBALL, {"manage": False, "version": "24.1"}),
     # No package has brought it: a container has.
     "adopted, loaded by a container": (fresh(loaded=_loaded("CCCC")), {"manage": False}),
     "a module that is not there, others not loaded": (PART, {}),
@@ -177,6 +181,7 @@ CASES: dict[str, tuple[OfedState, dict[str, Any]]] = {
     "nvidia built for another OFED": (PEER, {}),
     "nvidia built without peer memory": (replace(PEER, built={RUNNING: "0x1", NEXT: ""}), {}),
     "nvidia precompiled for another OFED": (replace(PEER, builds=tuple(b for b in BUILDS if b.name != "nvidia")), {}),
+    "nvidia-open, built for one kernel": (replace(PEER, builds=OPEN), {}),
     "not held": (healthy(packages=LOOSE), {}),
     "leftovers of another OFED": (fresh(packages=Packages(LEFT, ())), {}),
     "inbox wanted, fresh": (fresh(), INBOX),
