@@ -91,7 +91,7 @@ def _over_ssh(arguments: argparse.Namespace) -> Values:
         variables |= {"check_started": time.time(), "check_draft": bool(arguments.write)}
         done = ansible_process.run(
             private_data_dir=str(folder),
-            inventory=[word if "," in word else str(Path(word).resolve()) for word in arguments.inventory],
+            inventory=[word if "," in word else os.path.realpath(word) for word in arguments.inventory],
             playbook="busbar.fabric.check",
             limit=arguments.limit,
             extravars=variables | _platform(arguments),
@@ -114,13 +114,13 @@ def _local(arguments: argparse.Namespace) -> judge.Verdict:
         return audit.run(steps, _TOTAL, _TOTAL, _TOOL)
 
     data = infer.query(call_modules, given, Path("profiles"), bool(arguments.write))
-    name = arguments.root.resolve().name if arguments.root else socket.gethostname()
+    name = os.path.basename(os.path.realpath(arguments.root)) if arguments.root else socket.gethostname()
     return judge.judge(name, **data)
 
 
 def roots_of(root: Path | None) -> dict[str, str]:
     """Return the roots of this machine, or of the one below a directory. Raises ParseError."""
-    top = root.resolve() if root else Path("/")
+    top = Path(os.path.realpath(root)) if root else Path("/")
     if not top.is_dir():
         raise ParseError(f"--root: {root} is not a directory")
     parts = ("hw", "sys") if root and (top / "hw").is_dir() else ("", "")

@@ -141,7 +141,7 @@ def _documents(text: str) -> list[yaml.Node]:
     """Return the documents. Raises ParseError."""
     try:
         return [found for found in yaml.compose_all(text, Loader=yaml.SafeLoader) if found is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = mark.line + 1 if mark else 1
         message = f"line {line}: no YAML: {problem or 'it cannot be read'}; render a template first"
