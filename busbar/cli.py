@@ -37,11 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end_judging(kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None) -> bool:
-    """Print an error of the program and end it there; SystemExit and signals go on."""
-    is_program_error = kind is not None and issubclass(kind, Exception)
-    if is_program_error:
+    """Print an error of the program, or that Ctrl-C ended it, and end it there; SystemExit goes on."""
+    if kind is KeyboardInterrupt:
+        print("busbar: ended by SIGINT", file=sys.stderr)
+    elif kind is not None and issubclass(kind, Exception):
         traceback.print_exception(error)
-    return is_program_error
+    else:
+        return False
+    return True
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -87,6 +87,8 @@ def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
         ("Dockerfile", "ENV NCCL_NET=Socket\n", "busbar lint reads "),
         ("train.sh.j2", "export NCCL_NET={{ net }}\n", "busbar lint reads "),
         ("train", "#!/usr/bin/env python3\n", "busbar lint reads "),
+        ("train", 'environ["NCCL_NET"] = "Socket"\n', "busbar lint reads "),
+        ("values", "a: b\nNCCL_NET: Socket\n", "busbar lint reads "),
     ],
 )
 def test_what_is_not_read_is_unknown(
