@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         return command_line.complain("capture", error)
     named = "addresses, serial numbers and names are replaced" if arguments.redact else "it names hosts and addresses"
     print(f"{file}: {file.stat().st_size >> 10} KiB; {named}: read it before you send it")
-    command_line.print_list([f"left out: {one}" for one in left_out], "", "file")
+    lines = [f"left out: {one}" for one in left_out]
+    lines += ["left out: what only root can read; run it as root"] * bool(os.geteuid())
+    command_line.print_list(lines, "", "file")
     return UNKNOWN if left_out or os.geteuid() else GOOD
 
 

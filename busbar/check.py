@@ -20,6 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.check import infer, 
 from ansible_collections.busbar.fabric.plugins.plugin_utils.check.question import Values
 
 from . import ansible_process, command_line, draft, private_tempdir
+from .drift import output
 
 # Seconds for the whole machine, where reads hang, and for each call of a tool.
 _TOTAL, _TOOL = 30.0, 3.0
@@ -37,7 +38,7 @@ def add(command: argparse.ArgumentParser) -> None:
     option("--root", type=Path, metavar="PATH", help=text)
     text = "new directory for a draft inventory; with --platform custom, also for a draft profile of this machine"
     option("--write", type=Path, metavar="DIR", help=text)
-    option("--json", type=Path, metavar="FILE", help="also write the verdict as JSON")
+    option("--json", metavar="FILE", help="also write the verdict as JSON (-: standard output)")
     option("-v", "--verbose", action="store_true", help="print every finding and every open decision")
     command.set_defaults(run=run)
 
@@ -60,13 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
                 data = render.report([_local(arguments)], 0.0, arguments.verbose, terminal.WIDTH)
         else:
             data = render.report([_local(arguments)], time.monotonic() - started, arguments.verbose, terminal.WIDTH)
-        print(data.pop("text"))
+        screen = sys.stderr if arguments.json == "-" else sys.stdout
+        print(data.pop("text"), file=screen)
         if arguments.write:
             text, doubts = draft.write(arguments.write, data["hosts"], arguments.inventory, arguments.platform)
-            print(text)
+            print(text, file=screen)
             data["code"] = exit_code.worst([data["code"], exit_code.FINDINGS]) if doubts else data["code"]
         if arguments.json:
-            arguments.json.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            output.write(arguments.json, json.dumps(data, indent=2) + "\n", 0o644)
     except (ParseError, OSError) as error:
         return command_line.complain("check", error)
     return int(data["code"])
@@ -91,7 +93,7 @@ def _over_ssh(arguments: argparse.Namespace) -> Values:
         variables |= {"check_started": time.time(), "check_draft": bool(arguments.write)}
         done = ansible_process.run(
             private_data_dir=str(folder),
-            inventory=[word if "," in word else str(Path(word).resolve()) for word in arguments.inventory],
+            inventory=[word if "," in word else os.path.realpath(word) for word in arguments.inventory],
             playbook="busbar.fabric.check",
             limit=arguments.limit,
             extravars=variables | _platform(arguments),
@@ -114,13 +116,13 @@ def _local(arguments: argparse.Namespace) -> judge.Verdict:
         return audit.run(steps, _TOTAL, _TOTAL, _TOOL)
 
     data = infer.query(call_modules, given, Path("profiles"), bool(arguments.write))
-    name = arguments.root.resolve().name if arguments.root else socket.gethostname()
+    name = os.path.basename(os.path.realpath(arguments.root)) if arguments.root else socket.gethostname()
     return judge.judge(name, **data)
 
 
 def roots_of(root: Path | None) -> dict[str, str]:
     """Return the roots of this machine, or of the one below a directory. Raises ParseError."""
-    top = root.resolve() if root else Path("/")
+    top = Path(os.path.realpath(root)) if root else Path("/")
     if not top.is_dir():
         raise ParseError(f"--root: {root} is not a directory")
     parts = ("hw", "sys") if root and (top / "hw").is_dir() else ("", "")

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean, error_text
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import did_you_mean
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import ERROR, MEANINGS
 
 from . import __version__, ansible_process
-from .command_line import MORE
+from .command_line import MORE, complain
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,11 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end_judging(kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None) -> bool:
-    """Print an error of the program and end it there; SystemExit and signals go on."""
-    is_program_error = kind is not None and issubclass(kind, Exception)
-    if is_program_error:
+    """Print an error of the program, or that Ctrl-C ended it, and end it there; SystemExit goes on."""
+    if kind is KeyboardInterrupt:
+        print("busbar: ended by SIGINT", file=sys.stderr)
+    elif kind is not None and issubclass(kind, Exception):
         traceback.print_exception(error)
-    return is_program_error
+    else:
+        return False
+    return True
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -62,8 +64,7 @@ def _run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except OSError as error:
-        print(f"busbar: {printable(error_text(error))}", file=sys.stderr)
-        return ERROR
+        return complain(argv[0], error)
     return code
 
 

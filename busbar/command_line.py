@@ -66,7 +66,9 @@ def not_installed(modules: Iterable[str]) -> str:
 
 
 def complain(command: str, message: str | BaseException, code: int = ERROR) -> int:
-    """Print what a command could not do, and return the exit code."""
+    """Print what a command could not do, and return the exit code. Raises BrokenPipeError, which cli ends quietly."""
+    if isinstance(message, BrokenPipeError):
+        raise message
     text = message if isinstance(message, str) else error_text(message)
     # A program that we quote may be Python.
     print(f"busbar {command}: {printable(_ERRNO.sub('', text))}", file=sys.stderr)
@@ -77,4 +79,5 @@ def print_list(lines: Iterable[str], more: str, noun: str) -> None:
     """Print one screen of lines to standard error. more: names the way to all of them; "" prints them."""
     lines = [*map(printable, lines)]
     shown = screen.page((), [[line] for line in lines], (), terminal.COLUMNS, more, noun) if more else lines
-    print("\n".join(shown), file=sys.stderr)
+    for line in shown:
+        print(line, file=sys.stderr)

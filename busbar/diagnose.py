@@ -163,19 +163,16 @@ def _judge_statuses(statuses: Mapping[str, RasStatus]) -> list[Finding]:
 def _blocks(path: str, name: str) -> Iterator[bytes]:
     """Yield a file's content in blocks, unpacked where it is packed. Raises ReadError."""
     try:
-        if path == "-":
-            if sys.stdin is None:
-                raise ReadError(name, "is closed")
-            yield from _decoded(sys.stdin.buffer)
-            return
-        with open(path, "rb") as plain:
-            begin = plain.read(8)
-        for magic, why in _NOT_READ.items():
-            if begin.startswith(magic):
-                raise ReadError(name, why)
-        opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), open)
-        with opener(path, "rb") as stream:
-            yield from _decoded(stream)
+        if path == "-" and sys.stdin is None:
+            raise ReadError(name, "is closed")
+        # A pipe can be opened and read only once.
+        with open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-") as plain:
+            begin = plain.peek(8)
+            for magic, why in _NOT_READ.items():
+                if begin.startswith(magic):
+                    raise ReadError(name, why)
+            opener = next((way for magic, way in _OPEN.items() if begin.startswith(magic)), None)
+            yield from _decoded(opener(plain, "rb") if opener else plain)
     except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ReadError(name, f"cannot be read: {reason}") from error

@@ -37,6 +37,8 @@ _OTHER_NAME = re.compile(
 )
 _OTHER_TEXT = re.compile(r"\A\s*(?:#!.*python|(?i:FROM|ARG)\s+\S|\{\{|\{%)|^services:\s", re.MULTILINE)
 _OTHER = "busbar lint reads shell scripts, files of NAME=VALUE and Kubernetes manifests; render a template first"
+# A variable that another language sets: `"NCCL_X": 1`, `environ["NCCL_X"] = "1"`, `setenv("NCCL_X", "1")`.
+_OTHER_SET = re.compile(rf"(?m)^(?![ \t]*(?:#|//|--)).*(?<![\w${{]){NAME}[\"']?\]?[ \t]*[=:,][ \t]*\S")
 _PLACEHOLDER = re.compile(r"\{\{|<%|\$[\w({]|<[^<>]+>|@\w+@|%\(\w+\)|__[A-Za-z]\w*__")
 _EXPANSION = re.compile(rf"\$(?:[{{(][#!]?)?({NAME})\b")
 _MESSAGE = re.compile(r"\s*(?:echo|printf|print|logger|if|elif|while|test|\[)\b|\s*\[")
@@ -65,11 +67,13 @@ def kind_of(name: str, text: str) -> str:
             return kind
     if text.startswith("#!") or re.search(r"(?m)^#(SBATCH|PBS|BSUB) ", text):
         return "script"
-    if re.search(r"(?m)^(apiVersion|kind):", text):
+    if re.search(r"(?m)^(apiVersion|kind):|\A\s*\{\s*\"", text):
         return "yaml"
     others = re.search(rf"(?m)^(?!{NAME}|#)[A-Za-z_]\w*\s*=", text) and "nccl" not in base
     if base == "<stdin>" or (sets_only(text) and not re.search(r"(?m)^export ", text) and not others):
         return "conf"
+    if _OTHER_SET.search(text) and not _script(text):
+        raise ParseError(_OTHER)
     return "env" if sets_only(text) else "script"
 
 

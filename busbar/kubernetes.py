@@ -142,8 +142,10 @@ def of_state(path: Path, max_age: float, now: float, boot_id: str) -> Verdict:
         words = "; ".join(f"{one['check']} of {one['subject']}: {one['have']}" for one in critical[:3])
     except FileNotFoundError:
         return unknown(f"{path} is not there: the gate has not run on this node", "GateHasNotRun")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        return unknown(error_text(error) if isinstance(error, OSError) else f"{path} cannot be read: {error}")
+    except OSError as error:
+        return unknown(error_text(error))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return unknown(f"{path} is not a state that the gate has written")
     if boot != boot_id:
         return unknown("the gate has not run since the node was booted", "GateHasNotRun")
     minutes = (now - at) / 60

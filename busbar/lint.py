@@ -60,7 +60,8 @@ def run(
     except (ParseError, ReadError) as error:
         return complain("lint", error)
     code = GOOD
-    read = 0
+    # Of each file that could be read, the number of variables that it sets.
+    read: list[int] = []
     findings: list[Finding] = []
     for path in paths:
         name = "<stdin>" if path == "-" else path
@@ -69,11 +70,12 @@ def run(
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
                 findings += nccl_lint.lint(text, use, name)
-                read += 1
+                read.append(len(grammar.settings(grammar.parse(text))))
                 findings += _conflicts(text, path)
             else:
-                findings += _job(job_variables.read(text, of_file), text, name, use)
-                read += 1
+                job = job_variables.read(text, of_file)
+                findings += _job(job, text, name, use)
+                read.append(len(job.assignments))
         except (ReadError, ParseError) as error:
             code = complain("lint", error if isinstance(error, ReadError) else f"{name}: {error}", UNKNOWN)
     # That no library is known is printed below the findings.
@@ -88,10 +90,11 @@ def _without_gdrcopy(host: Host) -> str:
     return " and ".join(gdrcopy.lacking(host)) if host.realpath(gpu.VERSION) is not None else ""
 
 
-def _print(findings: Sequence[Finding], files: int, of_release: bool, verbose: bool) -> None:
+def _print(findings: Sequence[Finding], files: Sequence[int], of_release: bool, verbose: bool) -> None:
     counts = Counter(finding.severity for finding in findings)
     detail = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
-    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(files, 'file')}"
+    total = f"{terminal.counted(len(findings), 'finding')} in {terminal.counted(len(files), 'file')}"
+    total += f" (no variable of NCCL in {files.count(0)})" if 0 in files else ""
     tail = [total + (f": {detail}" if detail else "")]
     if not of_release:
         tail.append("Checked only what holds for every release of NCCL; for yours add --library or --nccl-version.")

@@ -63,7 +63,7 @@ def _print(event: program.Event, as_json: bool) -> None:
 
 def _last(folder: Path, as_json: bool) -> int:
     if not folder.is_dir():
-        return complain("watch", f"{folder} is not there: busbar watch has not run here")
+        return complain("watch", f"{folder} is not a directory: busbar watch has not run here")
     events = [record for record in ring.read(Host(), time.time() - DAY, str(folder)) if "kind" in record]
     for record in events:
         text = f"{history.utc(float(str(record['at'])))}  {record['kind']}: {record.get('text')}"

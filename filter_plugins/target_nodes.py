@@ -29,7 +29,7 @@ def target_nodes(
         raise AnsibleFilterError(why)
     if why := _unknown_tag(context.CLIARGS):
         raise AnsibleFilterError(why)
-    where = ", ".join(str(source) for source in sources or []) or "no inventory"
+    where = ", ".join(str(source) for source in sources or []) or "none: name one with -i"
     missing = [str(source) for source in sources or [] if "," not in str(source) and not Path(str(source)).exists()]
     if missing:
         raise AnsibleFilterError(f"inventory {', '.join(missing)} does not exist; pass an existing one with -i")

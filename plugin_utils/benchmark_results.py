@@ -149,7 +149,7 @@ def read(path: str | Path) -> tuple[list[Record], Plain]:
             if nodes.setdefault(data["host"], data) is not data:
                 raise ParseError("another file holds results of this host, too")
         except ValueError as error:
-            raise ParseError(f"{file}: {printable(str(error)[:500])}") from None
+            raise ParseError(f"{file} is not a valid result: {printable(str(error)[:500])}") from None
     return records, nodes
 
 

@@ -118,7 +118,7 @@ def latest(path: Path, kind: str, name: str) -> Path:
 def content(file: Path, limit: int) -> bytes:
     """Return a file of at most so many bytes. Raises OSError; ParseError for more, and for what is not a file."""
     # A pipe, which any writer of the directory can make, would block for ever.
-    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+    with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ParseError("it is not a regular file")
         found = stream.read(limit + 1)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import stat
 import subprocess
@@ -54,7 +55,7 @@ def read(paths: Sequence[Path], limit: str | None) -> Manifest:
 
 def sources(paths: Sequence[Path]) -> list[str]:
     """Return what ansible-playbook takes after ``-i``, from any folder: ``a,b`` are hosts and no path."""
-    return [str(path) if "," in str(path) else str(path.resolve()) for path in paths]
+    return [str(path) if "," in str(path) else os.path.realpath(path) for path in paths]
 
 
 def variables(paths: Sequence[Path]) -> dict[str, Plain]:

@@ -15,6 +15,7 @@ _WAYS_OUT = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
     errno.EISDIR: "name a file",
+    errno.EEXIST: "name a new path",
     errno.EACCES: "change its permissions, or run as a user who has them",
     errno.EPERM: "change its permissions, or run as a user who has them",
     errno.ENOSPC: "free space, or name a path on another file system",

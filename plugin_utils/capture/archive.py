@@ -130,7 +130,7 @@ def _without_serial(path: Path) -> bytes:
 
 def unpack(file: Path, folder: Path) -> Plain:
     """Make a recording of an archive, without its programs. Return ABOUT. Raises ParseError, OSError."""
-    folder = folder.parent.resolve() / folder.name
+    folder = Path(os.path.realpath(folder.parent)) / folder.name
     tool = _TOOL.format(python=sys.executable, top=str(folder), time=TIME).encode()
     try:
         with tarfile.open(file, "r:gz") as archive:

@@ -9,6 +9,7 @@ and bounds all of it. Times are seconds since 1970.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -209,7 +210,7 @@ def _is_record(path: Path) -> bool:
 
 def latest_name(results: str | Path) -> str:
     """Return the directory of the latest record, or ""."""
-    name = (folder(results) / "latest").resolve().name
+    name = os.path.basename(os.path.realpath(folder(results) / "latest"))
     return name if _RUN.fullmatch(name) else ""
 
 

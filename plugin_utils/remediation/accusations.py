@@ -89,8 +89,8 @@ def _of_file(data: object) -> Iterator[tuple[str, Accusation | str]]:
         raise ParseError("it is not a dictionary")
     if not isinstance(data.get("hosts"), dict):
         raise ParseError(
-            "it has no hosts, as the findings of a job's log, or a record: write one with busbar drift -i INVENTORY"
-            " --findings FILE, or set busbar_findings_path for the playbook"
+            "it has no hosts: write one with busbar drift -i INVENTORY --findings FILE, or set busbar_findings_path for"
+            " the playbook"
         )
     if len(data["hosts"]) > MOST_HOSTS:
         raise ParseError("it has more than %d hosts" % MOST_HOSTS)

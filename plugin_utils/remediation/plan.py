@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -245,7 +245,9 @@ class Case:
         return Item(accused, REPORTED, why, report=report)
 
     def _not_judged(self, standing: Finding) -> Item:
-        report = _for_person(standing, standing.have or "-")
+        root = root_of(standing, self.now)
+        first = standing if root.id == standing.id else replace(standing, fix=f"repair {root.check} first")
+        report = _for_person(first, standing.have or "-")
         return Item(standing, REPORTED, f"{standing.state}: {standing.have}", report=report)
 
     def _judge_standing(self, standing: Finding) -> Item:

@@ -81,11 +81,14 @@ def test_a_good_file_ends_with_0_and_advice_is_of_this_command(
     ("name", "text", "says"),
     [
         ("x.yaml", "a: [\n", "line 2: no YAML: "),
+        ("x.json", "[" * 9999, "line 1: no YAML: "),
         ("chart.yaml", "a: b\nbad: {{ x }}: y\n", "line 2: no YAML: "),
         ("compose.yaml", "services: {}\n", "busbar lint reads "),
         ("Dockerfile", "ENV NCCL_NET=Socket\n", "busbar lint reads "),
         ("train.sh.j2", "export NCCL_NET={{ net }}\n", "busbar lint reads "),
         ("train", "#!/usr/bin/env python3\n", "busbar lint reads "),
+        ("train", 'environ["NCCL_NET"] = "Socket"\n', "busbar lint reads "),
+        ("values", "a: b\nNCCL_NET: Socket\n", "busbar lint reads "),
     ],
 )
 def test_what_is_not_read_is_unknown(

@@ -339,8 +339,8 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         ({"verdict": ["pass"]}, "Unknown", "its verdict is ['pass']"),
         ({"at": 0}, "Unknown", "minutes old"),
         ({"boot_id": "b"}, "Unknown", "since the node was booted"),
-        ({"findings": [{}], "verdict": "fail"}, "Unknown", "cannot be read"),
-        ({"at": "x"}, "Unknown", "cannot be read"),
+        ({"findings": [{}], "verdict": "fail"}, "Unknown", "is not a state that the gate has written"),
+        ({"at": "x"}, "Unknown", "is not a state that the gate has written"),
     ],
 )
 def test_the_gates_state_is_a_verdict_while_it_is_young_and_of_this_boot(

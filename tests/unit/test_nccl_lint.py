@@ -192,6 +192,7 @@ def test_the_command_prints_findings_with_file_and_line(
     path = tmp_path / "nccl.conf"
     for text, code, begin, end in (
         (CANONICAL, 0, "", "0 findings in 1 file\n"),
+        ("# empty\n", 0, "", "0 findings in 1 file (no variable of NCCL in 1)\n"),
         ("# ok\nNCCL_IB_TIMEOUT='20'\n", 2, ":2: critical: NCCL_IB_TIMEOUT='20' [quotes]\n", "1 file: 1 critical\n"),
         ("NCCL_TIMEOUT=1\r\n", 2, ":1: major: NCCL_TIMEOUT=1 [never_existed]\n", ""),
     ):

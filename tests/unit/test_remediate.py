@@ -104,6 +104,9 @@ PLANS: dict[str, NodePlan] = {
         )
         for most in ("none", "link", "driver", "reboot")
     },
+    "not judged for another's sake": planned(
+        accused(MTU), fresh(replace(MTU, state="unknown", because=CAUSE.id), CAUSE)
+    ),
     "no role mends it": planned(accused(LINKS), fresh(LINKS)),
     "no role mends it, kept out": planned(accused(LINKS), fresh(LINKS), KEPT_OUT),
     "a minor one is not kept out": planned(accused(LINKS), fresh(replace(LINKS, severity="minor")), KEPT_OUT),

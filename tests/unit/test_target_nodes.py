@@ -34,6 +34,7 @@ EMPTY_LIMIT = "takes an empty limit for all hosts"
         (GROUPS, "a", None, "a,b,", ""),
         ({"all": []}, "", None, "/no/such", "inventory /no/such does not exist"),
         ({"all": ["a"]}, "", None, "{inventory}", "has no group gpu_nodes"),
+        ({"all": []}, "", None, "", "none: name one with -i"),
         ({"gpu_nodes": []}, "", None, "{inventory}", "gpu_nodes .* is empty"),
         *((GROUPS, "abs", limit, "{inventory}", EMPTY_LIMIT) for limit in ("", " ", ":", ",")),
         (GROUPS, "abs", "@{failed}", "{inventory}", "is empty"),
@@ -48,7 +49,7 @@ def test_the_group_is_targeted_or_there_is_an_error(
     (tmp_path / "retry").write_text("a\n")
     (tmp_path / "failed").write_text("\n# nobody failed\n")
     with pytest.raises(AnsibleFilterError, match=message) if message else contextlib.nullcontext():
-        found = target_nodes(groups, [*hosts], limit and limit.format(**names), [path.format(**names)])
+        found = target_nodes(groups, [*hosts], limit and limit.format(**names), [path.format(**names)] if path else [])
         assert (found, message) == ("gpu_nodes", "")
 
 
