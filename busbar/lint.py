@@ -41,11 +41,7 @@ _VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")
 
 
 def run(
-    paths: Sequence[str],
-    libraries: Sequence[str],
-    version: str | None,
-    kind: str | None = None,
-    verbose: bool = False,
+    paths: Sequence[str], libraries: Sequence[str], version: str | None, kind: str | None = None, verbose: bool = False
 ) -> int:
     """Lint files ("-": standard input) against libraries, or against a version where there is no library.
 
@@ -69,9 +65,8 @@ def run(
             text = _read(path, name)
             of_file = kind or job_variables.kind_of(name, text)
             if of_file == "conf":
-                findings += nccl_lint.lint(text, use, name)
+                findings += [*nccl_lint.lint(text, use, name), *_conflicts(text, path)]
                 read.append(len(grammar.settings(grammar.parse(text))))
-                findings += _conflicts(text, path)
             else:
                 job = job_variables.read(text, of_file)
                 findings += _job(job, text, name, use)

@@ -123,8 +123,8 @@ class Counters:
     problems: Tuple[Problem, ...] = ()
 
     @property
-    def kept(self) -> Dict[str, int]:
-        """Return the values to store, without the problems: beside one, a counter that stood still proves nothing."""
+    def to_store(self) -> Dict[str, int]:
+        """Return the values without the problems: beside one, a counter that stood still proves nothing."""
         return {name: count for name, count in self.values.items() if count or not self.problems}
 
 

@@ -218,7 +218,7 @@ class Task:
     def store(self, finished: float) -> None:
         """Raises ReadError."""
         role = self.rails[0].session.role
-        done = [Tested(rail.session, tuple(rail.results), rail.moved.kept) for rail in self.rails if rail.results]
+        done = [Tested(rail.session, tuple(rail.results), rail.moved.to_store) for rail in self.rails if rail.results]
         if done:
             path, text = STORE % role, perftest.render_record(perftest.Record(finished, tuple(done)))
             apply.write(self.host, FileChange(path, self.host.read_system(path), text))

@@ -203,19 +203,17 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
         best = _best(fitting, uuid)
         named = [one for one in fitting if one.names_device and one not in best]
         for one in best:
-            match = re.fullmatch(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection", one.path)
-            if match:
-                claim: Claim = generated.claim(one.path, match.group(1), name, doubts[name])
-            else:
-                claim = _of_keyfile(host, one, again, name, doubts[name])
+            match = _OF_NETPLAN.fullmatch(one.path)
+            claim: Claim = (
+                generated.claim(one.path, match.group(1), name, doubts[name])
+                if match
+                else _of_keyfile(host, one, again, name, doubts[name])
+            )
             if claim.mtu is None:
                 value, source = conf.default_mtu(device)
                 claim = replace(claim, mtu=mtu_of(value, source, doubts[name]), source=source or claim.source)
             if named and not one.names_device:
-                said = "%s fits any device and has a higher autoconnect-priority (%d)" % (one.path, one.priority)
-                higher = (named[0].ident, one.priority + 1)
-                fix = "nmcli connection modify '%s' connection.autoconnect-priority %d" % higher
-                claim = replace(claim, refused=(said, fix))
+                claim = replace(claim, refused=_fits_any(one, named[0]))
             claims[name].append(claim)
         if uuid and not fitting and not claims[name]:
             why = "NetworkManager uses a profile (%s) that has no file in %s" % (uuid, FOLDERS[0])
@@ -223,6 +221,13 @@ def read(host: Host, devices: Mapping[str, Device], claims: Claims, doubts: Doub
             claims[name].append(NetworkManager("connection %s" % uuid, "", refused=(why, fix)))
 
 
+def _fits_any(one: Profile, named: Profile) -> Tuple[str, str]:
+    said = "%s fits any device and has a higher autoconnect-priority (%d)" % (one.path, one.priority)
+    fix = "nmcli connection modify '%s' connection.autoconnect-priority %d" % (named.ident, one.priority + 1)
+    return said, fix
+
+
+_OF_NETPLAN = re.compile(r"/run/NetworkManager/system-connections/netplan-(.+)\.nmconnection")
 _TO_ETC = "write it to /etc: nmcli connection modify '%s' connection.autoconnect yes"
 
 

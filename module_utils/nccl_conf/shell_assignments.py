@@ -188,12 +188,8 @@ def commands(text: str, first: int) -> Iterator[Command]:
     at = blocks = parens = 0
     chained = False
     while at < len(rows):
-        start, tokens = at, [_OPEN[-1]]
-        while tokens and tokens[-1] in _OPEN and at < min(start + _MOST_ROWS, len(rows)):
-            at += 1
-            # Only a row with one of these ends what is open.
-            if tokens[-1] == "\\" or any(mark in rows[at - 1] for mark in (tokens[-1], ")", "`")):
-                tokens = _tokens("\n".join(rows[start:at]))
+        start = at
+        tokens, at = _of_rows(rows, at)
         if (tokens and tokens[-1] in _OPEN) or sum(token.count("`") for token in tokens) % 2:
             yield Command([_UNREAD, "\n".join(rows[start:])], [], first + start, rows[start:], conditional=True)
             return
@@ -228,6 +224,17 @@ def commands(text: str, first: int) -> Iterator[Command]:
                 blocks = max(blocks + (not words) * ((token in _OPENS) - (token in _CLOSES)), 0)
                 if words or token == "for" or token not in _SKIPPED:
                     words.append(_plain(token))
+
+
+def _of_rows(rows: Sequence[str], start: int) -> Tuple[List[str], int]:
+    """Return the tokens of a row, and of those after it until nothing is open; and the number of the next row."""
+    tokens, at = [_OPEN[-1]], start
+    while tokens and tokens[-1] in _OPEN and at < min(start + _MOST_ROWS, len(rows)):
+        at += 1
+        # Only a row with one of these ends what is open.
+        if tokens[-1] == "\\" or any(mark in rows[at - 1] for mark in (tokens[-1], ")", "`")):
+            tokens = _tokens("\n".join(rows[start:at]))
+    return tokens, at
 
 
 def _tokens(text: str) -> List[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
@@ -22,7 +22,7 @@ from ..terminal import counted
 from . import cabling_plan
 from .cabling_plan import Cable
 from .evidence import End
-from .map import Entry, Fabric, Pair, names, node_name, several
+from .map import Entry, Fabric, Pair, folded, hosts_by_name, names, node_name, several, short_name
 
 DOWN = Check("ib_fabric.link_down", why="its rail is gone, or its leaf has fewer uplinks", severity="critical")
 "Is every link of the cabling plan between existing nodes up"
@@ -89,7 +89,7 @@ class _Names:
         self.fabric = fabric
         self._described: dict[str, list[str]] = defaultdict(list)
         for guid, node in fabric.every.items():
-            texts = (_folded(node.description), _folded(node_name(node)))
+            texts = (folded(node.description), folded(node_name(node)))
             for text in {*texts, *map(short_name, texts)}:
                 self._described[text].append(guid)
         self._hosts = hosts_by_name(fabric.evidence.hosts)
@@ -107,7 +107,7 @@ class _Names:
             if isinstance(port, str):
                 return known[0] if len(known) == 1 else None
             return (name, port) if known or name in fabric.was_nodes else None
-        host = self._hosts.get(_folded(name)) or self._hosts.get(short_name(name))
+        host = self._hosts.get(folded(name)) or self._hosts.get(short_name(name))
         end = None if host is None else self._host_end(host, port, rail)
         if end is not None:
             return end
@@ -131,7 +131,7 @@ class _Names:
 
     def _find(self, name: str, device: str = "") -> list[str]:
         """Return GUIDs of nodes with a name, with its domain or without."""
-        texts = (_folded(name + device), short_name(name + device))
+        texts = (folded(name + device), short_name(name + device))
         return next((self._described[text] for text in texts if text in self._described), [])
 
     def _host_end(self, host: str, port: int | str, number: int | None) -> End | None:
@@ -163,23 +163,6 @@ class _Names:
         if last is not None and not 0 < port <= last:
             raise ParseError(f"{self.fabric.node(guid)} has no port {port}: it ends at {last}")
         return guid, port
-
-
-def _folded(name: str) -> str:
-    return " ".join(name.lower().split())
-
-
-def short_name(name: str) -> str:
-    """Return a name in lower case, of whose first word the domain is cut off; an IPv4 address as it is."""
-    host, blank, device = _folded(name).partition(" ")
-    return (host if host.replace(".", "").isdecimal() else host.partition(".")[0]) + blank + device
-
-
-def hosts_by_name(hosts: Collection[str]) -> dict[str, str]:
-    """Return name in lower case -> host, also for names without their domain where that is unique."""
-    short = Counter(map(short_name, hosts))
-    unique = {short_name(host): host for host in hosts if short[short_name(host)] == 1}
-    return unique | {_folded(host): host for host in hosts}
 
 
 # -- the cables --------------------------------------------------------------------------------------------------------

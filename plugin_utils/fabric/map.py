@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -298,6 +298,24 @@ def node_name(node: Node) -> str:
     text = " ".join(printable(node.description).split())[:_SHOWN]
     managed = _MANAGED.fullmatch(text)
     return managed.group(1) if managed else text
+
+
+def folded(name: str) -> str:
+    """Return a name as names are compared: in lower case, with single blanks."""
+    return " ".join(name.lower().split())
+
+
+def short_name(name: str) -> str:
+    """Return a name in lower case, of whose first word the domain is cut off; an IPv4 address as it is."""
+    host, blank, device = folded(name).partition(" ")
+    return (host if host.replace(".", "").isdecimal() else host.partition(".")[0]) + blank + device
+
+
+def hosts_by_name(hosts: Collection[str]) -> dict[str, str]:
+    """Return name in lower case -> host, also for names without their domain where that is unique."""
+    short = Counter(map(short_name, hosts))
+    unique = {short_name(host): host for host in hosts if short[short_name(host)] == 1}
+    return unique | {folded(host): host for host in hosts}
 
 
 def manager_names(given: Iterable[str]) -> set[str]:

@@ -16,8 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 
 from .. import nodeset
-from .cabling import hosts_by_name, short_name
-from .map import Fabric, several
+from .map import Fabric, hosts_by_name, several, short_name
 
 NODES = 20_000
 _LINE = re.compile(r"(SwitchName|BlockName|AggregatedBlock)=([^\s=]{1,255})((?: [A-Za-z]+=\S*)*)")

@@ -67,7 +67,7 @@ def test_each_movement_has_its_meaning(sends: bool, more: dict[str, int], expect
 def test_no_loss_is_proven_where_counters_could_not_be_read() -> None:
     for more, state in (({}, "unknown"), ({"rx_discards_phy": 1}, "drift")):
         moved = Counters(SENDER | more, (Problem("ethtool -S eth0", "exited with 1"),))
-        for one in (moved, Counters(moved.kept)):
+        for one in (moved, Counters(moved.to_store)):
             assert nic_counters.judge("rail 0", one, True, 3, "ethtool")[-1].state == state
 
 
