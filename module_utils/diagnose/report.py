@@ -28,8 +28,8 @@ SLOW = frozenset(check.id for check in (
 ))  # fmt: skip
 # Checks of what the log does not show.
 NOT_SHOWN = frozenset(check.id for check in (checks.LEVEL, checks.READABLE, checks.RANKS))
-# Files of NCCL's sources that work with one network -> its name.
-_PLACES = {"net_ib": "IB", "ibvwrap": "IB", "net_socket": "Socket"}
+# Files of the sources of NCCL and plugins that work with one network -> its name.
+_PLACES = {"net_ib": "IB", "ibvwrap": "IB", "ib_plugin": "IB", "net_socket": "Socket", "net_fastsocket": "FastSocket"}
 HEALTHY, SLOWED, FAILED, UNKNOWN = "healthy", "slow", "failed", "cannot tell"
 _EVENTS, _LISTED = 64, 1024
 
