@@ -34,7 +34,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     codec,
     due_roles,
-    expected,
+    expected_roles,
     findings_file,
     gate_files,
     host_variables,
@@ -157,7 +157,7 @@ class Question:
             "roles": json.dumps(found),
             "verify": self.verify,
             "evidence": findings_file.packed(evidence),
-            "off": cached_for(self.wanted, "off", lambda: expected.off(self.wanted)),
+            "off": cached_for(self.wanted, "off", lambda: expected_roles.off(self.wanted)),
             "scope": values["nccl_benchmark_scope"],
             "compare": cached_for(self.wanted, "compare", lambda: declaration(self.wanted)),
             "sharp": values["busbar_sharp"],

@@ -12,7 +12,7 @@ from ansible.template import Templar
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.firmware import wanted as nic_settings
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import accepted, busbw_bars, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.control import ControlAction, Spec, Values
 from ansible_collections.busbar.fabric.plugins.plugin_utils.host_variables import rendered
 from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
@@ -78,11 +78,11 @@ def _read(given: Plain, site: Path) -> Plain:
     return {**wanted, "benchmark_runs": [run.to_dict() for run in runs]}
 
 
-def bars_of(site: Path) -> list[tuple[busbw.Bar, ...]]:
+def bars_of(site: Path) -> list[tuple[busbw_bars.Bar, ...]]:
     """Return the site's bars, then the suite's. site: directory of the inventory. Raises ParseError."""
     return load_bars([site / "bars.yml", BUILT_IN.parent / BARS])
 
 
-def load_bars(paths: list[Path]) -> list[tuple[busbw.Bar, ...]]:
+def load_bars(paths: list[Path]) -> list[tuple[busbw_bars.Bar, ...]]:
     """Return the bars of each file that exists; the site's own comes first. Raises ParseError."""
-    return [busbw.parse_bars(read_yaml(path), str(path)) for path in paths if path.exists()]
+    return [busbw_bars.parse_bars(read_yaml(path), str(path)) for path in paths if path.exists()]

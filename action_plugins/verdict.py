@@ -22,7 +22,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import (
     accepted,
     codec,
     due_roles,
-    expected,
+    expected_roles,
     findings_file,
     intent,
     reboot,
@@ -97,7 +97,8 @@ class ActionModule(ControlAction):
         }
         wanted = variables.get("busbar_intent") or {}
         found = _Found(
-            results={host: role_results(registered)}, off={host: expected.off(wanted) if wanted.get("values") else {}}
+            results={host: role_results(registered)},
+            off={host: expected_roles.off(wanted) if wanted.get("values") else {}},
         )
         found.hidden = secrets(variables["hostvars"].raw_get(host), self._loader, host)
         found.accepted[host] = accepted.parse(self._templar.template(variables.get(accepted.VARIABLE) or []))
@@ -178,7 +179,7 @@ class _Found:
         audit = due_roles.answer(raw)
         values = (raw.get("busbar_intent") or {}).get("values", {})
         self.fleet.add(host, raw, audit)
-        off = audit.get("off") or (expected.off(raw["busbar_intent"]) if values else {})
+        off = audit.get("off") or (expected_roles.off(raw["busbar_intent"]) if values else {})
         # Run by hand, verify.yml tests whatever busbar_verify is.
         self.off[host] = {} if list(roles) == [suite.VERIFY] else off
         self.audited[host] = audit.get("evidence", "")

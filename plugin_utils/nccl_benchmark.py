@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Choose and judge the benchmark of one node: runs of the intent, joint findings.
 
-Bars come from busbw.py, predictions from prediction.py, the judgement of one run from nccl_perf/judge.py. Pure.
+Bars come from busbw_bars.py, predictions from prediction.py, the judgement of one run from nccl_perf/judge.py. Pure.
 """
 
 # pylint: disable=disallowed-name  # a bar is the field's own word
@@ -24,7 +24,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import che
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import fingerprint as perf_depends
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
 
-from . import busbw, model_sizes, prediction, slowdown_causes
+from . import busbw_bars, model_sizes, prediction, slowdown_causes
 from .plain_data import Plain, PlainView
 
 SCOPE = "node"
@@ -100,7 +100,7 @@ class Run:
         }
 
 
-def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw.Bar]]) -> list[Run]:
+def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequence[busbw_bars.Bar]]) -> list[Run]:
     """Return the runs of the intent. bars: those of the site's file, then the suite's. Raises ParseError."""
     gpus = profile.gpus.count
     collectives = values["nccl_benchmark_collectives"]
@@ -129,7 +129,7 @@ def runs(values: PlainView, profile: Profile, platform: str, bars: Sequence[Sequ
         ranges += [(collective, size, size) for collective in collectives if collective in model_sizes.WHOLE]
     found = []
     for collective, least, most in dict.fromkeys(ranges):
-        bar = busbw.find_bar(bars, platform, nvls, SCOPE, collective, most)
+        bar = busbw_bars.find_bar(bars, platform, nvls, SCOPE, collective, most)
         predicted = prediction.predict(profile, collective, nvls, gpus)
         of_bar = (bar.busbw, bar.source) if bar else (None, "")
         found.append(Run(collective, gpus, least, most, nvls, *of_bar, predicted.busbw, predicted.rule))

@@ -9,7 +9,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.multirail import pol
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.checks import WHEN
 from ansible_collections.busbar.fabric.plugins.module_utils.roce_qos.chain import OWNERS, TRUSTS
 
-from .busbw import COLLECTIVES, SCOPES
+from .busbw_bars import COLLECTIVES, SCOPES
 from .site_value import Decision, Value
 
 PARALLELISM = ("tensor", "pipeline", "data", "micro_batch", "sequence", "hidden", "layers")

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import siz
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import PcieLink, Profile, Rail
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 
-from .busbw import ALGORITHMS, SCOPES, Bar, Prediction, find_bar, find_latency_bar
+from .busbw_bars import ALGORITHMS, SCOPES, Bar, Prediction, find_bar, find_latency_bar
 
 # all_reduce in the NVSwitch, over links x constant, by number of GPUs: published runs on H100 and H200 (nccl#1455,
 # nccl-tests#272). With four or fewer it gains nothing. Blackwell from NCCL's own constants, not measured.

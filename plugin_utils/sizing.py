@@ -16,7 +16,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 
 from . import prediction, screen, terminal
-from .busbw import Prediction
+from .busbw_bars import Prediction
 from .campaign.cluster_table import duration, number
 from .exit_code import FINDINGS, GOOD, UNKNOWN
 from .training_traffic import Traffic, Training, count_text, gigabytes, traffic

@@ -19,7 +19,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text impo
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable, worst_first
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import platform_checks
 
-from . import expected, finding_groups, nodeset, repair, result_schema, screen
+from . import expected_roles, finding_groups, nodeset, repair, result_schema, screen
 from .accepted import Acceptance, split
 from .nodeset import grouped
 from .plain_data import Plain, PlainView
@@ -170,7 +170,7 @@ def _judged(
             continue
         because = next((f.id for f in findings if f.check[:4] == "run." or f.check == node_lock.HELD.id), None)
         found, good = _role_result(role, given[role], because, ended)
-        lacking = "" if off is None or role in off or found else expected.lacking(role, given[role])
+        lacking = "" if off is None or role in off or found else expected_roles.lacking(role, given[role])
         if lacking:
             gone = next((f.id for f in findings if f.check in _MISSING), None)
             found = [_no_result(role, role, lacking, gone)]

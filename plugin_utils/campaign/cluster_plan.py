@@ -64,7 +64,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expected:
-    """The bar of a job, as busbw.py has it. None: unknown.   nvls: NCCL reduces in the NVSwitch."""
+    """The bar of a job, as busbw_bars.py has it. None: unknown.   nvls: NCCL reduces in the NVSwitch."""
 
     bar: float | None = None
     bar_source: str = ""

@@ -17,8 +17,8 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, model_sizes, prediction
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_bars, model_sizes, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import Bar
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import (
     PAIR_ALGORITHM,
     QUEUE_PAIRS,
@@ -130,8 +130,8 @@ class Kind:
         if algorithm == "SHARP":
             # Runs are judged by busbw: a bar of algbw is converted as nccl-tests do.
             ranks = nodes * self.settings.gpus
-            bar, source = busbw.of_algbw(bar, ranks), source if bar is None else f"{bar:g} GB/s algbw, {source}"
-            between = busbw.Prediction(busbw.of_algbw(between.busbw, ranks), between.rule)
+            bar, source = busbw_bars.of_algbw(bar, ranks), source if bar is None else f"{bar:g} GB/s algbw, {source}"
+            between = busbw_bars.Prediction(busbw_bars.of_algbw(between.busbw, ranks), between.rule)
         latency = None
         if measure.min_bytes < measure.max_bytes:
             small = (scope, measure.collective, measure.min_bytes)

@@ -9,13 +9,13 @@ from ansible_collections.busbar.fabric.plugins.action import nccl_benchmark as a
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import record as perf_run
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, intent, nccl_benchmark
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_bars, intent, nccl_benchmark
 from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_table
 
 from tests import goldens
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-BARS = [busbw.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
+BARS = [busbw_bars.parse_bars(yaml.safe_load((ROOT / "roles/nccl_benchmark/files/bars.yml").read_text()), "bars.yml")]
 G = 1 << 30
 
 
@@ -46,7 +46,7 @@ def test_what_is_measured(name: str) -> None:
         for one in runs
     ]
     goldens.check("benchmark_runs", name, rows)
-    assert {one.collective for one in runs} == set(busbw.COLLECTIVES if runs else ())
+    assert {one.collective for one in runs} == set(busbw_bars.COLLECTIVES if runs else ())
     assert len({one.name for one in runs}) == len(runs)
 
 
@@ -115,8 +115,8 @@ def test_a_figure_without_a_bar_is_unknown_and_says_what_to_write() -> None:
     assert (found.check, found.state) == ("nccl_benchmark.bar", "unknown")
     assert "400 GB/s measured here" in found.fix
     text = found.fix[found.fix.index("{") :].replace("<0.95 of it>", "380").replace("<it>", "400")
-    (bar,) = busbw.parse_bars([yaml.safe_load(text)], "bars.yml")
-    assert busbw.find_bar([[bar]], "mine", run.nvls, "node", "all_reduce", run.max_bytes) == bar
+    (bar,) = busbw_bars.parse_bars([yaml.safe_load(text)], "bars.yml")
+    assert busbw_bars.find_bar([[bar]], "mine", run.nvls, "node", "all_reduce", run.max_bytes) == bar
 
 
 @pytest.mark.parametrize(

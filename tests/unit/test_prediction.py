@@ -8,7 +8,7 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.plugin_utils import profile_files
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import COLLECTIVES, parse_bars
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import COLLECTIVES, parse_bars
 from ansible_collections.busbar.fabric.plugins.plugin_utils.prediction import (
     bar_or_prediction,
     between,

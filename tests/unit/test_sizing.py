@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile as profiles
 from ansible_collections.busbar.fabric.plugins.plugin_utils import sizing
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import Prediction
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 from ansible_collections.busbar.fabric.plugins.plugin_utils.sizing import LOSS, Sized
 from ansible_collections.busbar.fabric.plugins.plugin_utils.training_traffic import Training, traffic

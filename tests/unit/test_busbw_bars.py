@@ -8,8 +8,13 @@ import pytest
 import yaml
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
-from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw, prediction
-from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw import Bar, find_bar, find_latency_bar, parse_bars
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_bars, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import (
+    Bar,
+    find_bar,
+    find_latency_bar,
+    parse_bars,
+)
 from ansible_collections.busbar.fabric.plugins.plugin_utils.profile_files import shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,12 +106,12 @@ def test_the_bar_is_that_of_the_largest_size_that_fits_and_the_sites_goes_first(
     assert find_bar([[small, large]], *ask, 1 << 20) is None
     assert find_bar([[small], [large]], *ask, 8 * G) == small
     others = (("yours", *ask[1:]), ("mine", True, *ask[2:]), (*ask[:3], "reduce"))
-    for other in (*others, *(("mine", False, scope, "all_reduce") for scope in busbw.SCOPES if scope != "node")):
+    for other in (*others, *(("mine", False, scope, "all_reduce") for scope in busbw_bars.SCOPES if scope != "node")):
         assert find_bar([[small, large]], *other, 8 * G) is None
 
 
 @pytest.mark.parametrize("name", PROFILES)
-@pytest.mark.parametrize("collective", busbw.COLLECTIVES)
+@pytest.mark.parametrize("collective", busbw_bars.COLLECTIVES)
 def test_every_platform_of_the_suite_has_a_bar_below_what_can_be_reached(name: str, collective: str) -> None:
     for nvls in {False, prediction.nvls_expected(PROFILES[name], {})}:
         bar = find_bar([BARS], name, nvls, "node", collective, 8 * G)
