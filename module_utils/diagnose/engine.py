@@ -248,7 +248,9 @@ def _root(log: Log, groups: Sequence[Group]) -> Optional[Group]:
     least = min(group.tier for group in failures)
     if least != REPORT:
         return _earliest([group for group in failures if group.tier == least], failures)
-    best = min(failures, key=_report_rank)
+    # The end of a process that explains what others report of it.
+    ends = [one for one in failures if one.event.id == "exit" and any(group.because is one for group in groups)]
+    best = min(ends or failures, key=_report_rank)
     if best.event.id == "exit" and not _crashed(best):
         lines = [one for one in failures if one.event.id == "error_line" and before(one.first, best.first)]
         return max(lines, key=lambda group: group.first.order, default=best)

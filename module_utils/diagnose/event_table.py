@@ -289,6 +289,9 @@ net_plugin NET_PLUGIN NETWORK by_code
   text nresponsive receiver|UNDELIVERABLE|Undeliverable
     why a peer did not respond to data or a handshake: usually the peer's log has the cause
     fix check the peer's process and its log, then the network (AWS: the security group allows itself)
+  text remote rails
+    why the plugin found another number of network devices at the peer than here: its connection cannot be made
+    fix compare `fi_info -p efa`, the release of the plugin and NCCL_TOPO_FILE of both nodes: equal devices for each GPU
   text UNREACHABLE
     causes no way to a peer: security group, subnet or route, or the peer is gone
   text rovider is supported

@@ -240,7 +240,9 @@ def _severity(log: Log, job: Job, group: Group, diagnosis: Diagnosis) -> Tuple[s
             parts.append("NCCL continues with the HCAs that it can open")
         line = engine.continued(log, group)
         if line:
-            severity = "minor" if event.id in _VAGUE else severity
+            # Within a node no network is needed.
+            alone = event.id == "net_plugin" and job.nodes == 1
+            severity = "minor" if event.id in _VAGUE or alone else severity
             parts.append("the job continued after it (line %d)" % line)
         elif event.id in ("warning", "plugin_warning") and diagnosis.root is not None:
             severity = "minor"

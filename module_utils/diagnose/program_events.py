@@ -111,6 +111,7 @@ SPECIFIC: Tuple[Tuple[str, str, str], ...] = (
     (" QP|ibv_modify_qp|ibv_create_ah", "queue_pair", r"(?:(?:modify|transition\w{0,5}|moving|change) (?:the )?QP\b|"
         "ibv_modify_qp|ibv_create_ah).{0,200}(?:[Ff]ail|[Ee]rror)|[Ee]rror.{0,80}(?:modify|"
         r"transition\w{0,5}) (?:the )?QP\b|non-zero status: \d{1,4} ibv_modify_qp"),
+    ("remote rails", "net_plugin", r"NET/(?P<code>OFI) Unexpected number of remote rails"),
     ("UCX", "noise", "UCX +WARN +|UCX +(?:INFO|DEBUG|TRACE)"),
     ("UCX|ucp_|ucx_", "library", r"UCX +(?:ERROR|FATAL|DIAG)|\buc[px]_\w{1,60}.{0,60}failed"),
     ("libfabric:", "libfabric", r"libfabric:\d+:.{1,200}<(?:warn|critical|alert)> ?(?P<text>.{0,200})"),

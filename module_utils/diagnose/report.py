@@ -133,9 +133,11 @@ def _sums(counts: Iterable[Tuple[str, int]]) -> Dict[str, int]:
 
 
 def _network(job: Job, groups: Sequence[Group]) -> Dict[str, List[str]]:
-    """Return the networks that processes name; of those that name none, what the places of their warnings show."""
-    found = _per_host(job.processes, lambda process: sorted(process.networks))
-    own = {id(process): process for process in job.processes if not process.networks}
+    """Return the networks that processes name, or connect over; else what the places of their warnings show."""
+    named = {id(process): process.networks or {way.via for way in process.ways if way.kind == "net"}
+             for process in job.processes}  # fmt: skip
+    found = _per_host(job.processes, lambda process: sorted(named[id(process)]))
+    own = {id(process): process for process in job.processes if not named[id(process)]}
     # One that need not be a failure may be of a network that NCCL did not take.
     certain = [group for group in groups if group.tier not in (WEAK, NOTICE)]
     for one in (one for group in certain for one in group.kept if id(one.process) in own):
