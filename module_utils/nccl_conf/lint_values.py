@@ -310,7 +310,7 @@ def _device_list(name: str, value: str, use: Use) -> Iterator[Fault]:
         (not entries, form, empty, "critical" if exclude else "minor"),
         (any(c in body for c in " \t=^*?![]/"), form, "Blanks, operators and patterns are parts of a name.", ""),
         (strange, kind, "No device of this kind has such a name.", ""),
-        (alone, "an interface of all nodes", "It reaches no other node.", "major"),
+        (alone, "an interface of all nodes", "It reaches no other node.", "minor" if use.place == "job" else "major"),
         (not_numbers, "NAME:PORT", "What is not a port number reads as port 0.", ""),
         (planes, "NAME:PORT", "Rail and plane behind the port are known since 2.30.5, not to %s." % old, "major"),
         (len(ports) > _MAX_HCAS, "at most %d names" % _MAX_HCAS, "NCCL drops all names beyond these.", "major"),

@@ -34,7 +34,7 @@ NO_VARIABLES = (
 )
 MEANT = {
     "NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_10",
-    "NCCL_SOCKET_IFNAME": "=lo",
+    "NCCL_SOCKET_IFNAME": "=eth0",
     "NCCL_IB_TC": "106",
     "NCCL_DEBUG": "WARN",
     "NCCL_NET_GDR_LEVEL": "PXB",
