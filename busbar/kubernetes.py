@@ -24,6 +24,7 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core import http_client
 from ansible_collections.busbar.fabric.plugins.module_utils.core.error_text import error_text
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import printable
+from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.gate import read as gate
 from ansible_collections.busbar.fabric.plugins.plugin_utils import findings_file
 from ansible_collections.busbar.fabric.plugins.plugin_utils.exit_code import FINDINGS, GOOD, UNKNOWN
@@ -144,6 +145,8 @@ def of_state(path: Path, max_age: float, now: float, boot_id: str) -> Verdict:
         return unknown(f"{path} is not there: the gate has not run on this node", "GateHasNotRun")
     except OSError as error:
         return unknown(error_text(error))
+    except ParseError as error:
+        return unknown(f"{path} {error}")
     except (ValueError, LookupError, TypeError, RecursionError):
         return unknown(f"{path} is not a state that the gate has written")
     if boot != boot_id:

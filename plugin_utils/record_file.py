@@ -62,7 +62,7 @@ class RecordFile(Generic[Record]):
         try:
             return self.parse(results_folder.content(file, self.limit))
         except ParseError as error:
-            raise ParseError(f"{file} is not a valid {self.name}: {error}") from None
+            raise ParseError(f"{file} is not a valid record: {error}") from None
 
     def read(self, path: str | Path) -> Record:
         """Return the record of a file, of a run's directory, or the latest one below nccl_benchmark_results_path.

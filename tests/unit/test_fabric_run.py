@@ -98,7 +98,7 @@ def test_what_is_no_record_is_refused_by_name(
     spoil(data)
     file = tmp_path / "fabric.json"
     file.write_text(json.dumps(data))
-    with pytest.raises(ParseError, match=f"(?s)^{file}: .*{says}"):
+    with pytest.raises(ParseError, match=f"(?s)^{file} is not a valid record: .*{says}"):
         fabric_record.read(file)
 
 
