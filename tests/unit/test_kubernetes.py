@@ -340,7 +340,7 @@ def test_the_token_goes_only_to_the_server_whose_certificate_is_known(tmp_path: 
         ({"at": 0}, "Unknown", "minutes old"),
         ({"boot_id": "b"}, "Unknown", "since the node was booted"),
         ({"findings": [{}], "verdict": "fail"}, "Unknown", "is not a state that the gate has written"),
-        ({"at": "x"}, "Unknown", "is not a state that the gate has written"),
+        ({"at": "x"}, "Unknown", "its at is 'x'"),
     ],
 )
 def test_the_gates_state_is_a_verdict_while_it_is_young_and_of_this_boot(
