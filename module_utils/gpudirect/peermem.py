@@ -20,7 +20,6 @@ from ..core.plan import Command
 MODULE = "nvidia_peermem"
 SYS = "/sys/module/nvidia_peermem"
 LOAD = Command(("modprobe", MODULE), "load nvidia_peermem, without which NCCL stages through host memory")
-# %(version)s: the driver's.
 REBUILD = "dkms build --force %(module)s && dkms install --force %(module)s"
 _LOAD_TIMEOUT = 60.0
 

@@ -57,7 +57,9 @@ def _built(case: OfedCase, kernel: str) -> Plan:
     """One finding for a kernel: what is not built for it is not built for one reason."""
     states = {(b.name, b.version): b.state for b in case.builds if b.kernel == kernel}
     # OFED before NVIDIA: its symbols have to be there when nvidia-peermem is built.
-    newest = sorted(_newest(case).items(), key=lambda item: (item[0][:6] == "nvidia", item[0] not in _KERNEL_MODULES))
+    newest = sorted(
+        _newest(case).items(), key=lambda item: (bool(DRIVER.fullmatch(item[0])), item[0] not in _KERNEL_MODULES)
+    )
     if not newest:
         return Plan()
     wrong: List[str] = []

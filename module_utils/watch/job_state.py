@@ -158,13 +158,14 @@ class Watcher:
                 job.late.setdefault(pci, at)
             elif job.misses[pci] >= MISSES:
                 job.late.pop(pci, None)
-        return self._stalled(name, job, gpus, at) or self._slow(name, job, gpus, at)
+        recent = [one for one in job.samples if one.at > at - self.patience]
+        return self._stalled(name, job, gpus, recent) or self._slow(name, job, gpus, recent)
 
-    def _stalled(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
+    def _stalled(self, name: str, job: _Job, gpus: Sequence[Gpu], recent: Sequence[_Sample]) -> Optional[Stall]:
+        at = recent[-1].at
         lasted = at - job.worked
         if lasted < self.patience:
             return None
-        recent = [one for one in job.samples if one.at > at - self.patience]
         waiting, still = (
             tuple(gpu.pci for gpu in sorted(gpus) if _mostly([one.states.get(gpu.pci) == state for one in recent]))
             for state in (WAITS, NO_KERNEL)
@@ -180,8 +181,8 @@ class Watcher:
         late = _named([gpu for gpu in gpus if gpu.pci in still])
         return Stall(name, STOPPED if stopped else SLOW, job.worked, at, waiting, late)
 
-    def _slow(self, name: str, job: _Job, gpus: Sequence[Gpu], at: float) -> Optional[Stall]:
-        recent = [one for one in job.samples if one.at > at - self.patience]
+    def _slow(self, name: str, job: _Job, gpus: Sequence[Gpu], recent: Sequence[_Sample]) -> Optional[Stall]:
+        at = recent[-1].at
         late = [
             gpu
             for gpu in gpus

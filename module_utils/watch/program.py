@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..core import orphans, trusted
@@ -33,8 +33,8 @@ from .ring import FOLDER, Ring
 # Seconds between two questions for processes, where a GPU waits and where none does; after which a tool hangs; between
 # two starts of a tool that ended.
 ASK_WAITING, ASK_ELSE, HANGS, RESTART = 30.0, 300.0, 20.0, 60.0
-# Seconds between two records of samples; that the clock may differ before its time is taken.
-RECORD, CLOCK = 60.0, 5.0
+# Seconds between two records of samples.
+RECORD = 60.0
 _DEVICES = "/sys/class/infiniband"
 _BLIND = "nvidia-smi gives no samples"
 
@@ -81,19 +81,9 @@ class Watch:
         self.jobs = job_state.Watcher(settings.patience)
         self.ports = ports.PortWatcher(settings.window)
         self.processes: Dict[str, read.Process] = {}
-        self.asked = 0.0
-        self.recorded = 0.0
-        self.inquired = 0.0
+        self.asked = self.recorded = self.inquired = float("-inf")
         self.name = socket.gethostname()
         self.kmsg = _kernel_log()
-        self._boot = time.time() - time.monotonic()
-
-    def _follow_clock(self) -> None:
-        """Take the time of a clock that was set, as after a boot. No job has a stall by that: all are judged anew."""
-        boot = time.time() - time.monotonic()
-        if abs(boot - self._boot) > CLOCK:
-            self._boot, self.jobs = boot, job_state.Watcher(self.settings.patience)
-            self.asked = self.recorded = self.inquired = 0.0
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +93,7 @@ class Watch:
             started = time.monotonic()
             self._sample(until)
             if not until():
-                times = self._boot + time.monotonic(), self._boot + started
+                times = _utc(time.monotonic()), _utc(started)
                 self._event(Event("blind", *times, f"{_BLIND}; it is started again", {}))
                 self._wait(max(started + RESTART, time.monotonic()), until)
 
@@ -160,40 +150,40 @@ class Watch:
                         gpus[gpu.pci] = gpu
 
     def take(self, moment: float, gpus: List[job_state.Gpu]) -> None:
-        """Judge a sample, and store it at times. moment: of the monotonic clock.
+        """Judge a sample, and store it at times. gpus: [] where nothing is known of them: then jobs are not judged.
 
-        gpus: [] where nothing is known of them: then jobs are not judged.
+        moment: of the monotonic clock, by which all is judged: a clock that is set makes no stall.
         """
-        self._follow_clock()
-        at = self._boot + moment
+        at = _utc(moment)
         waits = self.jobs.is_any_late() or any(job_state.state_of(gpu) == job_state.WAITS for gpu in gpus)
-        if gpus and at - self.asked >= (ASK_WAITING if waits else ASK_ELSE):
-            self.asked, self.processes = at, self._processes()
+        if gpus and moment >= self.asked + (ASK_WAITING if waits else ASK_ELSE):
+            self.asked, self.processes = moment, self._processes()
         gpus = read.with_processes(gpus, self.processes)
-        begun, ended = self.jobs.take(at, gpus) if gpus else ([], [])
-        for stall in begun:
-            evidence = self._evidence(stall)
+        begun, ended = self.jobs.take(moment, gpus) if gpus else ([], [])
+        for stall in (replace(one, since=_utc(one.since), at=at) for one in begun):
+            evidence = self._evidence(stall, moment)
             text = "; ".join([describe(stall, self.name), *(one.text for one in evidence)])
             details = {**asdict(stall), "evidence": [one._asdict() for one in evidence]}
             self._event(Event(stall.kind, at, stall.since, text, details))
         for stall in ended:
-            text = f"{stall.job} works again, or ended, after {at - stall.since:.0f} s"
-            self._event(Event(f"{stall.kind}: over", at, stall.since, text, {"job": stall.job}))
+            text = f"{stall.job} works again, or ended, after {moment - stall.since:.0f} s"
+            self._event(Event(f"{stall.kind}: over", at, _utc(stall.since), text, {"job": stall.job}))
         with suppress(ReadError):
-            for port in self.ports.take(at, self._ports()):
+            for port in self.ports.take(moment, self._ports()):
+                dated = port._replace(since=_utc(port.since), at=at)
                 text = f"{port.port}: {port.kind}" + (f" after {port.seconds:.0f} s" if port.seconds else "")
-                self._event(Event(port.kind, at, port.since, text, port._asdict()))
+                self._event(Event(port.kind, at, dated.since, text, dated._asdict()))
         for message in self._kernel_messages():
             self._kernel_event(at, message)
-        if at - self.recorded >= RECORD:
-            self.recorded = at
+        if moment >= self.recorded + RECORD:
+            self.recorded = moment
             self.ring.add(at, {"gpus": [list(gpu[:4]) for gpu in gpus]})
 
-    def _evidence(self, stall: job_state.Stall) -> List[Evidence]:
+    def _evidence(self, stall: job_state.Stall, moment: float) -> List[Evidence]:
         """Return what RAS and Inspector report of the job. That takes seconds: once a minute at most."""
-        if stall.at - self.inquired < RECORD:
+        if moment < self.inquired + RECORD:
             return []
-        self.inquired = stall.at
+        self.inquired = moment
         pids = {process.pid for process in self.processes.values() if process.job == stall.job}
         return collect(self.host, stall, pids, self.settings.inspector)
 
@@ -256,6 +246,11 @@ class Watch:
         elif rule.startswith("nic.") and BY_NAME[rule].severity:
             text = f"{device or 'a NIC'}: {BY_NAME[rule].meaning}"
             self._event(Event("NIC", at, at, text, {"device": device, "rule": rule}))
+
+
+def _utc(moment: float) -> float:
+    """Return seconds since 1970, by the clock as it is now, of a moment of the monotonic clock."""
+    return time.time() - time.monotonic() + moment
 
 
 def _kernel_log() -> Optional[int]:
