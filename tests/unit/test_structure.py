@@ -185,6 +185,13 @@ def test_what_is_run_by_hand_asks_first_whether_it_may() -> None:
     assert first["ansible.builtin.import_playbook"] == "provision.yml"
 
 
+def test_action_plugins_with_one_body_are_links_to_it() -> None:
+    body = (ROOT / "plugin_utils/validated_action.py").read_bytes()
+    same = [path for path in sorted((ROOT / "action_plugins").glob("*.py")) if path.read_bytes() == body]
+    assert same
+    assert [path.name for path in same if not path.is_symlink()] == []
+
+
 def test_the_collection_is_a_view_without_cycles() -> None:
     links = [path for path in VIEW.rglob("*") if path.is_symlink()]
     assert len(links) >= 10
