@@ -112,10 +112,8 @@ def test_stalls_and_stragglers_have_a_name(training: Training, show: Show) -> No
             named = [(event["kind"], [late[1] for late in event["late"]]) for event in found]
             good = named[:1] == [(kind, [rank])]
             right, slowest = right + good, max(slowest, took)
-            evidence = [
-                (check, ranks) for event in found[:1] for check, ranks, _text in map(dict.values, event["evidence"])
-            ]
-            by_ras += kind == "rank stopped" and [rank] in [ranks for _check, ranks in evidence]
+            evidence = {one["check"]: one["ranks"] for event in found[:1] for one in event["evidence"]}
+            by_ras += kind == "rank stopped" and [rank] in evidence.values()
             line = f"{named or 'nothing'}, {evidence}, {took:.1f} s after the patience"
             show(f"{kind}, rank {rank}: {line}{'' if good else ' WRONG'}")
             time.sleep(5)

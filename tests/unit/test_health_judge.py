@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -46,24 +45,21 @@ def speeds(odd: dict[tuple[int, int], str] | None = None) -> nvlink.Speeds:
     return nvlink.parse_status(smi_answers.status(len(GPUS), odd=odd))
 
 
-@functools.cache
-def _healthy() -> NodeState:
-    assert NODE.driver is not None
-    return NodeState(
-        now=NOW,
-        boot_id="boot-1",
-        driver_loaded=DRIVER,
-        gpus=gpus(),
-        speeds=speeds(),
-        errors=nvlink.parse_errors(smi_answers.errors(len(GPUS))),
-        log=kernel_log.Log(uptime=200_000.0),
-        aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in GPUS},
-        fabric_manager=replace(RUNNING, version=NODE.driver.version),
-    )
+HEALTHY = NodeState(
+    now=NOW,
+    boot_id="boot-1",
+    driver_loaded=DRIVER,
+    gpus=gpus(),
+    speeds=speeds(),
+    errors=nvlink.parse_errors(smi_answers.errors(len(GPUS))),
+    log=kernel_log.Log(uptime=200_000.0),
+    aer={pci: dict.fromkeys(("correctable", "nonfatal", "fatal"), 0) for pci in GPUS},
+    fabric_manager=replace(RUNNING, version=NODE.driver.version if NODE.driver else None),
+)
 
 
 def healthy(**more: Any) -> NodeState:
-    return replace(_healthy(), **more)
+    return replace(HEALTHY, **more)
 
 
 def odd(gpu: int, **more: Any) -> NodeState:
