@@ -333,7 +333,7 @@ def _read_role(role: suite.Role) -> _RoleFiles:
 
 
 def _bundle() -> str:
-    """Return the packed modules of an audit. Packing takes 0.7 s of a run."""
+    """Return the packed modules of an audit. Packing takes 0.5 s of a run."""
     modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
     wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info", "platform_facts", "machine.profile_doubts")]
     wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]

@@ -7,17 +7,22 @@ They keep their names and imports; on the node they live in packages that exist 
 
 from __future__ import annotations
 
-import ast
 import base64
 import bz2
 import importlib.util
 import json
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Set
+import re
+from typing import Any, Callable, Dict, List, Sequence
 
 from .host import ReadError
 
 PACKAGE = "ansible_collections.busbar.fabric.plugins.module_utils"
 LIBRARY = "ansible_collections.busbar.fabric.plugins.modules"
+
+_QUOTES = re.compile(r'"{3}|\'{3}')
+# A docstring, documentation of a module or, where no bracket can be open, the text that describes a declaration.
+_TEXT = re.compile(r' *r?"{3}|(?:DOCUMENTATION|EXAMPLES|RETURN) = |"')
+_IMPORT = re.compile(r"from (\.*)([\w.]*) import ([^()]+|\([^()]*\))$")
 
 # Head of a packed script, head of a plain one, and the rest of both.
 _PACKED = """\
@@ -53,7 +58,7 @@ sys.meta_path.insert(0, Finder())
 def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, str]:
     """Return stripped sources of the named modules and of all that they import from module_utils, by full name.
 
-    An import within a function is left out: only a change, or the control node, needs it.
+    An indented import is left out: within a function only a change, or the control node, needs it.
 
     source_of: full name -> text, "" for a package; it raises for a name that does not exist.
     """
@@ -62,45 +67,41 @@ def closure(names: Sequence[str], source_of: Callable[[str], str]) -> Dict[str, 
     while waiting:
         name = waiting.pop()
         if name not in sources:
-            source = source_of(name)
-            tree = ast.parse(source)
-            sources[name] = strip_source(source, tree)
-            for node in _imports(tree):
-                waiting += _module_utils_imports(node, name, source_of)
+            sources[name] = strip_source(source_of(name))
+            waiting += _imports(sources[name], name, source_of)
     return sources
 
 
-def strip_source(source: str, tree: ast.Module) -> str:
-    """Return the code without docstrings, documentation, blank lines and lines of comments. tree: the source, parsed.
+def strip_source(source: str) -> str:
+    """Return the code without docstrings, documentation, blank lines and lines of comments.
 
-    A fixed point, whatever Python's version: what a node stores can be compared.
+    A fixed point, whatever Python's version: what a node stores can be compared. For sources that are formatted as
+    these are: a statement begins its line.
     """
-    quoted: Set[int] = set()
-    texts: Set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and len(_rows(node)) > 1:
-            quoted.update(_rows(node))
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            found = [one for one in body if _is_text(one)]
-            # A block needs a statement.
-            texts.update(row for one in found[len(found) == len(body) :] for row in _rows(one))
-    code = [
-        line
-        for row, line in enumerate(source.split("\n"), 1)
-        if row not in texts and (row in quoted or (line.strip() and not line.lstrip().startswith("#")))
-    ]
+    code: List[str] = []
+    mark = ""
+    text_indent = None
+    for line in source.split("\n"):
+        bare, is_quoted = line.lstrip(), bool(mark)
+        is_text = text_indent is not None if is_quoted else _TEXT.match(line) is not None
+        mark = _open_quotes(line, mark)
+        if is_text:
+            text_indent = len(line) - len(bare) if not is_quoted else text_indent
+            continue
+        if is_quoted or (bare and not bare.startswith("#")):
+            if text_indent and code[-1].endswith(":") and len(line) - len(bare) < text_indent:
+                # A block needs a statement.
+                code.append(" " * text_indent + "pass")
+            text_indent = None
+            code.append(line)
     return "\n".join([*code, ""])
 
 
-def _rows(node: ast.AST) -> range:
-    return range(getattr(node, "lineno", 1), (getattr(node, "end_lineno", None) or 0) + 1)
-
-
-def _is_text(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-        return node.targets[0].id in ("DOCUMENTATION", "EXAMPLES", "RETURN")
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _open_quotes(line: str, mark: str) -> str:
+    """Return the quotes of the text that is open after the line; mark: before it, "" outside of a text."""
+    for found in _QUOTES.findall(line):
+        mark = "" if found == mark else mark or found
+    return mark
 
 
 def source_of(name: str) -> str:
@@ -121,28 +122,35 @@ def source_of(name: str) -> str:
     return source
 
 
-def _imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
-    """Return the imports at a module's top level, in whatever block; none within a function."""
-    waiting: List[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.ImportFrom):
-            yield node
-        if not isinstance(node, ast.FunctionDef):
-            for name in ("body", "orelse", "finalbody", "handlers"):
-                waiting += getattr(node, name, [])
+def _imports(code: str, importer: str, source_of: Callable[[str], str]) -> List[str]:
+    """Return full names of the modules of module_utils that a module needs.   code: stripped.   importer: its name."""
+    needed: List[str] = []
+    mark, statement = "", ""
+    for line in code.split("\n"):
+        if not mark and (statement or line.startswith("from ")):
+            statement += line.partition("#")[0]
+            found = _IMPORT.match(statement)
+            if found is not None:
+                needed += _module_utils_imports(*found.groups(), importer, source_of)
+                statement = ""
+        mark = _open_quotes(line, mark)
+    return needed
 
 
-def _module_utils_imports(node: ast.ImportFrom, importer: str, source_of: Callable[[str], str]) -> List[str]:
-    """Return full names of the modules of module_utils that an import statement of the module ``importer`` needs.
+def _module_utils_imports(
+    dots: str, module: str, names: str, importer: str, source_of: Callable[[str], str]
+) -> List[str]:
+    """Return what an import statement of the module ``importer`` needs.
 
     What is imported from a package is a module, what is imported from a module is not.
     """
-    package = importer.rsplit(".", node.level)[:1] if node.level else []
-    module = ".".join([*package, *([node.module] if node.module else [])])
-    if not (module + ".").startswith(PACKAGE + "."):
+    package = importer.rsplit(".", len(dots))[:1] if dots else []
+    full_name = ".".join([*package, *([module] if module else [])])
+    if not (full_name + ".").startswith(PACKAGE + "."):
         return []
-    return [module] if source_of(module) else ["%s.%s" % (module, alias.name) for alias in node.names]
+    if source_of(full_name):
+        return [full_name]
+    return ["%s.%s" % (full_name, name.split()[0]) for name in names.strip("()").split(",") if name.strip()]
 
 
 def script(sources: Dict[str, str], main: str) -> str:

@@ -12,6 +12,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Rea
 
 from tests import goldens
 
+ROOT = Path(__file__).parents[2]
 MAIN = """
 from ansible_collections.busbar.fabric.plugins.module_utils.core import host
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import topology
@@ -55,9 +56,23 @@ def test_every_planner_can_be_bundled(name: str) -> None:
 
 
 def test_what_a_function_imports_by_itself_is_not_sent() -> None:
-    sources = {"a": "if b:\n    from . import core\n\n\ndef f():\n    from .core import host\n", "core": "x = 1\n"}
+    a = 'from . import (  # all\n    core as c,\n)\nT = """\nfrom . import d\n"""\ndef f():\n    from . import d\n'
+    sources = {"a": f"from json import dumps\n{a}", "core": f"from {bundle.PACKAGE}.b import x\n", "b": "x = 1\n"}
     names = {f"{bundle.PACKAGE}.{name}": text for name, text in sources.items()}
-    assert set(bundle.closure(full("a"), lambda name: names.get(name, ""))) == set(full("a", "core"))
+    assert set(bundle.closure(full("a"), lambda name: names.get(name, ""))) == set(full("a", "core", "b"))
+
+
+def test_every_import_of_a_module_is_followed() -> None:
+    modules = {f"{bundle.LIBRARY}.{path.stem}" for path in (ROOT / "library").glob("*.py")}
+    sources = bundle.closure(sorted(modules), _text)
+    for name, source in sources.items():
+        for node in ast.parse(_text(name)).body:
+            if isinstance(node, ast.ImportFrom):
+                package = name.rsplit(".", node.level)[0] + "." if node.level else ""
+                module = f"{package}{node.module or ''}".rstrip(".")
+                named = {module, *(f"{module}.{alias.name}" for alias in node.names)}
+                assert not module.startswith(bundle.PACKAGE) or named & set(sources), (name, module)
+        assert "DOCUMENTATION = " not in source
 
 
 def test_a_module_that_does_not_exist_is_an_error() -> None:
@@ -72,7 +87,7 @@ def test_a_plain_script_runs_too_and_can_be_read(tmp_path: Path) -> None:
     assert '\n  "    def changed(self) -> bool:",\n' in script
 
 
-SOURCE = Path(__file__).parent / "cases/bundle/source.txt"
+SOURCE = ROOT / "tests/unit/cases/bundle/source.txt"
 
 
 @pytest.mark.golden
@@ -83,14 +98,21 @@ def test_a_stripped_source_is_a_fixed_point() -> None:
 
 
 def test_every_module_can_be_stripped_and_stays_what_it_is() -> None:
-    for path in sorted((Path(__file__).parents[2] / "module_utils").rglob("*.py")):
+    for path in sorted((ROOT / "module_utils").rglob("*.py")):
         text = stripped(path.read_text())
         assert stripped(text) == text, path.name
         assert _code(text) == _code(path.read_text()), path.name
 
 
+def _text(name: str) -> str:
+    path = ROOT / name.removeprefix("ansible_collections.busbar.fabric.plugins.").replace(".", "/").replace(
+        "modules/", "library/"
+    )
+    return "" if path.is_dir() else path.with_suffix(".py").read_text()
+
+
 def stripped(source: str) -> str:
-    return bundle.strip_source(source, ast.parse(source))
+    return bundle.strip_source(source)
 
 
 def _is_text(node: ast.stmt) -> bool:
