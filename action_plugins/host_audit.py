@@ -5,20 +5,21 @@
 The hosts' roles are in the table of the suite (plugin_utils/suite.py), the module arguments in the roles' variables,
 which their tasks use, too: check mode and audit cannot drift apart.
 
-Ansible forks a worker for every host, and what a worker reads is lost with it. So everything that is the same for all
-hosts is built when this file is imported, before the first fork, and arguments that many hosts share are cached in the
-run's own directory.
+Ansible forks a worker for every host, and what a worker reads is lost with it. So the roles' queries are read when this
+file is imported, before the first fork, and what many hosts share is cached in the run's own directory.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ansible import constants
@@ -61,8 +62,9 @@ LIMIT = output_limit.MIB
 # Set once a query has been built, and with it all that queries have in common.
 MADE = threading.Event()
 MAIN = f"""
+import json
 from {bundle.PACKAGE} import audit
-audit.main(json.loads(unpacked(%r)), %r, %r)
+audit.main(json.loads(%r), %r, %r)
 """
 
 
@@ -106,16 +108,16 @@ class ActionModule(ActionBase):
         """
         text = cached_for(
             *(steps, f"script {limit} {patience}"),
-            lambda: script(MAIN % (bundle.pack(json.dumps(node_steps(steps))), limit, patience)).encode(),
+            lambda: script(MAIN % (json.dumps(node_steps(steps)), limit, patience), {step["module"] for step in steps}),
         )
         MADE.set()
         try:
             with output_limit.limit_output(LIMIT):
                 if self._can_pipe():
-                    command = f"{python_of(variables, self._templar)} -I -S -"
+                    command = f"{python_of(variables, self._templar)} -I -S -c '{bundle.RUN}'"
                     done = self._low_level_execute_command(command, in_data=text)
                 else:
-                    given = {"script": text.decode()}
+                    given = {"script": base64.b64encode(text).decode()}
                     done = self._execute_module(f"{COLLECTION}host_audit", given, task_vars=variables)
         except output_limit.TooMuchError as error:
             return {"msg": str(error)}
@@ -186,9 +188,9 @@ def node_steps(steps: list[Plain]) -> list[Plain]:
     return [{key: step[key] for key in ("module", "arguments")} for step in steps]
 
 
-def script(main: str) -> str:
-    """Return all that is piped to a node's Python. main: its last lines."""
-    return _SCRIPT + main
+def script(main: str, modules: Collection[str]) -> bytes:
+    """Return all that is piped to a node's Python. main: its last lines.   modules: those that it runs."""
+    return _bundle(frozenset(modules)) + bundle.compressed(main)
 
 
 def _steps(roles: list[str], variables: PlainView, templar: Templar) -> list[Plain]:
@@ -332,14 +334,13 @@ def _read_role(role: suite.Role) -> _RoleFiles:
     )
 
 
-def _bundle() -> str:
+@lru_cache(None)
+def _bundle(modules: frozenset[str]) -> bytes:
     """Return the packed modules of an audit. Packing takes 0.5 s of a run."""
-    modules = [LOCK, *(role.module for role in suite.AUDITED.values())]
     wanted = [f"{bundle.PACKAGE}.{name}" for name in ("audit", "rail_info", "platform_facts", "machine.profile_doubts")]
-    wanted += [f"{bundle.LIBRARY}.{name}" for name in modules]
-    return bundle.script(bundle.closure(wanted, bundle.source_of), "")
+    wanted += [f"{bundle.LIBRARY}.{name}" for name in sorted(modules)]
+    return bundle.compressed(bundle.script(bundle.closure(wanted, bundle.source_of), ""))
 
 
 _ASKED = {name: _read_role(role) for name, role in suite.AUDITED.items()}
-_SCRIPT = _bundle()
 _RUN = node_lock.this_run()

@@ -13,7 +13,7 @@ description:
   - Runs the modules of the roles in check mode, with the arguments that the roles' own tasks give them, in one process
     on the node. It finds what C(site.yml --check) finds, in a fraction of the time.
   - Writes no file but the record of counters of M(busbar.fabric.node_health), and works on a read-only file system.
-  - An action plugin pipes one script to C(python3 -I -S -) over the connection; where a become method takes its
+  - An action plugin pipes one script to C(python3 -I -S) over the connection; where a become method takes its
     password from there (C(su)), the script travels as an argument of the module of this name.
   - A tool that hangs is abandoned after 20 seconds and not run again; what only it reports is C(unknown). A read
     that never returns, as of a dead device, costs the module that read it, after O(timeout).
@@ -94,9 +94,11 @@ msg:
   returned: failure
 """
 
+import base64
 import sys
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.busbar.fabric.plugins.module_utils.core.bundle import RUN
 
 
 def main() -> None:
@@ -109,7 +111,8 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    rc, stdout, stderr = module.run_command([sys.executable, "-I", "-S", "-"], data=module.params["script"])
+    script = base64.b64decode(module.params["script"])
+    rc, stdout, stderr = module.run_command([sys.executable, "-I", "-S", "-c", RUN], data=script, binary_data=True)
     module.exit_json(changed=False, rc=rc, stdout=stdout, stderr=stderr)
 
 

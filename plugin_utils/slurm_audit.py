@@ -171,7 +171,8 @@ class _Run:
         seconds = self.limit + slurm_engine.IMMEDIATE
         script = Path(constants.DEFAULT_LOCAL_TMP) / job
         questions = {node: host_audit.node_steps(host.question.steps) for node, host in left.items()}
-        script.write_text(host_audit.script(slurm_engine.main_of(questions, STEP, seconds)))
+        modules = {step["module"] for steps in questions.values() for step in steps}
+        script.write_bytes(host_audit.script(slurm_engine.main_of(questions, STEP, seconds), modules))
         python = next(iter(left.values())).python
         argv = slurm_engine.command(job, partition, left, python, seconds)
         try:

@@ -140,7 +140,7 @@ def root_jobs_refused(config: str) -> bool:
 # -- script ------------------------------------------------------------------------------------------------------------
 
 MAIN = f"""
-import glob, hashlib, os, signal, zlib
+import base64, glob, hashlib, json, os, signal, sys, zlib
 from {bundle.PACKAGE} import audit
 # Ends the audit where the caller is gone: all that Slurm has of the step ends with it.
 signal.alarm(%d)
@@ -160,7 +160,7 @@ def said(results):
     sys.stdout.buffer.write(head.encode() + lines + b"\\n")
     sys.stdout.buffer.flush()
     os._exit(0)
-asked = json.loads(unpacked(%r))
+asked = json.loads(%r)
 steps = asked["steps"][asked["nodes"].get(os.environ.get("SLURMD_NODENAME"), 0)]
 path = withheld()
 said({{"withheld": path}} if path else audit.run(steps, %r))
@@ -178,7 +178,7 @@ def main_of(questions: Mapping[str, Sequence[Mapping[str, object]]], limit: floa
     number = {text: place for place, text in enumerate(order)}
     table = {node: number[text] for node, text in texts.items() if number[text]}
     asked = json.dumps({"steps": [json.loads(text) for text in order], "nodes": table})
-    return MAIN % (math.ceil(seconds), bundle.pack(asked), limit)
+    return MAIN % (math.ceil(seconds), asked, limit)
 
 
 def command(job: str, partition: str, nodes: Collection[str], python: str, seconds: float) -> list[str]:
@@ -190,7 +190,7 @@ def command(job: str, partition: str, nodes: Collection[str], python: str, secon
         *("srun", f"--job-name={job}", *where, *tasks, "--exclusive", "--mem=0", *limits, *APART, "/bin/sh", "-c"),
         # No exec: with a task that ends by a signal srun cuts off the last output of others. The input is read to its
         # end: srun ends the step on all nodes when it cannot send the rest of it to one.
-        f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -; code=$?; cat >/dev/null; exit $code',
+        f'echo "busbar-node $SLURMD_NODENAME"; {python} -I -S -c "{bundle.RUN}"; code=$?; cat >/dev/null; exit $code',
     ]
 
 

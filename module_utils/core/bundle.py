@@ -1,6 +1,6 @@
 # Copyright: Busbar contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Pack modules into one script for ``python3 -I -S -``: the single query of the audit to a host.
+"""Pack modules into one script for ``python3 -I -S``: the single query of the audit to a host.
 
 They keep their names and imports; on the node they live in packages that exist only in memory.
 """
@@ -24,13 +24,10 @@ _QUOTES = re.compile(r'"{3}|\'{3}')
 _TEXT = re.compile(r' *r?"{3}|(?:DOCUMENTATION|EXAMPLES|RETURN) = |"')
 _IMPORT = re.compile(r"from (\.*)([\w.]*) import ([^()]+|\([^()]*\))$")
 
-# Head of a packed script, head of a plain one, and the rest of both.
-_PACKED = """\
-import base64, bz2, json
-def unpacked(text):
-    return bz2.decompress(base64.b64decode(text)).decode()
-SOURCES = dict(source.split("\\n", 1) for source in unpacked(%r).split("\\0"))
-"""
+# Program of ``python3 -I -S -c``: it runs what ``compressed`` has made of a script, from its standard input.
+RUN = "import bz2, sys; exec(bz2.decompress(sys.stdin.buffer.read()))"
+
+# Head of a script that stays on a node.
 _PLAIN = """\
 import json
 SOURCES = {name: "\\n".join(lines) for name, lines in %s.items()}
@@ -154,11 +151,13 @@ def _module_utils_imports(
 
 
 def script(sources: Dict[str, str], main: str) -> str:
-    """Return one script that holds ``sources``. main: code to run after them.
+    """Return one script that holds ``sources``. main: code to run after them, which imports from PACKAGE."""
+    return "SOURCES = %r\n" % dict(sorted(sources.items())) + _LOADER + main
 
-    It imports from PACKAGE, and has json, and the function unpacked for the output of ``pack``.
-    """
-    return _PACKED % pack("\0".join("%s\n%s" % item for item in sorted(sources.items()))) + _LOADER + main
+
+def compressed(text: str) -> bytes:
+    """Return the script for RUN, or a part of it: parts may be joined."""
+    return bz2.compress(text.encode())
 
 
 def pack(text: str) -> str:

@@ -29,7 +29,7 @@ def _sources(modules: tuple[str, ...]) -> dict[str, str]:
 def script(steps: Iterable[Step]) -> str:
     """What the action plugin pipes to a node."""
     asked = [dict(step) for step in steps]
-    main = f"from {bundle.PACKAGE} import audit\naudit.main(json.loads({json.dumps(asked)!r}), 60)\n"
+    main = f"import json\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({json.dumps(asked)!r}), 60)\n"
     return bundle.script(_sources(tuple(sorted({step["module"] for step in asked}))), main)
 
 

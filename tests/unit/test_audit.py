@@ -56,7 +56,7 @@ def audit(*steps: str, limit: float = 20, python: str = sys.executable, **argume
     names = [f"{bundle.PACKAGE}.audit", *(f"{bundle.LIBRARY}.{step}" for step in steps)]
     sources = bundle.closure(names, source_of)
     given = json.dumps([{"module": step, "arguments": arguments} for step in steps])
-    main = f"\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({given!r}), {limit})\n"
+    main = f"import json\nfrom {bundle.PACKAGE} import audit\naudit.main(json.loads({given!r}), {limit})\n"
     found: list[dict[str, Any]] = json.loads(run(bundle.script(sources, main), python))
     return found
 
