@@ -13,27 +13,13 @@ from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    benchmark_results,
-    busbw_plot,
-    due_roles,
-    nodeset,
-    result_schema,
-    results_compare,
-    suite,
-    terminal,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
-    cluster_judge,
-    cluster_plan,
-    cluster_plugin,
-    cluster_record,
-    cluster_table,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured, Result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import benchmark_results, busbw_plot, due_roles, nodeset, result_schema, results_compare, suite, terminal
+from ..plain_data import Plain, PlainView
+from . import cluster_judge, cluster_plan, cluster_plugin, cluster_record, cluster_table
+from .cluster_wanted import Kinds
+from .engine import Job, Measured, Result
+from .members import Site
 
 # Roles whose findings may explain a slow job.
 EARLIER = tuple(role.name for role in suite.SUITE if role.name != suite.CLUSTER)

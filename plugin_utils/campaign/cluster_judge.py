@@ -21,11 +21,12 @@ from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.record import OVER_NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, slowdown_causes
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, cluster_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Row, Scaling
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job, Measured
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fleet import lldp_leaf
+
+from .. import nodeset, slowdown_causes
+from ..fleet import lldp_leaf
+from . import cluster_plugin, cluster_record
+from .cluster_record import Row, Scaling
+from .engine import Job, Measured
 
 # Least efficiency relative to the fewest nodes; each figure is a part of its prediction.
 EFFICIENT = 0.90

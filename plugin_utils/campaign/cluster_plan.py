@@ -21,8 +21,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
 from ansible_collections.busbar.fabric.plugins.module_utils.rail_ping import rounds as paired
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
+
+from .engine import Job
+from .members import Member, Settings, ambiguous, unlike
 
 STEP_FACTOR = 2
 # Bytes of the smallest message of all_reduce, by which latency is judged.

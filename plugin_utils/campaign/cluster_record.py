@@ -18,8 +18,9 @@ from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, Finding
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
+
+from .. import codec, result_schema
+from ..record_file import RecordFile, plain
 
 FORMAT = 1
 NAME = "cluster.json"

@@ -15,18 +15,14 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import STATES, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.size import size_text
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf.transport import NVLINK
-from ansible_collections.busbar.fabric.plugins.plugin_utils import nodeset, terminal
-from ansible_collections.busbar.fabric.plugins.plugin_utils.benchmark_results import node_job
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plugin, engine
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_judge import EFFICIENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import (
-    Job,
-    Record,
-    Scaling,
-    rail_of,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Measured
-from ansible_collections.busbar.fabric.plugins.plugin_utils.terminal import Line
+
+from .. import nodeset, terminal
+from ..benchmark_results import node_job
+from ..terminal import Line
+from . import cluster_plugin, engine
+from .cluster_judge import EFFICIENT
+from .cluster_record import Job, Record, Scaling, rail_of
+from .engine import Measured
 
 # Lines of one kind; the rest is counted, and is in the record.
 ROWS = 40

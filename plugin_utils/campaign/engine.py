@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_record import Program
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from ..plain_data import Plain, PlainView
+from .cluster_record import Program
 
 STEP_FACTOR = 2
 STORE = "/var/lib/busbar/nccl_cluster"

@@ -23,35 +23,14 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.host import Par
 from ansible_collections.busbar.fabric.plugins.module_utils.core.number import whole
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import (
-    codec,
-    due_roles,
-    host_variables,
-    rail_pairs,
-    result_schema,
-    slowdown_causes,
-    suite,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
-    cluster_judge,
-    engine,
-    localise_judge,
-    localise_record,
-    localise_table,
-    trials,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kinds
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Trial
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
-    GPUS,
-    RAILS,
-    HostFinding,
-    Record,
-    Result,
-    Test,
-)
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import codec, due_roles, host_variables, rail_pairs, result_schema, slowdown_causes, suite
+from ..plain_data import Plain, PlainView
+from . import cluster_judge, engine, localise_judge, localise_record, localise_table, trials
+from .cluster_wanted import Kinds
+from .engine import Call, Trial
+from .localise_record import GPUS, RAILS, HostFinding, Record, Result, Test
+from .members import Site
 
 RECORD = Check(
     "localise.record",

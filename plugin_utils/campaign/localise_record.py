@@ -20,9 +20,10 @@ from typing import Any
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.record_file import RecordFile, plain
+
+from .. import codec, result_schema
+from ..record_file import RecordFile, plain
+from .pairwise_search import FAIL, PASS, SILENT
 
 # Kinds of tests. LEAVES: hosts of two leaves alternate, so that each hop of a ring crosses the uplinks.
 PAIR, RAILS, GPUS, LEAF, LEAVES, CLUSTER = "pair", "rails", "gpus", "leaf", "leaves", "cluster"

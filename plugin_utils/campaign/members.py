@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
-from ansible_collections.busbar.fabric.plugins.plugin_utils import host_variables, result_schema
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, Run, roots
-from ansible_collections.busbar.fabric.plugins.plugin_utils.intent import ADDRESS
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+
+from .. import host_variables, result_schema
+from ..intent import ADDRESS
+from ..plain_data import Plain, PlainView
+from .engine import Call, Result, Run, roots
 
 AGAIN = "run it again for this host with -vvv"
 # Characters of reasons.

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils import perftest
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl_perf import checks as perf
-from ansible_collections.busbar.fabric.plugins.plugin_utils import prediction, rail_pairs
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import cluster_plan, engine
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster import judged_result
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_plan import Measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.cluster_wanted import Kind
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import SPARE, Call, Job, perf_arguments
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import (
+
+from .. import prediction, rail_pairs
+from ..plain_data import Plain, PlainView
+from . import cluster_plan, engine
+from .cluster import judged_result
+from .cluster_plan import Measure
+from .cluster_wanted import Kind
+from .engine import SPARE, Call, Job, perf_arguments
+from .localise_record import (
     CLUSTER,
     GPUS,
     LEAF,
@@ -33,10 +35,9 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_re
     Way,
     judge_figure,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_search import Localisation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Member, Settings, ambiguous, unlike
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.pairwise_search import FAIL, PASS, SILENT
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
+from .localise_search import Localisation
+from .members import Member, Settings, ambiguous, unlike
+from .pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).
 SCOPES = {PAIR: "pair", LEAF: "leaf", LEAVES: "cluster", CLUSTER: "cluster"}

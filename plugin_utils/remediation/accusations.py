@@ -16,9 +16,10 @@ from pathlib import Path
 from ansible_collections.busbar.fabric.plugins.module_utils.core import finding as findings
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, results_folder
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
+
+from .. import codec, result_schema, results_folder
+from ..campaign import localise_judge
+from ..plain_data import Plain
 
 # Bytes of one file: 10,000 nodes with a dozen findings each.
 LIMIT = 256 << 20

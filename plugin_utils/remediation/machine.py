@@ -19,20 +19,12 @@ from typing import ClassVar
 
 from ansible_collections.busbar.fabric.plugins.module_utils import slurm
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, printable
-from ansible_collections.busbar.fabric.plugins.plugin_utils import reboot, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain, PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import proof
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import (
-    BETWEEN,
-    PROVISION,
-    QUARANTINE,
-    CurrentResult,
-    Item,
-    NodePlan,
-    current_result,
-    in_order,
-)
+
+from .. import reboot, result_schema, suite
+from ..plain_data import Plain, PlainView
+from . import proof
+from .action_log import Entry
+from .plan import BETWEEN, PROVISION, QUARANTINE, CurrentResult, Item, NodePlan, current_result, in_order
 
 _AFTER = {role.name: role.after for role in suite.SUITE}
 

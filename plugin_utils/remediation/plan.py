@@ -19,12 +19,13 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
     Finding,
     from_dict,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_judge
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import Plain
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import action_log
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.accusations import Accusation
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.action_log import Entry
+
+from .. import due_roles, result_schema, suite
+from ..campaign import localise_judge
+from ..plain_data import Plain
+from . import action_log
+from .accusations import Accusation
+from .action_log import Entry
 
 DAY = 86400.0
 # Characters of a finding's text in Slurm's reason.

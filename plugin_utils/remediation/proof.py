@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding, from_dict
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
-from ansible_collections.busbar.fabric.plugins.plugin_utils import codec, result_schema, suite
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import localise_record
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.localise_record import PAIR
-from ansible_collections.busbar.fabric.plugins.plugin_utils.plain_data import PlainView
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation import plan as plans
-from ansible_collections.busbar.fabric.plugins.plugin_utils.remediation.plan import CurrentResult, NodePlan
+
+from .. import codec, result_schema, suite
+from ..campaign import localise_record
+from ..campaign.localise_record import PAIR
+from ..plain_data import PlainView
+from . import plan as plans
+from .plan import CurrentResult, NodePlan
 
 _MEASURED = {noun for role in suite.SUITE if role.play == "benchmark" for noun in role.nouns}
 
