@@ -18,7 +18,7 @@ from . import cluster_plan, engine
 from .cluster import judged_result
 from .cluster_plan import Measure
 from .cluster_wanted import Kind
-from .engine import SPARE, Call, Job, perf_arguments
+from .engine import SPARE, Call, Job, Passes, perf_arguments
 from .localise_record import (
     CLUSTER,
     GPUS,
@@ -32,6 +32,7 @@ from .localise_record import (
     Node,
     Result,
     Test,
+    Unfit,
     Way,
     judge_figure,
 )
@@ -74,7 +75,8 @@ def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Nod
     for one in members:
         alone, bar = screens.get(one.host, (None, None))
         gpus, unfit = tuple(range(one.settings.gpus)), one.unfit or left.get(one.host)
-        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, gpus, unfit))
+        why = Unfit(*unfit) if unfit else None
+        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, gpus, why))
     return tuple(found)
 
 
@@ -145,7 +147,7 @@ class Group:
         team = tuple(self.members[host] for host in test.hosts)
         return cluster_plan.job_of(
             *(team, *self.wanted(test)),
-            name=name_of(test),
+            name="localise %d %s %s" % (test.number, test.kind, test.hosts[0]),
             scope=SCOPES[test.kind],
             environment=team[0].settings.environment,
             repeats=1,
@@ -172,21 +174,16 @@ class Group:
             yield Call(test.hosts[0], "nccl_perf", arguments, values["nccl_benchmark_timeout"] + SPARE)
 
 
-def name_of(test: Test) -> str:
-    """Return a name that no other job of the run has."""
-    return "localise %d %s %s" % (test.number, test.kind, test.hosts[0])
-
-
 def rail_calls(
     test: Test, candidates: Mapping[str, rail_pairs.Candidate], values: Callable[[str], PlainView]
-) -> tuple[tuple[tuple[Call, ...], ...], str]:
+) -> tuple[Passes, str]:
     """Return the calls of each of PASSES; and why there are none, "" where there are.
 
     candidates: host -> its rails.   values: host -> values of its intent.
     """
     for host in test.hosts:
         if candidates[host].info is None:
-            return (), f"{host}: {candidates[host].absent}"
+            return [], f"{host}: {candidates[host].absent}"
     passes = []
     for senders in PASSES:
         sessions: dict[tuple[str, str], list[Plain]] = {}
@@ -200,23 +197,19 @@ def rail_calls(
         # other on the node.
         options = {"tests": ["bw"], "store_result": False, "require_idle": len(senders) < 2}
         passes.append(
-            tuple(rail_pairs.call(host, values(host), mine, **options) for (host, _role), mine in sessions.items())
+            [rail_pairs.call(host, values(host), mine, **options) for (host, _role), mine in sessions.items()]
         )
     if any(passes):
-        return tuple(passes), ""
+        return passes, ""
     infos = [(host, info) for host in test.hosts if (info := candidates[host].info) is not None]
     said = [f"rail {rail} of {host}: {why}" for host, info in infos for rail, why in sorted(info.missing.items())]
-    return (), "; ".join(said) or "they have none of these rails in common"
+    return [], "; ".join(said) or "they have none of these rails in common"
 
 
 def result_of(
-    group: Group,
-    test: Test,
-    passes: Sequence[Sequence[Call]],
-    measured: Sequence[Sequence[engine.Result]],
-    untested: str,
+    group: Group, test: Test, passes: Passes, untested: str, measured: Sequence[Sequence[engine.Result]]
 ) -> Result:
-    """Return the result of a test. measured: of each pass and call.   untested: why its rails were not tested."""
+    """Return the result of a test. untested: why its rails were not tested.   measured: of each pass and call."""
     if test.kind == GPUS:
         return of_gpus(test, dict(zip(test.pairs, measured[0], strict=True)))
     if test.kind == RAILS:
@@ -253,9 +246,7 @@ def busbw_of(given: PlainView) -> tuple[float | None, str]:
     return float(given["busbw"]), said[:_SAID]
 
 
-def of_rails(
-    test: Test, passes: Sequence[Sequence[Call]], measured: Sequence[Sequence[engine.Result]], untested: str
-) -> Result:
+def of_rails(test: Test, passes: Passes, measured: Sequence[Sequence[engine.Result]], untested: str) -> Result:
     """Return the result, from the sending ends."""
     ways, said = [], [untested] if untested else []
     for calls, results in zip(passes, measured, strict=True):

@@ -14,7 +14,7 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge, judged
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.links import Counted, compare_counts
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 
@@ -313,14 +313,3 @@ def test_the_inventory_may_be_empty() -> None:
 def test_a_counter_that_went_back_began_anew_and_counts_what_it_shows() -> None:
     # What did not go back may have gone on: the least that it was is the difference.
     assert compare_counts({"a": 5, "b": 9}, {"a": 9, "b": 7}, 60.0) == Counted({"a": 5, "b": 2}, True, (), 60.0)
-
-
-def test_marks_tell_both_ends_of_each_cable_that_something_is_wrong_with() -> None:
-    before = build(hosts=32)
-    now: Built = copy.deepcopy(before)
-    for host in now.hosts:
-        now.links[now.nic(host, 1)] = (4, "HDR")
-    found = judged(asked(before, now))
-    assert {ends for ends, _finding in found.marks} == {
-        (now.nic(host, 1), now.leaf_port(host, 1)) for host in now.hosts
-    }

@@ -20,7 +20,7 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils import due_roles, si
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import record as fabric_record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import run as fabric_run
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric import subnet as fabric_subnet
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Rail, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Host, Line, Rail, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.record import Record
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.run import Due
 
@@ -42,7 +42,7 @@ def a_record(**more: Any) -> Record:
         hosts={"n1": Host((RAIL,), BOOT), "n2": Host()},
         sweeps=(a_sweep(),),
         taken=(NOW,),
-        findings=((("n1",), finding),),
+        findings=(Line(("n1",), finding),),
         complete=True,
     )
     return replace(record, **more)
