@@ -205,7 +205,8 @@ def _latency(measured: Measured, simulated: str, bad: Finding | None) -> Iterato
     limit = job.latency_bar_us
     if limit is None:
         return
-    time = next((row["time_us"] for row in measured.result["statistics"] if row["size"] == job.min_bytes), None)
+    # No message takes no time.
+    time = next((row["time_us"] or None for row in measured.result["statistics"] if row["size"] == job.min_bytes), None)
     state = "unknown" if time is None else "ok" if time <= limit else "drift"
     want = f"at most {limit:g} us for {size_text(job.min_bytes)}"
     have = "no time was measured" if time is None else f"{time:.1f} us"

@@ -101,6 +101,22 @@ def unlike(group: Sequence[Member]) -> dict[str, tuple[str, str]]:
     return {one.host: (f"it has {one.build}; {other}", fix) for one in group if one.build != most}
 
 
+def sort_out(
+    members: Sequence[Member], kind_of: Callable[[Member], Settings]
+) -> tuple[dict[Settings, list[Member]], dict[str, tuple[str, str]]]:
+    """Return the hosts of each kind that can be measured together, and why others are left out, and what to do."""
+    left = {one.host: one.unfit for one in members if one.unfit is not None}
+    left.update(ambiguous([one for one in members if one.unfit is None]))
+    groups: dict[Settings, list[Member]] = {}
+    for one in members:
+        if one.host not in left:
+            groups.setdefault(kind_of(one), []).append(one)
+    for kind, group in groups.items():
+        left.update(unlike(group))
+        groups[kind] = [one for one in group if one.host not in left]
+    return groups, left
+
+
 def address_of(host: str, wanted: PlainView) -> str:
     """Return the host's address for the launcher, from the inventory alone: a node's own result is not trusted."""
     if wanted.get("nccl_benchmark_address"):

@@ -37,7 +37,7 @@ from .localise_record import (
     judge_figure,
 )
 from .localise_search import Localisation
-from .members import Member, Settings, ambiguous, unlike
+from .members import Member, Settings, sort_out
 from .pairwise_search import FAIL, PASS, SILENT
 
 # Scope of a test's bar (nccl_benchmark_scope).
@@ -68,23 +68,25 @@ def screen(runs: Sequence[PlainView], wanted: Sequence[PlainView] = ()) -> Scree
 
 def nodes(members: Sequence[Member], screens: Mapping[str, Screen]) -> tuple[Node, ...]:
     """Return the nodes, with the reason why some take no part: busy, not reached, ambiguous name, other build."""
-    left = dict(ambiguous([one for one in members if one.unfit is None]))
-    for group in groups(members).values():
-        left.update(unlike([one for one in group if one.unfit is None and one.host not in left]))
+    _groups, left = sort_out(members, kind_of)
     found = []
     for one in members:
         alone, bar = screens.get(one.host, (None, None))
-        gpus, unfit = tuple(range(one.settings.gpus)), one.unfit or left.get(one.host)
-        why = Unfit(*unfit) if unfit else None
-        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, gpus, why))
+        unfit = Unfit(*left[one.host]) if one.host in left else None
+        found.append(Node(one.host, one.leaf, one.settings.rails, alone, bar, tuple(range(one.settings.gpus)), unfit))
     return tuple(found)
 
 
+def kind_of(member: Member) -> Settings:
+    """Return what hosts that are measured with each other have alike, independent of the configured scope."""
+    return replace(member.settings, scope=SCOPES[PAIR])
+
+
 def groups(members: Sequence[Member]) -> dict[Settings, list[Member]]:
-    """Group hosts that can be measured with each other, independent of the configured scope."""
+    """Return the hosts of each kind, also those that take no part."""
     found: dict[Settings, list[Member]] = {}
     for one in members:
-        found.setdefault(replace(one.settings, scope=SCOPES[PAIR]), []).append(one)
+        found.setdefault(kind_of(one), []).append(one)
     return found
 
 

@@ -240,7 +240,9 @@ class Remediation:
         state.before = {item.finding.id: proof.figure(item.finding, measured) for item in plan.acted}
         first = next((figure for figure in state.before.values() if figure is not None), None)
         self._log("measured", "done" if now.passed or now.findings else "failed", before=first)
-        state.stale = bool(plan.repaired) and all(proof.prove(one, now).state == "ok" for one in plan.repaired)
+        state.stale = bool(plan.repaired) and all(
+            proof.prove(one, now, plan.passed).state == "ok" for one in plan.repaired
+        )
         if state.stale:
             self._log("dropped", "done", "measured again, it is as fast as it has to be", before=first)
             state.steps = [step for step in state.steps if step in ("audit", "wait", "judge", "resume")]

@@ -150,7 +150,8 @@ class Item:
 class NodePlan:
     """The plan of one node.
 
-    before: ids of its findings.   roles: played in any case.   after: played where one of these has changed something.
+    before: ids of its findings.   passed: ids of what was ok by the same checks.   leaf: of the inventory.
+    roles: played in any case.   after: played where one of these has changed something.
     drain: the node is taken out of service first.   measure, between: it is measured again, alone or with others.
     figure: of a measurement with others before.   act: anything is done to it.   refused: why not.
     left: an earlier run drained it and was killed.   returns: it was left drained for a fault that is repaired now.
@@ -161,6 +162,7 @@ class NodePlan:
     items: tuple[Item, ...] = ()
     boot_id: str = ""
     before: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     leaf: str = ""
     roles: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -391,6 +393,7 @@ def plan_node(
     items = tuple(Case(one, now, limits, own, moment).judge() for one in accusations)
     returns = bool(items) and all(item.verdict == STALE for item in items) and limits.drains and held
     acted = NodePlan(name, items).acted
+    failed = {item.finding.check for item in acted}
     roles = in_order(role for item in acted for role in item.roles)
     mended = {item.finding.check for item in acted if item.verdict == MEND}
     between = not mended.isdisjoint(BETWEEN)
@@ -406,6 +409,7 @@ def plan_node(
         items=items,
         boot_id=now.boot_id,
         before=tuple(sorted(now.findings)),
+        passed=tuple(sorted(name for name in now.passed if name.partition("[")[0] in failed)),
         leaf=leaf,
         roles=roles,
         after=dependents(roles),

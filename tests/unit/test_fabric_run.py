@@ -48,17 +48,6 @@ def a_record(**more: Any) -> Record:
     return replace(record, **more)
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    record = a_record()
-    made = fabric_record.write(tmp_path, record)
-    assert made.parent == tmp_path / "fabric"
-    for path in (tmp_path, tmp_path / "fabric", made, made / "fabric.json", tmp_path / "fabric" / "latest"):
-        assert fabric_record.read(path) == record
-    assert fabric_record.read_run(tmp_path, made.name) == record
-    assert fabric_record.latest_name(tmp_path) == made.name
-    assert made.stat().st_mode & 0o077 == 0
-
-
 def test_what_a_killed_run_has_left_is_removed_with_old_records(tmp_path: Path) -> None:
     made = fabric_record.write(tmp_path, a_record(begun=NOW))
     (made / ".latest").symlink_to(made.name)

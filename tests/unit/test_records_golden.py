@@ -5,9 +5,8 @@ The modules: fabric_judge, localise, localise_judge, localise_record, localise_t
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,18 +18,18 @@ from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign import (
     localise_record,
     localise_table,
 )
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 
 from tests import goldens, localising
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault
 
 from . import sample_cluster_record, sample_localise_record
-from .built_fabric import Built, asked, build, guid
+from .built_fabric import Built
 from .test_cluster_table import TWO
+from .test_fabric_judge import Change, Lines
+from .test_fabric_situations import Situation, stranger
 from .test_localise_table import DEAD, GOOD, GPUS, RAILS, SLOW
 
 HOST = "node003"
-Change = Callable[[Built], object]
 
 
 def row(hosts: Iterable[str], finding: Finding) -> list[Any]:
@@ -42,13 +41,6 @@ def row(hosts: Iterable[str], finding: Finding) -> list[Any]:
 def host_off(built: Built) -> None:
     for rail in range(4):
         built.remove(built.rails[HOST, rail])
-
-
-def stranger(built: Built) -> None:
-    node = guid(0xE000, 7)
-    leaf = built.called("leaf01")
-    built.names[node] = "stray mlx5_0"
-    built.connect((node, 1), (leaf, built.sizes[leaf]), planned=False)
 
 
 def counted(name: str, value: int) -> Change:
@@ -77,16 +69,12 @@ FAULTS: dict[str, Change] = {
     "discards": counted("PortXmitDiscards", 100000),
     "no manager": lambda built: built.managers.clear(),
     "no standby": lambda built: built.managers.pop(),
-    "stranger": stranger,
+    "stranger": stranger("stray mlx5_0"),
 }
 
 
-def judged(fault: str, plan: bool, apart: bool) -> list[tuple[tuple[str, ...], Finding]]:
-    """What a night says after a healthy one."""
-    before = build(apart=apart)
-    now = copy.deepcopy(before)
-    FAULTS[fault](now)
-    return judge(asked(before, now, plan))
+def judged(fault: str, plan: bool, apart: bool) -> Lines:
+    return Situation(FAULTS[fault], shape={"apart": apart}).judged(plan)
 
 
 @pytest.mark.golden
