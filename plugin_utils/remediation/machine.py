@@ -12,7 +12,6 @@ Steps that the plan does not need are left out. A step that fails, or a node tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import ClassVar
@@ -313,15 +312,12 @@ class Remediation:
                 state.before[name] = plan.figure
                 state.after[name] = proof.figure_between(self._search.record, plan.name)
             if name in by_id:
-                entry = self._entry(
-                    # A figure that was good before anything was done was not repaired.
-                    "dropped" if state.stale else "verified",
-                    "done" if by_id[name].state == "ok" else "failed",
-                    by_id[name].have,
-                    item,
-                    state.before.get(name),
-                )
-                self.entries.append(replace(entry, boot_id=now.boot_id or plan.boot_id, after=state.after[name]))
+                # A figure that was good before anything was done was not repaired.
+                action = "dropped" if state.stale else "verified"
+                outcome = "done" if by_id[name].state == "ok" else "failed"
+                known: Plain = {"before": state.before.get(name), "after": state.after[name]}
+                known["boot_id"] = now.boot_id or plan.boot_id
+                self.entries.append(plan.entry(self._run, action, outcome, by_id[name].have, item, **known))
         return False
 
     # -- log -----------------------------------------------------------------------------------------------------------
@@ -330,20 +326,12 @@ class Remediation:
         """Return what a role has registered, as far as it is valid."""
         return result_schema.given(self._results.get(f"{role}_result"), module)
 
-    def _entry(self, action: str, result: str, why: str, item: Item | None, before: float | None) -> Entry:
-        host, boot_id = self.plan.name, self.plan.boot_id
-        entry = Entry(at=time.time(), run=self._run, host=host, action=action, outcome=result, boot_id=boot_id, why=why)
-        if item is not None:
-            about = item.finding
-            entry = replace(entry, check=about.check, subject=about.subject, finding=about.id, attempt=item.attempt)
-        return replace(entry, before=before)
-
     def _log(self, action: str, result: str, why: str = "", role: str = "", before: float | None = None) -> None:
         """Log an action for each finding that is acted on, or once if there is none."""
         # A role that is played because another one changed something belongs to none of them.
         items: list[Item | None] = [item for item in self.plan.acted if not role or role in item.roles]
-        entries = [self._entry(action, result, why, item, before) for item in items or [None]]
-        self.entries += [replace(entry, role=role) for entry in entries]
+        more = {"role": role, "before": before}
+        self.entries += [self.plan.entry(self._run, action, result, why, item, **more) for item in items or [None]]
 
     STEPS: ClassVar[Mapping[str, Step]] = {
         "look": Step("drain", "report", end=_end_look),

@@ -8,8 +8,10 @@ An accusation is never acted on, only the node's current result of the same chec
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from ansible_collections.busbar.fabric.plugins.module_utils.core import fix_command
 from ansible_collections.busbar.fabric.plugins.module_utils.core.check import Check
@@ -191,6 +193,14 @@ class NodePlan:
     def repaired(self) -> tuple[Finding, ...]:
         """Return findings that have to be proven to be repaired."""
         return tuple(item.finding for item in self.items if item.verdict in (MEND, MEASURE))
+
+    def entry(self, run: str, action: str, outcome: str, why: str, item: Item | None = None, **more: Any) -> Entry:
+        """Return the log's entry on an action. item: the accusation that it is for.   more: fields of the entry."""
+        given = {"at": time.time(), "boot_id": self.boot_id, **more}
+        if item is not None:
+            of = item.finding
+            given |= {"check": of.check, "subject": of.subject, "finding": of.id, "attempt": item.attempt}
+        return Entry(run=run, host=self.name, action=action, outcome=outcome, why=why, **given)
 
     def to_dict(self) -> Plain:
         """Return plain data of lists and dictionaries, for ``codec.build``."""

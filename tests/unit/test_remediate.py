@@ -372,7 +372,7 @@ OUTCOMES: dict[str, tuple[NodePlan, CurrentResult, bool]] = {
     "not mended": (MENDED, fresh(MTU), True),
     "unknown now": (MENDED, fresh(replace(MTU, state="unknown")), True),
     "no longer checked": (MENDED, fresh(), True),
-    "back by another name": (MENDED, fresh(passed=["netdev_mtu.live[live]@0000:1b:00.0"]), True),
+    "back by another name": (MENDED, fresh(passed=["netdev_mtu.live[live]@0000:3c:00.0"]), True),
     "its neighbour is ok, as before": (BESIDE, fresh(passed=[NEIGHBOUR]), True),
     "unreachable": (MENDED, CurrentResult(silent="unreachable"), True),
     "worse": (MENDED, fresh(NEW, passed=[MTU.id]), True),
