@@ -179,7 +179,7 @@ def test_what_is_no_file_is_not_waited_for(name: str, kind: Kind, tmp_path: Path
 def test_what_nobody_could_read_is_not_written(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ParseError, match=r"(jobs\[0\].busbw|tests\[0\].figure|finished): is nan"):
         kind.file.write(tmp_path, kind.hostile[1])
-    monkeypatch.setattr(kind.file, "FILE", replace(kind.file.FILE, limit=1000))
+    monkeypatch.setattr(kind.file, "FILE", replace(kind.file.FILE, limit=200))
     with pytest.raises(ParseError, match=kind.too_large):
         kind.file.write(tmp_path, kind.record)
     assert not kind.file.folder(tmp_path).exists()

@@ -30,11 +30,11 @@ from tests import goldens, localising
 from tests.localising import KINDS, SLOW_GPU, UPLINK, Cluster, Fault
 
 from . import sample_cluster_record
-from .built_fabric import Built
+from .built_fabric import Built, guid
 from .sample_localise_record import RECORD as LOCALISED
 from .test_cluster_table import TWO
 from .test_fabric_judge import Change, Lines
-from .test_fabric_situations import Situation, stranger
+from .test_fabric_situations import Situation
 
 HOST = "node003"
 
@@ -48,6 +48,12 @@ def row(hosts: Iterable[str], finding: Finding) -> list[Any]:
 def host_off(built: Built) -> None:
     for rail in range(4):
         built.remove(built.rails[HOST, rail])
+
+
+def stranger(built: Built) -> None:
+    node, leaf = guid(0xE000, 7), built.called("leaf01")
+    built.names[node] = "stray mlx5_0"
+    built.connect((node, 1), (leaf, built.sizes[leaf]), planned=False)
 
 
 def counted(name: str, value: int) -> Change:
@@ -76,7 +82,7 @@ FAULTS: dict[str, Change] = {
     "discards": counted("PortXmitDiscards", 100000),
     "no manager": lambda built: built.managers.clear(),
     "no standby": lambda built: built.managers.pop(),
-    "stranger": stranger("stray mlx5_0"),
+    "stranger": stranger,
 }
 
 
