@@ -71,14 +71,12 @@ RECORD = Check(
 
 @dataclass(frozen=True)
 class Due:
-    """hosts: nodes that are to sweep, in turn.   known: planes, by the GUIDs of their managers, of a recent sweep.
+    """hosts: nodes that are to sweep, in turn.   last: the last record is judged, and no host sweeps.
 
-    last: the last record is judged, and no host sweeps.   wrong: name in busbar_fabric_hosts -> what is wrong with it.
-    messages: lines for the user.
+    wrong: name in busbar_fabric_hosts -> what is wrong with it.   messages: lines for the user.
     """
 
     hosts: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
     last: bool = False
     wrong: Mapping[str, str] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
@@ -103,20 +101,12 @@ def due(
     if names and not hosts and len(wrong) < len(names):
         left = nodeset.brief([name for name in names if name not in wrong], _NAMES)
         return Due(wrong=wrong, messages=(f"FABRIC: not swept: --limit leaves out {left}, which would sweep it",))
-    stored = _sweeps_of(last)
-    recent = [(one, when) for one, when in stored if one.complete and one.plane and 0 <= now - when < interval]
-    if not recent or last is None:
+    stored = () if last is None else tuple(zip(last.sweeps, last.taken, strict=True))
+    recent = stored and all(one.plane and 0 <= now - when < interval for one, when in stored)
+    if last is None or not recent or not last.complete or not set(hosts) <= set(last.asked):
         return Due(hosts, wrong=wrong)
-    ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(when for _one, when in recent), interval)
-    if last.complete and len(recent) == len(last.sweeps) and set(hosts) <= set(last.asked):
-        return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
-    known = tuple(sorted({one.plane for one, _when in recent}))
-    message = f"FABRIC: {counted(len(known), 'plane')} not swept again: that was {ago}"
-    return Due(hosts, known, wrong=wrong, messages=(message,))
-
-
-def _sweeps_of(last: Record | None) -> Iterable[tuple[Sweep, float]]:
-    return zip(last.sweeps, last.taken, strict=True) if last is not None else ()
+    ago = "%d s ago, and ib_fabric_interval is %g s" % (now - min(last.taken), interval)
+    return Due(last=True, wrong=wrong, messages=(f"FABRIC: not swept again: that was {ago}",))
 
 
 def last_record(path: str) -> tuple[Record | None, str]:
@@ -305,10 +295,10 @@ class Run:
     ) -> dict[str, Plain]:
         """Return host -> its result for the verdict. answers: of those that were to sweep."""
         last, self.problem = last_record(self.path)
-        # Those of the last record that were not made again, and those of now.
-        sweeps = [each for each in _sweeps_of(last) if self.plan["last"] or each[0].plane in self.plan["known"]]
-        sweeps += [(one, now) for given in answers.values() for one in given.sweeps]
-        planes, taken = tuple(one for one, _when in sweeps), tuple(when for _one, when in sweeps)
+        planes = tuple(one for given in answers.values() for one in given.sweeps)
+        taken = (now,) * len(planes)
+        if self.plan["last"] and last is not None:
+            planes, taken = last.sweeps, last.taken
         self.messages += lines(planes)
         name, before = self._before(last)
         hosts, silent = known_hosts(self.group, registered, last)
@@ -321,7 +311,7 @@ class Run:
         swept = tuple(answers) or tuple(host for host in asked if host in self.there) or tuple(self.there[:1])
         in_play = {host: hosts[host] for host in self.there}
         found = [
-            *host_findings(asked, answers, bool(sweeps), in_play, silent),
+            *host_findings(asked, answers, bool(planes), in_play, silent),
             *judged,
             *(Line(swept, finding) for finding in own),
         ]

@@ -45,7 +45,7 @@ class Nights:
         fabric = seen or self.fabric
         swept = tuple(fabric.sweeps(self.now, (0,)))
         answers = {"node000": fabric_run.NodeResult(sweeps=swept), **more.pop("answers", {})}
-        plan = {"asked": list(answers), "known": [], "last": False, "wrong": {}, "values": self.values, **more}
+        plan = {"asked": list(answers), "last": False, "wrong": {}, "values": self.values, **more}
         audit = {host: self.audit(host) for host in hosts}
         run = Run(plan, str(self.results), hosts, hosts)
         of_hosts = {host: {"inventory_hostname": host, "fleet_audit_result": {"hosts": audit}} for host in hosts}
