@@ -12,10 +12,10 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import 
 from ansible_collections.busbar.fabric.plugins.module_utils.core.plan import Plan
 from ansible_collections.busbar.fabric.plugins.module_utils.lldp import plan as lldp
 from ansible_collections.busbar.fabric.plugins.module_utils.mtu import plan as netdev_mtu
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.engine import Call, Result, measure
-from ansible_collections.busbar.fabric.plugins.plugin_utils.campaign.members import Site
 
 from . import due_roles, host_variables, intent, rail_pairs, result_schema, slowdown_causes
+from .campaign.engine import Call, Result, measure
+from .campaign.members import Site
 from .fleet import table
 from .fleet.compare import compare
 from .fleet.stage import Fleet

@@ -17,9 +17,9 @@ from ansible_collections.busbar.fabric.plugins.module_utils.core.size import par
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import profile
 from ansible_collections.busbar.fabric.plugins.module_utils.machine.profile import Profile
 from ansible_collections.busbar.fabric.plugins.module_utils.nccl.cluster_member import NVLINK_DOMAIN
+from ansible_collections.busbar.fabric.plugins.plugin_utils import busbw_bars, model_sizes, prediction
+from ansible_collections.busbar.fabric.plugins.plugin_utils.busbw_bars import Bar
 
-from .. import busbw_bars, model_sizes, prediction
-from ..busbw_bars import Bar
 from ..host_variables import kind as kind_of
 from .cluster_plan import PAIR_ALGORITHM, QUEUE_PAIRS, Expected, Measure, measures
 from .engine import Result

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric.sweep import Node, Sweep
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.cabling_plan import Plan
-from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Wanted
+from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.evidence import Evidence, Host, Line, Wanted
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.judge import judge
 from ansible_collections.busbar.fabric.plugins.plugin_utils.fabric.map import Fabric
 
 from .built_fabric import Built, asked, build, corrupt, guid
 
-Lines = list[tuple[tuple[str, ...], Finding]]
+Lines = list[Line]
 Change = Callable[[Built], object]
 BOTH = pytest.mark.parametrize("plan", [True, False], ids=["plan", "no plan"])
 SHAPES = pytest.mark.parametrize("apart", [False, True], ids=["one plane", "a plane a rail"])
@@ -31,14 +30,14 @@ def bad(lines: Lines) -> Lines:
     assert len(set(ids)) == len(ids), "two findings with one id"
     for _hosts, one in lines:
         assert one.because is None or one.because in ids, one
-    return [(hosts, one) for hosts, one in lines if not one.ok and one.because is None]
+    return [line for line in lines if not line.finding.ok and line.finding.because is None]
 
 
 def short(lines: Lines) -> list[tuple[str, str]]:
     return [(one.check.removeprefix("ib_fabric."), one.subject) for _hosts, one in bad(lines)]
 
 
-def only(lines: Lines) -> tuple[tuple[str, ...], Finding]:
+def only(lines: Lines) -> Line:
     [found] = bad(lines)
     return found
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from ansible_collections.busbar.fabric.plugins.filter.play_nodes import NO_HOSTS, play_nodes
 from ansible_collections.busbar.fabric.plugins.filter.swept_planes import swept_planes
-from ansible_collections.busbar.fabric.plugins.module_utils.core.finding import Finding
 from ansible_collections.busbar.fabric.plugins.module_utils.core.host import ParseError
 from ansible_collections.busbar.fabric.plugins.module_utils.fabric import sweep
 from ansible_collections.busbar.fabric.plugins.module_utils.machine import partition
@@ -241,9 +240,8 @@ def test_a_node_without_a_sweep_of_its_own_is_well_where_others_made_it(
 
 
 def test_findings_are_told_of_their_hosts_and_else_of_who_swept() -> None:
-    def found(*hosts: str) -> tuple[tuple[str, ...], Finding]:
-        finding = fabric_run.HOST.judge(f"of {','.join(hosts)}", "unknown", "x", "y", "z")
-        return (hosts, finding)
+    def found(*hosts: str) -> Line:
+        return Line(hosts, fabric_run.HOST.judge(f"of {','.join(hosts)}", "unknown", "x", "y", "z"))
 
     own = fabric_run.RECORD.judge("its own", "unknown", "x", "y", "z")
     answers = {"a": fabric_run.NodeResult(findings=(own,), passed=("ib_fabric.umad[live]@x",))}
@@ -263,7 +261,7 @@ def test_a_partition_that_the_host_lacks_by_itself_is_one_cause() -> None:
     own = fabric_run.lacking(run)
     assert own == {"a": "platform.rail_partition[live]@0000:1b:00.0"}
     finding = fabric_subnet.PARTITION.judge("a rail 0", "drift", "0xffff", "0x7fff", "smpquery", "add it")
-    every = fabric_run.results([(("a", "b"), finding)], {}, ["a", "b"], "ab", own)
+    every = fabric_run.results([Line(("a", "b"), finding)], {}, ["a", "b"], "ab", own)
     assert [every[name]["findings"][0]["because"] for name in "ab"] == [own["a"], None]
 
 
