@@ -43,7 +43,7 @@ _TOOLS: Dict[str, Tuple[re.Pattern[str], Callable[[str, str], ToolOutput]]] = {
     ),
 }
 # What a fabric that is not swept from here is to be read by.
-_RUN = "run ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters, each into a file of its own"
+_RUN = "run ibnetdiscover, iblinkinfo --line, sminfo and ibqueryerrors --counters, each into a separate file"
 # Lines of stderr, which may be in the same file.
 _STDERR = re.compile(r"ibwarn: |ibpanic: |.*\bumad \(DR path|.*\bbad status [0-9]+|[a-z]+: iberror: ")
 
